@@ -42,6 +42,7 @@ test-matrix:
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format -q --check .
 	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard ingot/native/*.[ch])
 	$(RUN) -m mypy
 	$(RUN) -m pytest tests/test_house.py

@@ -1,6 +1,8 @@
-"""Builds the one extension module. It is compiled against Python.h alone, so it takes seconds and fits every torch.
+"""Builds the one extension module. It is compiled against Python.h alone, so it takes seconds and
+fits every torch.
 
-INGOT_SANITIZE=address,undefined builds it with these sanitizers of gcc and with asserts: see CONTRIBUTING.md.
+INGOT_SANITIZE=address,undefined builds it with these sanitizers of gcc and with asserts: see
+CONTRIBUTING.md.
 """
 
 import os
@@ -13,7 +15,11 @@ unix = sys.platform != "win32"
 flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"] if unix else ["/std:c11"]
 sanitizers = os.environ.get("INGOT_SANITIZE")
 sanitize = [f"-fsanitize={sanitizers}"] if sanitizers else []
-checks = [*sanitize, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-UNDEBUG"] if sanitizers else []
+checks = (
+    [*sanitize, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-UNDEBUG"]
+    if sanitizers
+    else []
+)
 setup(
     ext_modules=[
         Extension(

@@ -33,11 +33,22 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="NAMES",
         help=f"some of {','.join(WORKLOADS)}",
     )
-    parser.add_argument("--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)")
-    parser.add_argument("--first-calls", type=int, default=5, help="fresh processes per first call (%(default)s)")
-    parser.add_argument("--timeout", type=positive, default=900, help="seconds that a process may take (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)"
+    )
+    parser.add_argument(
+        "--first-calls", type=int, default=5, help="fresh processes per first call (%(default)s)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=900,
+        help="seconds that a process may take (%(default)s)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speeds there (needs matplotlib)")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the speeds there (needs matplotlib)"
+    )
     arguments = parser.parse_args(argv)
     if arguments.plot and not importlib.util.find_spec("matplotlib"):
         parser.error("--plot needs the package matplotlib, which is not installed")
@@ -49,15 +60,24 @@ def names(text: str, known: Mapping[str, Any], what: str) -> list[str]:
     chosen = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in chosen if name not in known]
     if unknown or not chosen:
-        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown) or repr(text)}; there are {', '.join(known)}")
+        raise argparse.ArgumentTypeError(
+            f"no {what} {', '.join(unknown) or repr(text)}; there are {', '.join(known)}"
+        )
     return chosen
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure what is asked for. An interrupt or SIGTERM ends it early, and what was measured until then is kept."""
+    """Measure what is asked for. An interrupt or SIGTERM ends it early, and what was measured until
+    then is kept."""
     arguments = parse(argv)
     output = console()
-    chosen = (arguments.device, arguments.compilers, arguments.rounds, arguments.first_calls, float(arguments.timeout))
+    chosen = (
+        arguments.device,
+        arguments.compilers,
+        arguments.rounds,
+        arguments.first_calls,
+        float(arguments.timeout),
+    )
     settings = Settings(*chosen)
     rows: list[Row] = []
     status = 0

@@ -1,4 +1,5 @@
-"""How far results are from float64, as docs/limits.md promises it: the mean of five draws of the arguments."""
+"""How far results are from float64, as docs/limits.md promises it: the mean of five draws of the
+arguments."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ def errors(
     calls: Mapping[str, Callable[[], Any]],
     copied: Container[str] = (),
 ) -> dict[str, float | None]:
-    """Each peer's mean relative distance from float64 (`measure.error`), None where float64 cannot be had.
+    """Each peer's mean relative distance from float64 (`measure.error`), None where float64 cannot
+    be had.
 
-    A draw permutes the values of every tensor in `args`, in place, so that a call sees it whatever it holds them by.
-    The calls in `copied` have copied them: one draw is all there is of theirs. In the end all is as it was.
+    A draw permutes the values of every tensor in `args`, in place, so that a call sees it whatever
+    it holds them by. The calls in `copied` have copied them: one draw is all there is of theirs. In
+    the end all is as it was.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     tensors = measure.tensors(args)
@@ -49,10 +52,15 @@ def errors(
 
 
 def epsilon(result: Any) -> float:
-    """The machine epsilon of the coarsest floating type among the result's tensors; 0 where there is none."""
-    return max((torch.finfo(t.dtype).eps for t in measure.tensors(result) if t.is_floating_point()), default=0.0)
+    """The machine epsilon of the coarsest floating type among the result's tensors; 0 where there
+    is none."""
+    return max(
+        (torch.finfo(t.dtype).eps for t in measure.tensors(result) if t.is_floating_point()),
+        default=0.0,
+    )
 
 
 def as_good(error: float | None, eager: float | None, eps: float) -> bool:
-    """Whether an error is within the bounds that eager's sets; what could not be measured is not held against it."""
+    """Whether an error is within the bounds that eager's sets; what could not be measured is not
+    held against it."""
     return error is None or eager is None or error <= max(FACTOR * eager, FLOOR * eps)

@@ -1,9 +1,10 @@
 """How long capture takes, beside torch.compile: `python -m benchmarks.capture_time`.
 
-A fresh process each time: torch is imported, the model is built (random weights) and called once in eager; then the
-clock runs from importing the compiler to the end of the first compiled call. The backend runs the captured graph as it
-is, so that nothing but capture is measured; the time of a later call is taken off. Each row is the median of several
-processes, the two compilers taking turns. Models of `transformers` need that package (see `benchmarks.models`).
+A fresh process each time: torch is imported, the model is built (random weights) and called once in
+eager; then the clock runs from importing the compiler to the end of the first compiled call. The
+backend runs the captured graph as it is, so that nothing but capture is measured; the time of a
+later call is taken off. Each row is the median of several processes, the two compilers taking
+turns. Models of `transformers` need that package (see `benchmarks.models`).
 """
 
 from __future__ import annotations
@@ -95,8 +96,12 @@ def in_fresh_process(name: str, compiler: str) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.capture_time", description=__doc__.splitlines()[0])
-    parser.add_argument("--processes", type=int, default=5, help="fresh processes for each figure (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.capture_time", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--processes", type=int, default=5, help="fresh processes for each figure (%(default)s)"
+    )
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "COMPILER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.measure:
@@ -113,7 +118,11 @@ def main(argv: list[str] | None = None) -> int:
                 found = in_fresh_process(name, compiler)
                 seconds[compiler].append(found["seconds"])
         ours, theirs = (statistics.median(seconds[compiler]) for compiler in COMPILERS)
-        print(f"{name:30} {found['parameters']:12,} {ours:7.3f} s {theirs:12.3f} s {ours / theirs:6.2f}x", flush=True)
+        print(
+            f"{name:30} {found['parameters']:12,} {ours:7.3f} s {theirs:12.3f} s "
+            f"{ours / theirs:6.2f}x",
+            flush=True,
+        )
     return 0
 
 

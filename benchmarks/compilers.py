@@ -23,7 +23,9 @@ def inductor(workload: Workload, function: Callable[..., Any], args: tuple[Any, 
     return partial(torch.compile(function), *args)
 
 
-def reduce_overhead(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+def reduce_overhead(
+    workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Call:
     return partial(torch.compile(function, mode="reduce-overhead"), *args)
 
 
@@ -48,7 +50,8 @@ def knows_freeze() -> str:
 
 
 def jax(workload: Workload, function: Callable[..., Any], args: tuple[Any, ...]) -> Call:
-    """Arguments are converted here; the call waits for its result, as a caller who uses it would."""
+    """Arguments are converted here; the call waits for its result, as a caller who uses it
+    would."""
     import jax
 
     from benchmarks.jax_twins import TWINS, to_jax
@@ -87,7 +90,8 @@ def from_arrays(result: Any) -> Any:
 
 @dataclass(frozen=True)
 class Peer:
-    """`prepare` gives the call to time. With `preload` the clock starts after the import of `package`.
+    """`prepare` gives the call to time. With `preload` the clock starts after the import of
+    `package`.
 
     `lacks` says what else it needs here, "" if nothing.
     """

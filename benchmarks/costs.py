@@ -1,7 +1,9 @@
-"""What functions of single elements cost in Ingot's kernels and in eager's: `python -m benchmarks.costs [NAME ...]`.
+"""What functions of single elements cost in Ingot's kernels and in eager's: `python -m
+benchmarks.costs [NAME ...]`.
 
-Prints the table of `ingot.loops.lowering.cost`, from which it is predicted where eager's kernel is called. With
-`--calls`, the microseconds of whole calls over several sizes (ours/eager's), against which tests hold the predictions.
+Prints the table of `ingot.loops.lowering.cost`, from which it is predicted where eager's kernel is
+called. With `--calls`, the microseconds of whole calls over several sizes (ours/eager's), against
+which tests hold the predictions.
 """
 
 from __future__ import annotations
@@ -20,8 +22,14 @@ from ingot.explain import measure
 from ingot.explain.cli import positive
 from ingot.loops.lowering import cost
 
-NAMES = (*(name for name in UNARY if name not in ("silu", "softplus", "mish", "square")), "acos", "cosh", "asinh")
-FEW, MANY = 1 << 6, 1 << 16  # elements, of a call that does nothing else and of one that does little else
+NAMES = (
+    *(name for name in UNARY if name not in ("silu", "softplus", "mish", "square")),
+    "acos",
+    "cosh",
+    "asinh",
+)
+# elements, of a call that does nothing else and of one that does little else
+FEW, MANY = 1 << 6, 1 << 16
 SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 20)
 
 
@@ -37,16 +45,26 @@ def seconds(name: str, dtype: torch.dtype, elements: int, rounds: int) -> tuple[
 
 
 def per_element(name: str, dtype: torch.dtype, rounds: int) -> str:
-    """Nanoseconds of a call of eager's, and picoseconds per element, ours and eager's: as "900:40/50"."""
+    """Nanoseconds of a call of eager's, and picoseconds per element, ours and eager's: as
+    "900:40/50"."""
     whole, call = seconds(name, dtype, MANY, rounds), seconds(name, dtype, FEW, rounds)
     each = "/".join(str(max(1, round((a - b) / MANY * 1e12))) for a, b in zip(whole, call))
     return f"{round(call[1] * 1e7) * 100}:{each}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=NAMES, help="some of the functions; all of them if none is named")
-    parser.add_argument("--rounds", type=positive, default=11, help="rounds of taking turns (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.costs", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        default=NAMES,
+        help="some of the functions; all of them if none is named",
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=11, help="rounds of taking turns (%(default)s)"
+    )
     parser.add_argument("--calls", action="store_true", help="whole calls over several sizes")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.names) - set(NAMES):

@@ -1,9 +1,10 @@
-"""Measures what docs/cpu.md shows, and writes it: `python -m benchmarks.cpu_page [PART or PIECE ...]`.
+"""Measures what docs/cpu.md shows, and writes it: `python -m benchmarks.cpu_page [PART or PIECE
+...]`.
 
-The page is made of pieces (`models/vit`, `micro/layouts`, ...), each measured in processes of its own and kept in a
-file as soon as it is done. A later call measures only what is missing, or was measured with other code; `--no-measure`
-writes the page from what there is. A page that lacks pieces, or whose pieces are not all of the code at hand, begins
-with a line that says so.
+The page is made of pieces (`models/vit`, `micro/layouts`, ...), each measured in processes of its
+own and kept in a file as soon as it is done. A later call measures only what is missing, or was
+measured with other code; `--no-measure` writes the page from what there is. A page that lacks
+pieces, or whose pieces are not all of the code at hand, begins with a line that says so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from ingot.explain.cli import package_version, positive
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("torch", "llvmlite", "jax", "onnxruntime", "openvino", "transformers")
 MODELS = [name for name, workload in WORKLOADS.items() if not workload.twin]
-FUNCTIONS = [name for name in WORKLOADS if name not in MODELS and name != "eight_elements"]  # that one is no kernel's
+# that one is no kernel's
+FUNCTIONS = [name for name in WORKLOADS if name not in MODELS and name != "eight_elements"]
 FIRST_CALLS = {
     # workload: the fresh processes of each compiler
     **{name: {"ingot": 5, "inductor": 1} for name in ("resnet50", "vit", "gpt2")},
@@ -50,7 +52,9 @@ def measure_micro(name: str, rounds: int) -> list[Row]:
         output = Path(folder, "micro.json")
         say(f"micro: {name}")
         command = [sys.executable, "-m", "benchmarks.micro", name, "--json", str(output)]
-        subprocess.run([*command, "--rounds", str(rounds)], check=True, stdout=subprocess.DEVNULL, timeout=900)
+        subprocess.run(
+            [*command, "--rounds", str(rounds)], check=True, stdout=subprocess.DEVNULL, timeout=900
+        )
         return [page_text.row_of(found) for found in json.loads(output.read_text())["rows"]]
 
 
@@ -60,7 +64,9 @@ def measure_first(name: str, rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="ingot-benchmark-") as folder:
         for compiler, processes in FIRST_CALLS[name].items():
             rows.append(Row(name, compiler))
-            measure_first_calls(rows[-1], Settings("cpu", [compiler], 0, processes, 900.0), Path(folder), say)
+            measure_first_calls(
+                rows[-1], Settings("cpu", [compiler], 0, processes, 900.0), Path(folder), say
+            )
     return rows
 
 
@@ -79,7 +85,8 @@ def say(what: str) -> None:
 
 
 def code() -> str:
-    """What is measured: a number for the content of ingot/ as git knows it, or "changed" where files differ from it."""
+    """What is measured: a number for the content of ingot/ as git knows it, or "changed" where
+    files differ from it."""
     git = ["git", "-C", str(ROOT)]
     try:
         if subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "ingot"]).returncode:
@@ -98,7 +105,14 @@ def machine() -> str:
         return platform.processor() or platform.machine()
     values = dict(line.split(":", 1) for line in lines if ":" in line)
     stripped = {key.strip(): value.strip() for key, value in values.items()}
-    widest = next((name for name in ("avx512f", "avx2", "asimd") if name in stripped.get("flags", "").split()), "")
+    widest = next(
+        (
+            name
+            for name in ("avx512f", "avx2", "asimd")
+            if name in stripped.get("flags", "").split()
+        ),
+        "",
+    )
     return f"{stripped.get('model name', platform.machine())} {widest}".strip()
 
 
@@ -108,7 +122,12 @@ def about() -> dict[str, Any]:
 
     versions = {name: package_version(name) for name in PACKAGES if importlib.util.find_spec(name)}
     threads = torch.get_num_threads()
-    return {"machine": machine(), "threads": threads, "python": platform.python_version(), "versions": versions}
+    return {
+        "machine": machine(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "versions": versions,
+    }
 
 
 def chosen(names: list[str]) -> list[str]:
@@ -117,7 +136,9 @@ def chosen(names: list[str]) -> list[str]:
     for name in names or PARTS:
         pieces = [piece for piece in PIECES if name in (piece, piece.split("/")[0])]
         if not pieces:
-            raise SystemExit(f"no part or piece {name!r}; parts are {', '.join(PARTS)}, a piece is {PIECES[0]}")
+            raise SystemExit(
+                f"no part or piece {name!r}; parts are {', '.join(PARTS)}, a piece is {PIECES[0]}"
+            )
         found += pieces
     return found
 
@@ -132,17 +153,32 @@ def measure(piece: str, rounds: int | None) -> dict[str, Any]:
     part, _, name = piece.partition("/")
     _, function, usual = PARTS[part]
     rows = function(name, rounds or usual)
-    return {"code": code(), "about": about(), "rounds": rounds or usual, "rows": [asdict(row) for row in rows]}
+    return {
+        "code": code(),
+        "about": about(),
+        "rounds": rounds or usual,
+        "rows": [asdict(row) for row in rows],
+    }
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_page", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cpu_page", description=__doc__.splitlines()[0]
+    )
     parts = ", ".join(PARTS)
-    parser.add_argument("names", nargs="*", help=f"parts ({parts}) or pieces to measure; all if none is named")
-    parser.add_argument("--no-measure", action="store_true", help="write the page from what was measured before")
-    parser.add_argument("--again", action="store_true", help="measure what is named again, though it is there")
+    parser.add_argument(
+        "names", nargs="*", help=f"parts ({parts}) or pieces to measure; all if none is named"
+    )
+    parser.add_argument(
+        "--no-measure", action="store_true", help="write the page from what was measured before"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure what is named again, though it is there"
+    )
     parser.add_argument("--rounds", type=positive, help="rounds of taking turns, of every part")
-    parser.add_argument("--figures", type=Path, default=ROOT / "build" / "cpu_page.json", metavar="FILE")
+    parser.add_argument(
+        "--figures", type=Path, default=ROOT / "build" / "cpu_page.json", metavar="FILE"
+    )
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "cpu.md", metavar="FILE")
     arguments = parser.parse_args(argv)
     arguments.figures.parent.mkdir(exist_ok=True)

@@ -1,14 +1,16 @@
 """`python -m benchmarks.dispatch`: what a compiled call costs beside the work it does.
 
-Dispatch overhead is the time of a compiled call whose backend returns outputs that were computed beforehand
-(`lambda *inputs: outs`), less the time of calling that lambda. Ingot and torch.compile take turns in one process, under
-no_grad; the figures are medians, the ratio is Ingot's overhead over torch.compile's, with its 90% interval.
+Dispatch overhead is the time of a compiled call whose backend returns outputs that were computed
+beforehand (`lambda *inputs: outs`), less the time of calling that lambda. Ingot and torch.compile
+take turns in one process, under no_grad; the figures are medians, the ratio is Ingot's overhead
+over torch.compile's, with its 90% interval.
 
-What many entries cost is measured on the same function and backend: calls of one size where one size is compiled, and
-of 64 sizes in turn where each has an entry of its own.
+What many entries cost is measured on the same function and backend: calls of one size where one
+size is compiled, and of 64 sizes in turn where each has an entry of its own.
 
-With gradients, whole calls of the 8-element function are compared, each compiled by its compiler's own backend (which
-takes a C++ compiler): the forward that records them, and the forward with its backward.
+With gradients, whole calls of the 8-element function are compared, each compiled by its compiler's
+own backend (which takes a C++ compiler): the forward that records them, and the forward with its
+backward.
 """
 
 from __future__ import annotations
@@ -90,10 +92,15 @@ SUBJECTS = {
 
 
 class Overhead:
-    """The overhead of calling a function that `compile` compiled, beyond that of calling what its backend returned."""
+    """The overhead of calling a function that `compile` compiled, beyond that of calling what its
+    backend returned."""
 
     def __init__(
-        self, compile: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...], expected: Any
+        self,
+        compile: Callable[..., Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        expected: Any,
     ) -> None:
         self.targets: list[Callable[..., Any]] = []
         compiled = compile(function, backend=self.backend)
@@ -111,7 +118,9 @@ class Overhead:
         return self.targets[-1]
 
     def seconds(self) -> float:
-        compiled, target = (timer.timeit(number) / number for timer, number in zip(self.calls, self.numbers))
+        compiled, target = (
+            timer.timeit(number) / number for timer, number in zip(self.calls, self.numbers)
+        )
         return compiled - target
 
 
@@ -120,7 +129,9 @@ def measure(subject: Subject, rounds: int) -> Finding:
     torch._dynamo.reset()
     function, args = subject.make()
     expected = function(*args)
-    peers = [Overhead(compile, function, args, expected) for compile in (ingot.compile, torch.compile)]
+    peers = [
+        Overhead(compile, function, args, expected) for compile in (ingot.compile, torch.compile)
+    ]
     seconds: tuple[list[float], list[float]] = [], []
     for turn in range(rounds):
         for peer in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -153,7 +164,10 @@ def forward_and_backward(function: Callable[..., Any]) -> Callable[[], Any]:
     return step
 
 
-WITH_GRADIENTS = {"8 elements, gradients recorded": forward, "8 elements and their backward": forward_and_backward}
+WITH_GRADIENTS = {
+    "8 elements, gradients recorded": forward,
+    "8 elements and their backward": forward_and_backward,
+}
 
 
 def measure_gradients(name: str, rounds: int) -> Finding:
@@ -165,7 +179,10 @@ def measure_gradients(name: str, rounds: int) -> Finding:
         compiled = compile(function)
         forward_and_backward(compiled)()  # the backward is compiled when it is first asked for
         calls[compile] = timeit.Timer(WITH_GRADIENTS[name](compiled))
-    numbers = {compile: max(1, round(SAMPLE / (timer.timeit(200) / 200))) for compile, timer in calls.items()}
+    numbers = {
+        compile: max(1, round(SAMPLE / (timer.timeit(200) / 200)))
+        for compile, timer in calls.items()
+    }
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(rounds):
         for taken, (compile, timer) in zip(seconds, calls.items()):
@@ -179,8 +196,8 @@ ENTRIES, ENTRIES_LIMIT = 64, 1.3
 
 @dataclass
 class Entries:
-    """Seconds per call with one entry and with many, a figure per round; the ratio of the latter to the former is
-    (low, middle, high)."""
+    """Seconds per call with one entry and with many, a figure per round; the ratio of the latter to
+    the former is (low, middle, high)."""
 
     peer: str
     one: list[float]
@@ -213,14 +230,21 @@ def measure_entries(rounds: int) -> list[Entries]:
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 2 * ENTRIES
     found = []
-    for peer, compile, limit in (("Ingot", ingot.compile, ENTRIES_LIMIT), ("torch.compile", torch.compile, None)):
+    for peer, compile, limit in (
+        ("Ingot", ingot.compile, ENTRIES_LIMIT),
+        ("torch.compile", torch.compile, None),
+    ):
         timers = sized_calls(compile, 1), sized_calls(compile, ENTRIES)
         number = max(1, round(SAMPLE / (timers[0].timeit(20) / 20)))
         seconds: tuple[list[float], list[float]] = [], []
         for _ in range(rounds):
             for taken, timer in zip(seconds, timers):
                 taken.append(timer.timeit(number) / number / ENTRIES)
-        found.append(Entries(peer, *seconds, ratio_interval(np.array(seconds[1]), np.array(seconds[0])), limit))
+        found.append(
+            Entries(
+                peer, *seconds, ratio_interval(np.array(seconds[1]), np.array(seconds[0])), limit
+            )
+        )
     return found
 
 
@@ -236,14 +260,30 @@ def entries_table(found: Sequence[Entries]) -> Table:
     for peer in found:
         low, middle, high = peer.ratio
         one, many = (f"{statistics.median(seconds) * 1e6:.2f}" for seconds in (peer.one, peer.many))
-        shown.add_row(peer.peer, one, many, f"{middle:.3f} ({low:.3f}-{high:.3f})", kept(peer.ratio, peer.limit))
+        shown.add_row(
+            peer.peer,
+            one,
+            many,
+            f"{middle:.3f} ({low:.3f}-{high:.3f})",
+            kept(peer.ratio, peer.limit),
+        )
     return shown
 
 
 def table(findings: Sequence[Finding]) -> Table:
-    shown = Table(title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}")
+    shown = Table(
+        title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}"
+    )
     shown.add_column("call", no_wrap=True)
-    for heading in ("parameters", "modules", "inputs", "Ingot", "torch.compile", "ratio (90%)", "limit"):
+    for heading in (
+        "parameters",
+        "modules",
+        "inputs",
+        "Ingot",
+        "torch.compile",
+        "ratio (90%)",
+        "limit",
+    ):
         shown.add_column(heading, justify="right", no_wrap=True)
     for found in findings:
         low, middle, high = found.ratio
@@ -263,7 +303,9 @@ def table(findings: Sequence[Finding]) -> Table:
 def main(argv: list[str] | None = None) -> int:
     """Measures and prints; the exit status is 1 where a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatch", description=__doc__)
-    parser.add_argument("--rounds", type=positive, default=60, help="rounds of taking turns (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=positive, default=60, help="rounds of taking turns (%(default)s)"
+    )
     parser.add_argument(
         "--only",
         choices=[*SUBJECTS, *WITH_GRADIENTS, "entries"],

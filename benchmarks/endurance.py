@@ -1,8 +1,9 @@
 """`python -m benchmarks.endurance`: calls without end must leak nothing.
 
-Each scenario makes the same call many times over. After a tenth of the calls the clock starts: from there on the
-resident memory, the memory blocks that Python has handed out, the objects that its collector tracks (frames among
-them), and the references to the arguments, the function, its code and what it uses must stay as they are.
+Each scenario makes the same call many times over. After a tenth of the calls the clock starts: from
+there on the resident memory, the memory blocks that Python has handed out, the objects that its
+collector tracks (frames among them), and the references to the arguments, the function, its code
+and what it uses must stay as they are.
 """
 
 from __future__ import annotations
@@ -40,10 +41,18 @@ def scenario(make: Scenario) -> Scenario:
     return make
 
 
-def compiled_call(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[Call, list[Any]]:
+def compiled_call(
+    function: Callable[..., Any], *args: Any, **options: Any
+) -> tuple[Call, list[Any]]:
     compiled = ingot.compile(function, **options)
     code = getattr(function, "__code__", None)
-    return lambda: compiled(*args), [compiled, function, code, *args, *Compiler.of(compiled).dispatcher.entries()]
+    return lambda: compiled(*args), [
+        compiled,
+        function,
+        code,
+        *args,
+        *Compiler.of(compiled).dispatcher.entries(),
+    ]
 
 
 @scenario
@@ -210,12 +219,13 @@ def too_many_variants() -> tuple[Call, list[Any]]:
     return lambda: compiled(x, -1), [compiled, x]
 
 
-# -- measuring --------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 @dataclass
 class Finding:
-    """What a scenario left behind. `references`: by how much the most changed reference count did."""
+    """What a scenario left behind. `references`: by how much the most changed reference count
+    did."""
 
     name: str
     calls: int
@@ -227,9 +237,13 @@ class Finding:
 
     @property
     def leaks(self) -> bool:
-        """Less than a reference, an object or a block in ten calls may come from elsewhere; more is a leak."""
+        """Less than a reference, an object or a block in ten calls may come from elsewhere; more is
+        a leak."""
         allowed = min(MOST_BLOCKS, self.calls // 10)
-        return self.resident > MOST_BYTES or max(self.blocks, self.objects, abs(self.references)) > allowed
+        return (
+            self.resident > MOST_BYTES
+            or max(self.blocks, self.objects, abs(self.references)) > allowed
+        )
 
 
 def resident_bytes() -> int:
@@ -243,7 +257,12 @@ def resident_bytes() -> int:
 
 def state(used: list[Any]) -> tuple[int, int, int, list[int]]:
     gc.collect()
-    return resident_bytes(), sys.getallocatedblocks(), len(gc.get_objects()), [sys.getrefcount(one) for one in used]
+    return (
+        resident_bytes(),
+        sys.getallocatedblocks(),
+        len(gc.get_objects()),
+        [sys.getrefcount(one) for one in used],
+    )
 
 
 @contextmanager
@@ -278,8 +297,12 @@ def measure(name: str, calls: int) -> Finding:
 def main(argv: list[str] | None = None) -> int:
     """Measures and prints; the exit status is 1 where something leaks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=__doc__)
-    parser.add_argument("--calls", type=positive, default=1_000_000, help="calls per scenario (%(default)s)")
-    parser.add_argument("--only", choices=SCENARIOS, action="append", help="one of the scenarios; may be repeated")
+    parser.add_argument(
+        "--calls", type=positive, default=1_000_000, help="calls per scenario (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", choices=SCENARIOS, action="append", help="one of the scenarios; may be repeated"
+    )
     arguments = parser.parse_args(argv)
     table = Table(title=f"What {arguments.calls:,} calls leave behind")
     table.add_column("scenario")

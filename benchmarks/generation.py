@@ -1,8 +1,10 @@
-"""Text generation of transformers' models beside eager: `python -m benchmarks.generation [MODEL ...] [--peers ...]`.
+"""Text generation of transformers' models beside eager: `python -m benchmarks.generation [MODEL
+...] [--peers ...]`.
 
-Each model (a tiny configuration, random weights) has its forward compiled and generates greedily with a growing cache,
-for prompts of several lengths and batches. The figures are the compilations in all, those after the third prompt
-length, whether all tokens are eager's, and the time of a last generation beside eager's.
+Each model (a tiny configuration, random weights) has its forward compiled and generates greedily
+with a growing cache, for prompts of several lengths and batches. The figures are the compilations
+in all, those after the third prompt length, whether all tokens are eager's, and the time of a last
+generation beside eager's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MODELS = {"gpt2": "GPT-2", "llama": "Llama", "t5": "T5"}
 LENGTHS, BATCHES = (7, 12, 5, 20, 9), (1, 2, 3, 4)
 
 
-def compiled_by(peer: str, forward: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[[], int]]:
+def compiled_by(
+    peer: str, forward: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[[], int]]:
     """The forward as a peer compiles it, and how many compilations there were."""
     if peer == "ingot":
         import ingot
@@ -39,12 +43,18 @@ def compiled_by(peer: str, forward: Callable[..., Any]) -> tuple[Callable[..., A
     return torch.compile(forward, backend=backend), lambda: count
 
 
-def generated(model: Any, forward: Callable[..., Any], tokens: torch.Tensor, new: int) -> tuple[torch.Tensor, float]:
+def generated(
+    model: Any, forward: Callable[..., Any], tokens: torch.Tensor, new: int
+) -> tuple[torch.Tensor, float]:
     """The tokens that a model goes on with, and the seconds that it takes."""
     model.forward = forward
     start = time.perf_counter()
     found = model.generate(
-        tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=new, max_new_tokens=new
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        do_sample=False,
+        min_new_tokens=new,
+        max_new_tokens=new,
     )
     return found, time.perf_counter() - start
 
@@ -70,7 +80,9 @@ def measure(name: str, peer: str, new: int) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
-    parser.add_argument("models", nargs="*", choices=[[], *MODELS], help="all of them if none is named")
+    parser.add_argument(
+        "models", nargs="*", choices=[[], *MODELS], help="all of them if none is named"
+    )
     parser.add_argument("--peers", nargs="*", choices=["ingot", "inductor"], default=["ingot"])
     about = "to generate (%(default)s): the models have 96 positions"
     parser.add_argument("--tokens", type=int, default=64, help=about)

@@ -1,10 +1,12 @@
-"""What the host pays for a string of kernels on a GPU: a compiled call beside a loop of bare `cuLaunchKernel`s.
+"""What the host pays for a string of kernels on a GPU: a compiled call beside a loop of bare
+`cuLaunchKernel`s.
 
     python -m benchmarks.gpu_launches [--rounds 50]
 
-The calls are those of the row `chain` of `benchmarks.gpu_models`: twenty small kernels that cannot be fused. The loop
-is machine code that launches an empty kernel of as many pointers as often. Only the host is timed: as many calls as
-the device's queue takes without a wait, then a wait that does not count.
+The calls are those of the row `chain` of `benchmarks.gpu_models`: twenty small kernels that cannot
+be fused. The loop is machine code that launches an empty kernel of as many pointers as often. Only
+the host is timed: as many calls as the device's queue takes without a wait, then a wait that does
+not count.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ done:
 
 
 class BareLoop:
-    """`LAUNCHES` launches of an empty kernel on torch's current stream. RuntimeError where the driver refuses."""
+    """`LAUNCHES` launches of an empty kernel on torch's current stream. RuntimeError where the
+    driver refuses."""
 
     def __init__(self) -> None:
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -66,7 +69,9 @@ class BareLoop:
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(LOOP), machine)
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, *[ctypes.c_void_p] * 2)
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, *[ctypes.c_void_p] * 2
+        )
         self.loop = kind(self.engine.get_function_address("loop"))
         self.values = (ctypes.c_uint64 * POINTERS)()
         self.parameters = (ctypes.c_void_p * POINTERS)(
@@ -74,7 +79,13 @@ class BareLoop:
         )
         launch = ctypes.cast(self.driver.cuLaunchKernel, ctypes.c_void_p)
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.arguments = launch, function, LAUNCHES, stream, ctypes.cast(self.parameters, ctypes.c_void_p)
+        self.arguments = (
+            launch,
+            function,
+            LAUNCHES,
+            stream,
+            ctypes.cast(self.parameters, ctypes.c_void_p),
+        )
 
     def check(self, status: int) -> None:
         if status:
@@ -96,14 +107,20 @@ def host_seconds(call: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=positive, default=50)
     options = parser.parse_args()
     fn, args = SUBJECTS["chain"].make()
     args = tuple(arg.cuda() for arg in args)
     with torch.no_grad():
         compiled = ingot.compile(fn, fullgraph=True)
-        calls = {"bare loop": BareLoop(), "Ingot": partial(compiled, *args), "eager": partial(fn, *args)}
+        calls = {
+            "bare loop": BareLoop(),
+            "Ingot": partial(compiled, *args),
+            "eager": partial(fn, *args),
+        }
         for call in calls.values():
             for _ in range(3):
                 call()
@@ -116,7 +133,9 @@ def main() -> None:
     for name in calls:
         low, middle, high = ratio_interval(seconds[name], seconds["bare loop"])
         host = np.median(seconds[name]) * 1e6
-        print(f"{name:10} {host:8.1f} us of the host, {middle:.2f} ({low:.2f}-{high:.2f}) x the loop")
+        print(
+            f"{name:10} {host:8.1f} us of the host, {middle:.2f} ({low:.2f}-{high:.2f}) x the loop"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""Models on a GPU, inference and training: eager, and some modes of Ingot and of torch.compile, in turns.
+"""Models on a GPU, inference and training: eager, and some modes of Ingot and of torch.compile, in
+turns.
 
-    python -m benchmarks.gpu_models [NAME ...] [--rounds 15] [--without-compile] [--jobs 8] [--modes MODE ...]
+    python -m benchmarks.gpu_models [NAME ...] [--rounds 15] [--without-compile] [--jobs 8] [--modes
+    MODE ...]
 
-Times are of a call as the caller sees it, many in a row; a training step is a forward and a backward. Ratios are to
-eager and to torch.compile in the same mode. Each row runs in a process of its own: `--jobs` of them compile at a time
-(so first calls are fair only with `--jobs 1`), and measure one after the other. `device` is the sum of the device's
-work in one call, copies included, as torch's profiler sees it; `peak` is what a call holds at most,
-inputs included, as torch's allocator counts it; what `reduce-overhead` replayed, what `max-autotune` chose, and why
-anything is left to eager, is printed below the table. Modes are by default "default" and "reduce-overhead".
+Times are of a call as the caller sees it, many in a row; a training step is a forward and a
+backward. Ratios are to eager and to torch.compile in the same mode. Each row runs in a process of
+its own: `--jobs` of them compile at a time (so first calls are fair only with `--jobs 1`), and
+measure one after the other. `device` is the sum of the device's work in one call, copies included,
+as torch's profiler sees it; `peak` is what a call holds at most, inputs included, as torch's
+allocator counts it; what `reduce-overhead` replayed, what `max-autotune` chose, and why anything is
+left to eager, is printed below the table. Modes are by default "default" and "reduce-overhead".
 """
 
 from __future__ import annotations
@@ -38,12 +41,24 @@ from benchmarks.training_models import Cells, Classified, Squared, trained
 from benchmarks.workloads import WORKLOADS, Made
 from examples import gpt2
 from ingot.explain.cli import console, milliseconds, positive
-from ingot.explain.measure import error, interleave, peak_bytes, ratio_interval, synchronize, tensors, timed
+from ingot.explain.measure import (
+    error,
+    interleave,
+    peak_bytes,
+    ratio_interval,
+    synchronize,
+    tensors,
+    timed,
+)
 from ingot.explain.report import size_text
 
 WIDTH = 165  # of the table, in columns
-MODES = {"default": "", "reduce-overhead": ", r.-o.", "max-autotune": ", m.-a."}  # and how they are called in the table
-COMPILERS: Mapping[str, Callable[..., Any]] = {"Ingot": ingot.compile, "torch.compile": torch.compile}
+# and how they are called in the table
+MODES = {"default": "", "reduce-overhead": ", r.-o.", "max-autotune": ", m.-a."}
+COMPILERS: Mapping[str, Callable[..., Any]] = {
+    "Ingot": ingot.compile,
+    "torch.compile": torch.compile,
+}
 
 
 def peer_name(compiler: str, mode: str) -> str:
@@ -52,8 +67,8 @@ def peer_name(compiler: str, mode: str) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """`make()` returns a function or module on the CPU and its arguments; in training, one whose result is the loss or
-    is given a gradient like itself."""
+    """`make()` returns a function or module on the CPU and its arguments; in training, one whose
+    result is the loss or is given a gradient like itself."""
 
     make: Callable[[], Made]
     training: bool = False
@@ -83,7 +98,7 @@ class Step:
         return out.detach()
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- what is measured ------------------------------------------------------------------------------
 
 
 def chain() -> Made:
@@ -139,12 +154,17 @@ def norm_training(norm: Callable[..., Tensor], weights: int) -> Made:
     def fn(x: Tensor, *weights: Tensor) -> Tensor:
         return norm(x, (4096,), *weights)
 
-    return fn, (torch.randn(16384, 4096, dtype=torch.bfloat16), *torch.rand(weights, 4096, dtype=torch.bfloat16))
+    return fn, (
+        torch.randn(16384, 4096, dtype=torch.bfloat16),
+        *torch.rand(weights, 4096, dtype=torch.bfloat16),
+    )
 
 
 def conv_norm_relu() -> Made:
     """Convolution, BatchNorm and ReLU at 32 x 64 x 56 x 56."""
-    network = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+    network = nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
+    )
     return Squared(network), (torch.randn(32, 64, 56, 56), torch.randn(32, 64, 56, 56))
 
 
@@ -159,7 +179,9 @@ class LSTM(nn.Module):
         return self.lstm(x)[1][0][0]
 
 
-def recurrent(network: Callable[[int], nn.Module], steps: int = 64, batch: int = 64, width: int = 512) -> Made:
+def recurrent(
+    network: Callable[[int], nn.Module], steps: int = 64, batch: int = 64, width: int = 512
+) -> Made:
     return Squared(network(width)), (torch.randn(steps, batch, width), torch.randn(batch, width))
 
 
@@ -173,13 +195,16 @@ SUBJECTS: dict[str, Subject] = {
     )},
     "detr": Subject(partial(detector, "DetrForObjectDetection", BOXES, (800, 1066)), needs="transformers"),
     "conditional_detr": Subject(
-        partial(detector, "ConditionalDetrForObjectDetection", BOXES, (800, 1066)), needs="transformers"
+        partial(detector, "ConditionalDetrForObjectDetection", BOXES, (800, 1066)),
+        needs="transformers"
     ),
     "maskformer": Subject(
-        partial(detector, "MaskFormerForInstanceSegmentation", MASKS, (512, 512)), needs="transformers"
+        partial(detector, "MaskFormerForInstanceSegmentation", MASKS, (512, 512)),
+        needs="transformers"
     ),
     "mask2former": Subject(
-        partial(detector, "Mask2FormerForUniversalSegmentation", MASKS, (384, 384)), needs="transformers"
+        partial(detector, "Mask2FormerForUniversalSegmentation", MASKS, (384, 384)),
+        needs="transformers"
     ),
     "owlvit": Subject(owlvit, needs="transformers"),
     "gpt2 training": Subject(gpt2_training, training=True, autocast=True),
@@ -191,16 +216,18 @@ SUBJECTS: dict[str, Subject] = {
     "layer_norm training": Subject(lambda: norm_training(F.layer_norm, 2), training=True),
     "rms_norm training": Subject(lambda: norm_training(F.rms_norm, 1), training=True),
     "cross_entropy training": Subject(
-        lambda: (F.cross_entropy, (torch.randn(8192, 50304), torch.randint(50304, (8192,)))), training=True
+        lambda: (F.cross_entropy, (torch.randn(8192, 50304), torch.randint(50304, (8192,)))),
+        training=True
     ),
 }  # fmt: skip
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None:
-    """Compile the row, say so on a line, wait for one, and measure; the figures are the last line, as JSON."""
+    """Compile the row, say so on a line, wait for one, and measure; the figures are the last line,
+    as JSON."""
     subject = SUBJECTS[name]
     torch.manual_seed(0)
     fn, args = subject.make()
@@ -215,7 +242,9 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
 
     made = {"eager": fn}
     for compiler, mode in product(compilers, modes):
-        made[peer_name(compiler, mode)] = COMPILERS[compiler](fn, mode=None if mode == "default" else mode)
+        made[peer_name(compiler, mode)] = COMPILERS[compiler](
+            fn, mode=None if mode == "default" else mode
+        )
     calls = {peer: called(compiled) for peer, compiled in made.items()}
     device = torch.device("cuda", torch.cuda.current_device())
     found: dict[str, Any] = {peer: {} for peer in calls}
@@ -237,7 +266,9 @@ def work(name: str, rounds: int, compilers: list[str], modes: list[str]) -> None
         with subject.context():
             reports = [ingot.explain(made[peer_name("Ingot", mode)])(*args) for mode in modes]
             found["notes"] = [
-                line for r in reports for line in (*(b.reason for b in r.breaks), *r.cuda_graphs, *r.tuned)
+                line
+                for r in reports
+                for line in (*(b.reason for b in r.breaks), *r.cuda_graphs, *r.tuned)
             ]
         synchronize(device)
     print(json.dumps(found))
@@ -254,7 +285,16 @@ def device_seconds(call: Callable[[], Any], calls: int = 5) -> float:
 
 
 def start(name: str, rounds: int, compilers: list[str], modes: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.gpu_models", name, "--rounds", str(rounds), "--worker", *compilers]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_models",
+        name,
+        "--rounds",
+        str(rounds),
+        "--worker",
+        *compilers,
+    ]
     command += ["--modes", *modes]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -272,7 +312,8 @@ def wait(worker: subprocess.Popen[str]) -> None:
 
 
 def over(found: Mapping[str, Any], peer: str, other: str) -> tuple[float, float, float] | None:
-    """How many times faster `peer` is than `other`, with its interval; None where one of them was not measured."""
+    """How many times faster `peer` is than `other`, with its interval; None where one of them was
+    not measured."""
     if not {peer, other} <= found.keys():
         return None
     return ratio_interval(*(np.array(found[name]["seconds"]) for name in (other, peer)))
@@ -289,7 +330,10 @@ def rows(name: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
             f"{figures['first']:.2f}",
             milliseconds(float(np.median(figures["seconds"]))),
             milliseconds(figures["device"]),
-            *("" if ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*ratio) for ratio in ratios),
+            *(
+                "" if ratio is None else "{1:.2f} ({0:.2f}-{2:.2f})".format(*ratio)
+                for ratio in ratios
+            ),
             size_text(figures["peak"]),
             f"{figures['error']:.1e}",
         ]
@@ -297,8 +341,20 @@ def rows(name: str, found: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def show(found: Mapping[str, dict[str, Any]]) -> Table:
     table = Table(title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for heading in ("row", "peer", "first s", "ms", "device ms", "x eager", "x torch.compile", "peak", "differs by"):
-        table.add_column(heading, no_wrap=True, justify="left" if heading in ("row", "peer") else "right")
+    for heading in (
+        "row",
+        "peer",
+        "first s",
+        "ms",
+        "device ms",
+        "x eager",
+        "x torch.compile",
+        "peak",
+        "differs by",
+    ):
+        table.add_column(
+            heading, no_wrap=True, justify="left" if heading in ("row", "peer") else "right"
+        )
     for name, peers in found.items():
         for cells in rows(name, peers):
             table.add_row(*cells)
@@ -307,22 +363,34 @@ def show(found: Mapping[str, dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[name for name, subject in SUBJECTS.items() if not subject.missing])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        default=[name for name, subject in SUBJECTS.items() if not subject.missing],
+    )
     parser.add_argument("--rounds", type=positive, default=15)
-    parser.add_argument("--jobs", type=positive, default=8, help="rows that compile at a time (%(default)s)")
+    parser.add_argument(
+        "--jobs", type=positive, default=8, help="rows that compile at a time (%(default)s)"
+    )
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["default", "reduce-overhead"])
     parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
         return work(options.names[0], options.rounds, options.worker, options.modes)
-    compilers = [name for name in COMPILERS if not (options.without_compile and name == "torch.compile")]
+    compilers = [
+        name for name in COMPILERS if not (options.without_compile and name == "torch.compile")
+    ]
     found: dict[str, dict[str, Any]] = {}
     with suppress(KeyboardInterrupt):  # what was measured is shown
         for begin in range(0, len(options.names), options.jobs):
             together = options.names[begin : begin + options.jobs]
-            workers = {name: start(name, options.rounds, compilers, options.modes) for name in together}
+            workers = {
+                name: start(name, options.rounds, compilers, options.modes) for name in together
+            }
             for worker in workers.values():
                 wait(worker)
             for name, worker in workers.items():
@@ -332,7 +400,10 @@ def main() -> None:
     for mode in options.modes:
         names = peer_name("Ingot", mode), peer_name("torch.compile", mode)
         if ratios := [ratio[1] for figures in found.values() if (ratio := over(figures, *names))]:
-            print(f"{mode}: {geometric_mean(ratios):.2f} x torch.compile in geometric mean of {len(ratios)} rows")
+            print(
+                f"{mode}: {geometric_mean(ratios):.2f} x torch.compile in geometric mean of "
+                f"{len(ratios)} rows"
+            )
     for name, figures in found.items():
         for line in figures["notes"]:
             print(f"{name}: {line}")

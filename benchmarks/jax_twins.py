@@ -27,7 +27,10 @@ def mlp_dead_matmul(x: Any, up: Any, down: Any, unused: Any) -> Any:
 def layer_norm_gelu(x: Any, residual: Any, weight: Any, bias: Any) -> Any:
     total = jax.nn.gelu(x, approximate=False) + residual
     centered = total - total.mean(-1, keepdims=True)
-    return centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-5) * weight + bias
+    return (
+        centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-5) * weight
+        + bias
+    )
 
 
 def masked_softmax(scores: Any, hidden: Any) -> Any:
@@ -61,10 +64,15 @@ TWINS = {
 def to_jax(tensor: torch.Tensor) -> Any:
     """The same values in a JAX array on the same kind of device."""
     wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    array = jnp.asarray(wide.cpu().numpy(), dtype=jnp.bfloat16 if tensor.dtype == torch.bfloat16 else None)
+    array = jnp.asarray(
+        wide.cpu().numpy(), dtype=jnp.bfloat16 if tensor.dtype == torch.bfloat16 else None
+    )
     return jax.device_put(array, jax.devices("gpu" if tensor.is_cuda else "cpu")[0])
 
 
 def to_torch(array: Any) -> torch.Tensor:
-    """The values of a JAX array in a tensor on the CPU; bfloat16 as float32, which holds it exactly."""
-    return torch.from_numpy(np.array(array.astype(jnp.float32) if array.dtype == jnp.bfloat16 else array))
+    """The values of a JAX array in a tensor on the CPU; bfloat16 as float32, which holds it
+    exactly."""
+    return torch.from_numpy(
+        np.array(array.astype(jnp.float32) if array.dtype == jnp.bfloat16 else array)
+    )

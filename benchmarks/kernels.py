@@ -1,7 +1,8 @@
-"""Micro-benchmarks of generated CPU kernels, made by hand from the loop IR: python -m benchmarks.kernels [NAME...]
+"""Micro-benchmarks of generated CPU kernels, made by hand from the loop IR: python -m
+benchmarks.kernels [NAME...]
 
-Each is run on torch's OpenMP threads and compared with eager: milliseconds (median), relative error of both against
-float64, and the time to compile.
+Each is run on torch's OpenMP threads and compared with eager: milliseconds (median), relative error
+of both against float64, and the time to compile.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ NO_ORIGIN = Origin(())
 
 
 class Case(NamedTuple):
-    """A kernel, its tensor arguments (the last one is the output), and eager's version of it over the others."""
+    """A kernel, its tensor arguments (the last one is the output), and eager's version of it over
+    the others."""
 
     kernel: Kernel
     tensors: list[Tensor]
@@ -47,7 +49,8 @@ def body(function: Callable[[], tuple[int, ...] | int]) -> Body:
 
 
 def stage(
-    loops: tuple[Symbol, ...], program: Body, stores: tuple[Store, ...] = (), reductions: tuple[Accumulate, ...] = (),
+    loops: tuple[Symbol, ...], program: Body, stores: tuple[Store, ...] = (),
+    reductions: tuple[Accumulate, ...] = (),
     scalars: tuple[Define, ...] = (),
 ) -> Stage:  # fmt: skip
     """A stage whose `value` numbers count the results of `program`."""
@@ -67,7 +70,9 @@ def parameters(*names: str) -> tuple[Parameter, ...]:
     return tuple(Parameter(n, f32, n != names[-1], n == names[-1]) for n in names)
 
 
-def pointwise(name: str, count: int, inputs: str, value: Callable[..., int], eager: Callable[..., Tensor]) -> Case:
+def pointwise(
+    name: str, count: int, inputs: str, value: Callable[..., int], eager: Callable[..., Tensor]
+) -> Case:
     """A flat pointwise kernel over `inputs` (one letter each)."""
     i = loop_symbol("i", count)
     program = body(lambda: value(*(ops.load(n, i, f32) for n in inputs)))
@@ -84,7 +89,9 @@ def tanh_gelu_value(x: int) -> int:
 
 
 def tanh_gelu() -> Case:
-    return pointwise("tanh_gelu", 1024 * 3072, "x", tanh_gelu_value, lambda x: F.gelu(x, approximate="tanh"))
+    return pointwise(
+        "tanh_gelu", 1024 * 3072, "x", tanh_gelu_value, lambda x: F.gelu(x, approximate="tanh")
+    )
 
 
 def activation() -> Case:
@@ -95,7 +102,13 @@ def activation() -> Case:
         total = a("mul", a("add", a("mul", a("sin", x), a("cos", x)), x), x)
         return a("maximum", total, c(0.0))
 
-    return pointwise("activation", 4 << 20, "x", value, lambda x: torch.relu((torch.sin(x) * torch.cos(x) + x) * x))
+    return pointwise(
+        "activation",
+        4 << 20,
+        "x",
+        value,
+        lambda x: torch.relu((torch.sin(x) * torch.cos(x) + x) * x),
+    )
 
 
 def copy() -> Case:
@@ -110,7 +123,11 @@ def layer_norm() -> Case:
 
     def activated() -> int:
         x = ops.load("x", i * n + j, f32)
-        gelu = a("mul", a("mul", x, c(0.5)), a("add", c(1.0), a("erf", a("mul", x, c(0.7071067811865476)))))
+        gelu = a(
+            "mul",
+            a("mul", x, c(0.5)),
+            a("add", c(1.0), a("erf", a("mul", x, c(0.7071067811865476)))),
+        )
         return a("add", gelu, ops.load("r", i * n + j, f32))
 
     def squared() -> int:
@@ -131,8 +148,21 @@ def layer_norm() -> Case:
         stage((), body(scale), (), (), (Define("scale", 0),)),
         stage((j,), body(normalized), (Store("out", i * n + j, 0),)),
     )
-    kernel = Kernel("layer_norm", NO_ORIGIN, (i,), stages, parameters(*"xrwb", "out"), (Row("h", f32, integer(n)),))
-    tensors = [torch.randn(rows, n), torch.randn(rows, n), torch.randn(n), torch.randn(n), torch.empty(rows, n)]
+    kernel = Kernel(
+        "layer_norm",
+        NO_ORIGIN,
+        (i,),
+        stages,
+        parameters(*"xrwb", "out"),
+        (Row("h", f32, integer(n)),),
+    )
+    tensors = [
+        torch.randn(rows, n),
+        torch.randn(rows, n),
+        torch.randn(n),
+        torch.randn(n),
+        torch.empty(rows, n),
+    ]
     return Case(kernel, tensors, lambda x, r, w, b: F.layer_norm(F.gelu(x) + r, (n,), w, b), rows)
 
 
@@ -147,7 +177,12 @@ def masked_softmax() -> Case:
     a = ops.apply
 
     def masked() -> int:
-        return a("where", ops.load("m", i * n + j, torch.bool), ops.load("x", i * n + j, f32), c(-float("inf")))
+        return a(
+            "where",
+            ops.load("m", i * n + j, torch.bool),
+            ops.load("x", i * n + j, f32),
+            c(-float("inf")),
+        )
 
     stages = (
         stage((j,), body(masked), (), (Accumulate("max", 0, "top", f32),)),
@@ -160,7 +195,9 @@ def masked_softmax() -> Case:
         Parameter("m", torch.bool, True, False),
         Parameter("out", f32, False, True),
     )
-    kernel = Kernel("masked_softmax", NO_ORIGIN, (i,), stages, declared, (Row("h", f32, integer(n)),))
+    kernel = Kernel(
+        "masked_softmax", NO_ORIGIN, (i,), stages, declared, (Row("h", f32, integer(n)),)
+    )
     mask = torch.rand(rows, n) > 0.2
     return Case(
         kernel, [torch.randn(rows, n), mask, torch.empty(rows, n)],
@@ -177,7 +214,9 @@ def reduction(name: str, rows: int, columns: int, over_rows: bool) -> Case:
         stage((reduced,), load, (), (Accumulate("sum", 0, "total", f32),)),
         stage((), body(lambda: scalar("total")), (Store("out", kept, 0),)),
     )
-    kernel = Kernel(name, NO_ORIGIN, (kept,), stages, parameters("x", "out"), (), 1, j if over_rows else None)
+    kernel = Kernel(
+        name, NO_ORIGIN, (kept,), stages, parameters("x", "out"), (), 1, j if over_rows else None
+    )
     extent: Expr | None = kept.extent
     assert extent is not None and extent.constant is not None
     tensors = [torch.randn(rows, columns), torch.empty(extent.constant)]
@@ -200,14 +239,17 @@ CASES: dict[str, Callable[[], Case]] = {
 # -------------------------------------------------------------------------------------------------------------
 
 KERNEL = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_void_p
 )  # fmt: skip
 
 
 @cache
 def openmp() -> ctypes.CDLL:
     """The OpenMP runtime that torch has loaded."""
-    return ctypes.CDLL(glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*"))[0])
+    return ctypes.CDLL(
+        glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*"))[0]
+    )
 
 
 LAUNCHER = """ declare i32 @omp_get_thread_num() define void @part(ptr %a) { %function = load ptr, ptr %a %b1 =
@@ -226,7 +268,9 @@ def launcher() -> tuple[int, object]:
     from ingot.codegen.llvm.library import llvm, session
 
     address = ctypes.cast(openmp().omp_get_thread_num, ctypes.c_void_p).value
-    builder = llvm().JITLibraryBuilder().add_ir(LAUNCHER).import_symbol("omp_get_thread_num", address)
+    builder = (
+        llvm().JITLibraryBuilder().add_ir(LAUNCHER).import_symbol("omp_get_thread_num", address)
+    )
     library = builder.export_symbol("part").link(session(), "launcher")
     return library["part"], library
 
@@ -240,7 +284,12 @@ def runner(case: Case, compiled: CompiledKernels) -> Callable[[], None]:
     buffers = (ctypes.c_void_p * len(case.tensors))(*(t.data_ptr() for t in case.tensors))
     each = each // 64 * 64
     arguments = (ctypes.c_int64 * 6)(
-        compiled.address(case.kernel), ctypes.addressof(buffers), case.extent, aligned, each, threads
+        compiled.address(case.kernel),
+        ctypes.addressof(buffers),
+        case.extent,
+        aligned,
+        each,
+        threads,
     )
     parallel = openmp().GOMP_parallel
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]

@@ -1,7 +1,8 @@
 """Single kernels beside eager and torch.compile: `python -m benchmarks.micro [SET or CASE ...]`.
 
-The compilers take turns in one process. A row is *slower* than eager where the whole 90% interval of the ratio of
-medians lies below 0.97. A result further from float64 than docs/limits.md allows is called wrong, whatever its speed.
+The compilers take turns in one process. A row is *slower* than eager where the whole 90% interval
+of the ratio of medians lies below 0.97. A result further from float64 than docs/limits.md allows is
+called wrong, whatever its speed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def is_slower(ratio: tuple[float, float, float] | None) -> bool:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A line per case: medians, and how often Ingot's time fits into eager's and into torch.compile's."""
+    """A line per case: medians, and how often Ingot's time fits into eager's and into
+    torch.compile's."""
     result = Table(title=f"One kernel each, medians in ms; {show.device_name('cpu')}")
     result.add_column("case", no_wrap=True)
     for heading in ("eager", "torch.compile", "ingot", "x eager", "x torch.compile"):
@@ -76,16 +78,23 @@ def table(rows: Sequence[Row]) -> Table:
     for name in dict.fromkeys(row.workload for row in rows):
         result.add_row(escape(name), *cells([row for row in rows if row.workload == name]))
     ours = [row for row in rows if row.compiler == "ingot"]
-    means = (show.geometric_mean(r.over_eager for r in ours), show.geometric_mean(r.over_inductor for r in ours))
+    means = (
+        show.geometric_mean(r.over_eager for r in ours),
+        show.geometric_mean(r.over_inductor for r in ours),
+    )
     slower = sum(is_slower(row.over_eager) for row in ours)
-    result.add_row("geometric mean", "", "", "", *(f"{m:.2f}" if m else "-" for m in means), f"{slower} slower")
+    result.add_row(
+        "geometric mean", "", "", "", *(f"{m:.2f}" if m else "-" for m in means), f"{slower} slower"
+    )
     return result
 
 
 def cells(rows: Sequence[Row]) -> list[str]:
     """The cells of one case behind its name."""
     by_name = {row.compiler: row for row in rows}
-    medians = [by_name[name].median if name in by_name else None for name in ("eager", "inductor", "ingot")]
+    medians = [
+        by_name[name].median if name in by_name else None for name in ("eager", "inductor", "ingot")
+    ]
     ratios = [by_name["ingot"].over_eager, by_name["ingot"].over_inductor]
     shown = ["-" if m is None else milliseconds(m) for m in medians]
     return [*shown, *("-" if r is None else show.ratio_text(r) for r in ratios), verdict(rows)]
@@ -102,10 +111,16 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.micro", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"sets ({', '.join(SETS)}) or cases; all of them if none is named")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.micro", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "names", nargs="*", help=f"sets ({', '.join(SETS)}) or cases; all of them if none is named"
+    )
     parser.add_argument("--compilers", default="eager,inductor,ingot", help="%(default)s")
-    parser.add_argument("--rounds", type=positive, default=100, help="rounds of taking turns (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=positive, default=100, help="rounds of taking turns (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     arguments = parser.parse_args(argv)
     rows: list[Row] = []
@@ -114,7 +129,12 @@ def main(argv: list[str] | None = None) -> int:
     with torch.no_grad():
         for name in chosen(arguments.names):
             rows += measure_case(CASES[name], compilers, arguments.rounds)
-            print(name, *cells([row for row in rows if row.workload == name]), sep=" | ", file=sys.stderr)
+            print(
+                name,
+                *cells([row for row in rows if row.workload == name]),
+                sep=" | ",
+                file=sys.stderr,
+            )
             if arguments.json:
                 show.write_json(rows, settings, arguments.json)
     console().print(table(rows))

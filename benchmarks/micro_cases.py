@@ -1,7 +1,8 @@
-"""The 40 microbenchmarks: functions that a fusing compiler makes one kernel of, over what kernels differ in.
+"""The 40 microbenchmarks: functions that a fusing compiler makes one kernel of, over what kernels
+differ in.
 
-Sizes are those of common models; reductions go from 8 elements to 2^24. Each case makes its function and arguments
-anew, always with the same values.
+Sizes are those of common models; reductions go from 8 elements to 2^24. Each case makes its
+function and arguments anew, always with the same values.
 """
 
 from __future__ import annotations
@@ -57,13 +58,25 @@ SETS: dict[str, dict[str, Case]] = {
         "sigmoid(x) * y f64": (lambda x, y: torch.sigmoid(x) * y, two(f64)),
         "silu(x) * y bf16": (lambda x, y: F.silu(x) * y, two(bf16)),
         "x * y + x fp16": (lambda x, y: x * y + x, two(fp16)),
-        "relu(x + bias) f32": (lambda x, bias: torch.relu(x + bias), lambda: (floats(1024, 1024), floats(1024))),
+        "relu(x + bias) f32": (
+            lambda x, bias: torch.relu(x + bias),
+            lambda: (floats(1024, 1024), floats(1024)),
+        ),
         "(x + y) >> 2 int32": (
             lambda x, y: (x + y) >> 2,
-            lambda: (integers(1000, MILLION, dtype=torch.int32), integers(1000, MILLION, dtype=torch.int32, seed=1)),
+            lambda: (
+                integers(1000, MILLION, dtype=torch.int32),
+                integers(1000, MILLION, dtype=torch.int32, seed=1),
+            ),
         ),
-        "x * y + x int64": (lambda x, y: x * y + x, lambda: (integers(99, MILLION), integers(99, MILLION, seed=1))),
-        "x & ~y bool": (lambda x, y: x & ~y, lambda: (booleans(MILLION), booleans(MILLION, seed=1))),
+        "x * y + x int64": (
+            lambda x, y: x * y + x,
+            lambda: (integers(99, MILLION), integers(99, MILLION, seed=1)),
+        ),
+        "x & ~y bool": (
+            lambda x, y: x & ~y,
+            lambda: (booleans(MILLION), booleans(MILLION, seed=1)),
+        ),
     },
     "reductions": {
         "sum of 8": (torch.sum, lambda: (floats(8),)),
@@ -85,7 +98,10 @@ SETS: dict[str, dict[str, Case]] = {
             lambda x: x.contiguous(memory_format=torch.channels_last),
             lambda: (images(bf16),),
         ),
-        "cat of columns": (lambda x, y: torch.cat((x, y), 1), lambda: (floats(1024, 512), floats(1024, 256, seed=1))),
+        "cat of columns": (
+            lambda x, y: torch.cat((x, y), 1),
+            lambda: (floats(1024, 512), floats(1024, 256, seed=1)),
+        ),
         "f32 to bf16": (lambda x: x.to(bf16), lambda: (floats(MILLION),)),
         "int64 to f32": (lambda x: x.to(f32), lambda: (integers(1000, MILLION),)),
     },
@@ -121,7 +137,13 @@ SETS: dict[str, dict[str, Case]] = {
         ),
         "relu(batch_norm)": (
             lambda x, m, v, w, b: torch.relu(F.batch_norm(x, m, v, w, b)),
-            lambda: (images(), floats(64), floats(64, seed=1).square(), floats(64, seed=2), floats(64, seed=3)),
+            lambda: (
+                images(),
+                floats(64),
+                floats(64, seed=1).square(),
+                floats(64, seed=2),
+                floats(64, seed=3),
+            ),
         ),
         "softmax": (lambda x: torch.softmax(x, -1), square()),
         "softmax over dim 1": (lambda x: torch.softmax(x, 1), lambda: (floats(8, 64, 2048),)),

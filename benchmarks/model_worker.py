@@ -1,8 +1,9 @@
-"""One model of the table, in a process of its own: `python -m benchmarks.model_worker NAME OUTPUT.json`.
+"""One model of the table, in a process of its own: `python -m benchmarks.model_worker NAME
+OUTPUT.json`.
 
-The model runs in eager, captured by Ingot and by torch.compile, each with a backend that counts and runs the graphs as
-they are, and compiled by Ingot's own backend. What was found is written to a file after each step, so that a crash
-later on loses only what comes after it.
+The model runs in eager, captured by Ingot and by torch.compile, each with a backend that counts and
+runs the graphs as they are, and compiled by Ingot's own backend. What was found is written to a
+file after each step, so that a crash later on loses only what comes after it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class OpCounter(TorchDispatchMode):
 
 @dataclass
 class Counts:
-    """What a compiler made of one call: `nodes` are calls in its torch-level graphs, `aten` the ATen ops that these
-    graphs run in that call. `again` counts the graphs that two more calls made, an unchanged one and one with other
-    values of the same shapes."""
+    """What a compiler made of one call: `nodes` are calls in its torch-level graphs, `aten` the
+    ATen ops that these graphs run in that call. `again` counts the graphs that two more calls made,
+    an unchanged one and one with other values of the same shapes."""
 
     graphs: int = 0
     nodes: int = 0
@@ -56,7 +57,9 @@ class Counting:
         self.counts = Counts()
         self.watching = True
 
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
         self.counts.graphs += 1
         self.counts.nodes += sum(map(calls_torch, gm.graph.nodes))
 
@@ -81,12 +84,18 @@ def calls_torch(node: torch.fx.Node) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What capture says that a node gives: torch.compile and Ingot have names of their own for it."""
-    return node.meta.get("example_value", node.meta.get("val")) if isinstance(node, torch.fx.Node) else None
+    """What capture says that a node gives: torch.compile and Ingot have names of their own for
+    it."""
+    return (
+        node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(node, torch.fx.Node)
+        else None
+    )
 
 
 def tensors(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
-    """All tensors of a result in order: of dicts, sequences, and the attributes of other objects (caches)."""
+    """All tensors of a result in order: of dicts, sequences, and the attributes of other objects
+    (caches)."""
     seen = set() if seen is None else seen
     if isinstance(value, torch.Tensor):
         yield value
@@ -141,8 +150,12 @@ class Case:
         return Case(model, calls, [model(**call) for call in calls])
 
     def difference(self, compiled: Callable[..., Any]) -> str:
-        """How the results of these calls differ from eager's: what is wrong, or else the larger of the errors."""
-        found = [difference(compiled(**call), expected) for call, expected in zip(self.calls, self.expected)]
+        """How the results of these calls differ from eager's: what is wrong, or else the larger of
+        the errors."""
+        found = [
+            difference(compiled(**call), expected)
+            for call, expected in zip(self.calls, self.expected)
+        ]
         return max(found, key=_size)
 
 
@@ -165,7 +178,9 @@ def count(compile_: Callable[..., Any], reasons: Callable[[Any], list[str]], cas
         counts.breaks = reasons(compiled)
     except Exception as error:
         traceback.print_exc()
-        counts.problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+        counts.problem = (
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+        )
     return counts
 
 
@@ -187,7 +202,8 @@ def torch_breaks(_: Any) -> list[str]:
 
 
 def own_backend(case: Case) -> str:
-    """The results of Ingot's own backend beside eager's; why part of the model was left to eager, if any was."""
+    """The results of Ingot's own backend beside eager's; why part of the model was left to eager,
+    if any was."""
     import ingot
     from ingot.compiler import Compiler
 
@@ -196,7 +212,11 @@ def own_backend(case: Case) -> str:
         found = case.difference(compiled)
         compiler = Compiler.of(compiled)
         assert compiler is not None
-        skipped = [compilation.skipped for compilation in compiler.compilations if compilation.skipped is not None]
+        skipped = [
+            compilation.skipped
+            for compilation in compiler.compilations
+            if compilation.skipped is not None
+        ]
         return f"EAGER: {skipped[0]}" if skipped else found
     except Exception as error:
         traceback.print_exc()

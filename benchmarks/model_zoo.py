@@ -1,7 +1,8 @@
-"""Tiny models of `transformers`, with random weights: one of each architecture that the table of docs/models.md has.
+"""Tiny models of `transformers`, with random weights: one of each architecture that the table of
+docs/models.md has.
 
-Nothing is downloaded. Every configuration is its architecture's own with small sizes; what a call does (caches, masks,
-dropout off in eval mode) is as the library has it by default.
+Nothing is downloaded. Every configuration is its architecture's own with small sizes; what a call
+does (caches, masks, dropout off in eval mode) is as the library has it by default.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _DECODER = {
 }
 _MARKS = {"bos_token_id": 1, "eos_token_id": 2}
 _LLAMA = {
-    **_DECODER, **_MARKS, "max_position_embeddings": 96, "intermediate_size": 48, "num_key_value_heads": 2,
+    **_DECODER, **_MARKS, "max_position_embeddings": 96, "intermediate_size": 48,
+    "num_key_value_heads": 2,
     "pad_token_id": 0,
 }  # fmt: skip
 _SEQ2SEQ = {
@@ -84,7 +86,9 @@ def _pixels(size: int = 30, batch: int = 2) -> dict[str, Any]:
     return {"pixel_values": torch.rand(batch, 3, size, size)}
 
 
-def _language_model(family: str, head: str = "ForCausalLM", masked: bool = True, **sizes: Any) -> Callable[[], Model]:
+def _language_model(
+    family: str, head: str = "ForCausalLM", masked: bool = True, **sizes: Any
+) -> Callable[[], Model]:
     """Builds `{family}{head}` from a small `{family}Config`."""
 
     def build() -> Model:
@@ -109,12 +113,25 @@ MODELS["Mixtral"] = _language_model("Mixtral", **_LLAMA, num_local_experts=4)
 MODELS["Bloom"] = _language_model("Bloom", vocab_size=99, hidden_size=32, n_layer=2, n_head=4)
 MODELS["OPT"] = _language_model("OPT", **_DECODER, ffn_dim=37, word_embed_proj_dim=32)
 MODELS["Mamba"] = _language_model(
-    "Mamba", masked=False, vocab_size=99, hidden_size=32, state_size=8, num_hidden_layers=2, time_step_rank=4
+    "Mamba",
+    masked=False,
+    vocab_size=99,
+    hidden_size=32,
+    state_size=8,
+    num_hidden_layers=2,
+    time_step_rank=4,
 )
 MODELS["BERT"] = _language_model("Bert", "ForMaskedLM", **_ENCODER)
 MODELS["RoBERTa"] = _language_model("Roberta", "ForMaskedLM", **_ENCODER)
 MODELS["DistilBERT"] = _language_model(
-    "DistilBert", "ForMaskedLM", vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37, max_position_embeddings=64
+    "DistilBert",
+    "ForMaskedLM",
+    vocab_size=99,
+    dim=32,
+    n_layers=2,
+    n_heads=4,
+    hidden_dim=37,
+    max_position_embeddings=64,
 )
 MODELS["ALBERT"] = _language_model("Albert", "ForMaskedLM", **_ENCODER, embedding_size=16)
 MODELS["DeBERTa-v2"] = _language_model(
@@ -126,7 +143,13 @@ MODELS["DeBERTa-v2"] = _language_model(
     pos_att_type=["p2c", "c2p"],
 )
 MODELS["ModernBERT"] = _language_model(
-    "ModernBert", "ForMaskedLM", **_ENCODER, **_MARKS, pad_token_id=0, cls_token_id=1, sep_token_id=2
+    "ModernBert",
+    "ForMaskedLM",
+    **_ENCODER,
+    **_MARKS,
+    pad_token_id=0,
+    cls_token_id=1,
+    sep_token_id=2,
 )
 
 
@@ -134,7 +157,15 @@ MODELS["ModernBERT"] = _language_model(
 def _t5() -> Model:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    config = T5Config(
+        vocab_size=99,
+        d_model=32,
+        d_kv=8,
+        d_ff=37,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
     return T5ForConditionalGeneration(config), {**_text(), "decoder_input_ids": _tokens(length=5)}
 
 
@@ -142,7 +173,10 @@ def _t5() -> Model:
 def _bart() -> Model:
     from transformers import BartConfig, BartForConditionalGeneration
 
-    return BartForConditionalGeneration(BartConfig(**_SEQ2SEQ)), {**_text(), "decoder_input_ids": _tokens(length=5)}
+    return BartForConditionalGeneration(BartConfig(**_SEQ2SEQ)), {
+        **_text(),
+        "decoder_input_ids": _tokens(length=5),
+    }
 
 
 @builds("Marian")
@@ -164,14 +198,22 @@ def _vit() -> Model:
 def _beit() -> Model:
     from transformers import BeitConfig, BeitForImageClassification
 
-    return BeitForImageClassification(BeitConfig(**_VISION, use_relative_position_bias=True)), _pixels()
+    return BeitForImageClassification(
+        BeitConfig(**_VISION, use_relative_position_bias=True)
+    ), _pixels()
 
 
 def _swin_config(**more: Any) -> Any:
     from transformers import SwinConfig
 
     return SwinConfig(
-        image_size=32, patch_size=2, embed_dim=16, depths=[1, 2, 1], num_heads=[2, 2, 4], window_size=2, **more
+        image_size=32,
+        patch_size=2,
+        embed_dim=16,
+        depths=[1, 2, 1],
+        num_heads=[2, 2, 4],
+        window_size=2,
+        **more,
     )
 
 
@@ -193,7 +235,9 @@ def _convnext() -> Model:
 def _resnet_config(**more: Any) -> Any:
     from transformers import ResNetConfig
 
-    return ResNetConfig(embedding_size=10, hidden_sizes=[10, 20, 30, 40], depths=[1, 1, 2, 1], **more)
+    return ResNetConfig(
+        embedding_size=10, hidden_sizes=[10, 20, 30, 40], depths=[1, 1, 2, 1], **more
+    )
 
 
 @builds("ResNet")
@@ -207,14 +251,18 @@ def _resnet() -> Model:
 def _mobilenet() -> Model:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
-    return MobileNetV2ForImageClassification(MobileNetV2Config(image_size=32, depth_multiplier=0.25)), _pixels(32)
+    return MobileNetV2ForImageClassification(
+        MobileNetV2Config(image_size=32, depth_multiplier=0.25)
+    ), _pixels(32)
 
 
 @builds("Segformer")
 def _segformer() -> Model:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
-    config = SegformerConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16], decoder_hidden_size=16)
+    config = SegformerConfig(
+        depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16], decoder_hidden_size=16
+    )
     return SegformerForSemanticSegmentation(config), _pixels(64)
 
 
@@ -297,7 +345,13 @@ def _mask2former() -> Model:
     return Mask2FormerForUniversalSegmentation(config), _pixels(64)
 
 
-_TEXT_TOWER = {**_ENCODER, "max_position_embeddings": 16, "eos_token_id": 98, "bos_token_id": 1, "pad_token_id": 0}
+_TEXT_TOWER = {
+    **_ENCODER,
+    "max_position_embeddings": 16,
+    "eos_token_id": 98,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+}
 
 
 @builds("OwlViT")

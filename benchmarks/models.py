@@ -1,15 +1,16 @@
-"""How much of `transformers`' models is captured, beside torch.compile: `python -m benchmarks.models [--only NAMES]`.
+"""How much of `transformers`' models is captured, beside torch.compile: `python -m
+benchmarks.models [--only NAMES]`.
 
-It needs the package `transformers` (and scipy, for Mask2Former's loss), which Ingot does not depend on. In an
-environment beside the project's own:
+It needs the package `transformers` (and scipy, for Mask2Former's loss), which Ingot does not depend
+on. In an environment beside the project's own:
 
     python -m venv models
     models/bin/pip install torch==2.13.0
     models/bin/pip install transformers scipy llvmlite==0.50.0 rich
     PYTHONPATH=. models/bin/python -m benchmarks.models
 
-in a checkout whose extension is built for that Python (`make lint` does so). Each model runs in a process of its own
-with weights drawn at random: nothing is downloaded.
+in a checkout whose extension is built for that Python (`make lint` does so). Each model runs in a
+process of its own with weights drawn at random: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -53,10 +54,14 @@ def measure(name: str, timeout: float) -> dict[str, Any]:
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
         with errors.open("w") as sink:
             try:
-                status = subprocess.run(command, stdout=sink, stderr=sink, timeout=timeout, env=environment).returncode
+                status = subprocess.run(
+                    command, stdout=sink, stderr=sink, timeout=timeout, env=environment
+                ).returncode
             except subprocess.TimeoutExpired:
                 status = None
-        found: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {"model": name}
+        found: dict[str, Any] = (
+            json.loads(output.read_text()) if output.exists() else {"model": name}
+        )
         if status != 0:
             cause = f"no result after {timeout:.0f} s" if status is None else f"status {status}"
             if status is not None and status < 0:
@@ -78,9 +83,13 @@ def row(found: dict[str, Any]) -> list[str]:
 
 
 def ratio(found: dict[str, Any]) -> float:
-    """Ops in Ingot's graphs over those in torch.compile's, the lesser of the two ways of counting."""
+    """Ops in Ingot's graphs over those in torch.compile's, the lesser of the two ways of
+    counting."""
     ours, theirs = found.get("ingot", {}), found.get("torch", {})
-    return min((ours.get(what, 0) / theirs[what] if theirs.get(what) else 0.0) for what in ("nodes", "aten"))
+    return min(
+        (ours.get(what, 0) / theirs[what] if theirs.get(what) else 0.0)
+        for what in ("nodes", "aten")
+    )
 
 
 def passes(found: dict[str, Any]) -> bool:
@@ -126,14 +135,17 @@ def page(found: Sequence[dict[str, Any]]) -> str:
 def verdict(found: Sequence[dict[str, Any]]) -> str:
     passed = f"{sum(map(passes, found))} of {len(found)} models"
     return (
-        f"{passed}: eager's result, no more graphs than torch.compile, at least 99% of its ops in them, and nothing\n"
+        f"{passed}: eager's result, no more graphs than torch.compile, at least 99% of its ops in "
+        "them, and nothing\n"
         "compiled by later calls of the same shapes."
     )
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     lines = [HEADINGS, ["---"] * len(HEADINGS), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def plain(rows: Sequence[Sequence[str]]) -> str:
@@ -142,11 +154,15 @@ def plain(rows: Sequence[Sequence[str]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.models", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join(MODELS)}")
     parser.add_argument("--markdown", action="store_true", help="print docs/models.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds that a model may take (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds that a model may take (%(default)s)"
+    )
     arguments = parser.parse_args(argv)
     names = [name.strip() for name in arguments.only.split(",")] if arguments.only else list(MODELS)
     unknown = [name for name in names if name not in MODELS]

@@ -1,4 +1,5 @@
-"""Networks that are measured and that no library at hand has: a transformer encoder, a U-Net, a DLRM-like model."""
+"""Networks that are measured and that no library at hand has: a transformer encoder, a U-Net, a
+DLRM-like model."""
 
 from __future__ import annotations
 
@@ -22,20 +23,27 @@ class Twice(nn.Sequential):
     def __init__(self, channels: int, width: int) -> None:
         parts: list[nn.Module] = []
         for inner in (channels, width):
-            parts += [nn.Conv2d(inner, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+            parts += [
+                nn.Conv2d(inner, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            ]
         super().__init__(*parts)
 
 
 class UNet(nn.Module):
-    """Four levels down by pooling and up by transposed convolutions, each level's features carried across
-    (Ronneberger et al., 2015). Images are (n, 3, h, w) with h and w multiples of 16; the result is (n, 2, h, w)."""
+    """Four levels down by pooling and up by transposed convolutions, each level's features carried
+    across (Ronneberger et al., 2015). Images are (n, 3, h, w) with h and w multiples of 16; the
+    result is (n, 2, h, w)."""
 
     def __init__(self, width: int = 32, levels: int = 4) -> None:
         super().__init__()
         widths = [width << level for level in range(levels + 1)]
         self.first = Twice(3, width)
         self.down = nn.ModuleList(Twice(a, b) for a, b in zip(widths, widths[1:], strict=False))
-        self.widen = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1]))
+        self.widen = nn.ModuleList(
+            nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1])
+        )
         self.up = nn.ModuleList(Twice(2 * w, w) for w in reversed(widths[:-1]))
         self.last = nn.Conv2d(width, 2, 1)
 
@@ -50,8 +58,9 @@ class UNet(nn.Module):
 
 
 class Recommender(nn.Module):
-    """Dense features through an MLP, categories through embedding bags, the inner products of all pairs through
-    another MLP (Naumov et al., 2019). `dense` is (n, 13), `categories` (tables, n, bag); the result is (n,)."""
+    """Dense features through an MLP, categories through embedding bags, the inner products of all
+    pairs through another MLP (Naumov et al., 2019). `dense` is (n, 13), `categories` (tables, n,
+    bag); the result is (n,)."""
 
     def __init__(self, tables: int = 26, rows: int = 10_000, width: int = 64) -> None:
         super().__init__()
@@ -63,7 +72,9 @@ class Recommender(nn.Module):
 
     def forward(self, dense: Tensor, categories: Tensor) -> Tensor:
         x = self.bottom(dense)
-        features = torch.stack([x, *(table(ids) for table, ids in zip(self.tables, categories, strict=True))], 1)
+        features = torch.stack(
+            [x, *(table(ids) for table, ids in zip(self.tables, categories, strict=True))], 1
+        )
         products = features @ features.transpose(1, 2)
         i, j = self.pairs
         return torch.sigmoid(self.top(torch.cat((x, products[:, i, j]), 1))).squeeze(1)

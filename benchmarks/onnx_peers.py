@@ -1,7 +1,9 @@
-"""ONNX Runtime and OpenVINO: engines for a graph in a file, which torch.onnx.export writes in the measuring process.
+"""ONNX Runtime and OpenVINO: engines for a graph in a file, which torch.onnx.export writes in the
+measuring process.
 
-Both run on as many threads as torch, in float32. Parameters of modules are constants of the file, so the engines fold
-and prepack them once: what Ingot does with `freeze` only. Arguments are passed without copies.
+Both run on as many threads as torch, in float32. Parameters of modules are constants of the file,
+so the engines fold and prepack them once: what Ingot does with `freeze` only. Arguments are passed
+without copies.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ class _Function(nn.Module):
 
 
 def exported(function: Callable[..., Any], args: tuple[Any, ...]) -> Path:
-    """The ONNX file of `function` for arguments like these, written once in a process; raises as the exporter does."""
+    """The ONNX file of `function` for arguments like these, written once in a process; raises as
+    the exporter does."""
     if id(function) not in _exported:
         folder = Path(tempfile.mkdtemp(prefix="ingot-onnx-"))
         module = function if isinstance(function, nn.Module) else _Function(function)
         file = folder / "model.onnx"
-        torch.onnx.export(module.eval(), args, file, dynamo=True, opset_version=OPSET, verbose=False)
-        _exported[id(function)] = function, file  # the function is kept, for its number not to be given again
+        torch.onnx.export(
+            module.eval(), args, file, dynamo=True, opset_version=OPSET, verbose=False
+        )
+        # the function is kept, for its number not to be given again
+        _exported[id(function)] = function, file
     return _exported[id(function)][1]
 
 
@@ -52,7 +58,9 @@ def onnxruntime(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(exported(function, args), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        exported(function, args), options, providers=["CPUExecutionProvider"]
+    )
     feeds = dict(zip((i.name for i in session.get_inputs()), arrays(args), strict=True))
     return lambda: session.run(None, feeds)
 
@@ -68,7 +76,9 @@ def openvino(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[]
         properties.inference_num_threads: torch.get_num_threads(),
     }
     core = openvino.Core()
-    request = core.compile_model(core.read_model(exported(function, args)), "CPU", settings).create_infer_request()
+    request = core.compile_model(
+        core.read_model(exported(function, args)), "CPU", settings
+    ).create_infer_request()
     feeds = dict(enumerate(arrays(args)))
     return lambda: list(request.infer(feeds, share_inputs=True, share_outputs=True).values())
 

@@ -1,9 +1,11 @@
-"""Optimizer steps beside torch's: `python -m benchmarks.optimizers [KIND ...] [--device cuda] [--peers ...]`.
+"""Optimizer steps beside torch's: `python -m benchmarks.optimizers [KIND ...] [--device cuda]
+[--peers ...]`.
 
-A step of an optimizer of many parameters is compiled as a function. The peers take turns in one process: torch's loop
-over the parameters, its foreach and its fused form, torch.compile, and Ingot (which compiles the loop). The figures are
-the median of a step, the ratio of each peer's time to Ingot's with its 90% interval, Ingot's launches for a step, and
-its first call in a fresh process (`--first` is that process).
+A step of an optimizer of many parameters is compiled as a function. The peers take turns in one
+process: torch's loop over the parameters, its foreach and its fused form, torch.compile, and Ingot
+(which compiles the loop). The figures are the median of a step, the ratio of each peer's time to
+Ingot's with its 90% interval, Ingot's launches for a step, and its first call in a fresh process
+(`--first` is that process).
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def side_by_side(
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float, float]:
-    """The median of the ratio of two peers' times, and its 90% interval by resampling the rounds."""
+    """The median of the ratio of two peers' times, and its 90% interval by resampling the
+    rounds."""
     pairs = list(zip(theirs, ours, strict=True))
     chooser = random.Random(0)
 
@@ -107,18 +110,34 @@ def launches(kind: str, count: int, device: str = "cpu") -> int:
 
 
 def first_calls(kind: str, count: int, times: int, device: str = "cpu") -> list[float]:
-    """Seconds of the first call, each in a fresh process with torch imported and the optimizer made."""
-    command = [sys.executable, "-m", "benchmarks.optimizers", kind, "--tensors", str(count), "--first"]
+    """Seconds of the first call, each in a fresh process with torch imported and the optimizer
+    made."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.optimizers",
+        kind,
+        "--tensors",
+        str(count),
+        "--first",
+    ]
     command += ["--device", device]
-    return [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(times)]
+    return [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(times)
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__)
-    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], help="all of them if none is named")
+    parser.add_argument(
+        "kinds", nargs="*", choices=[[], *KINDS], help="all of them if none is named"
+    )
     parser.add_argument("--tensors", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--peers", nargs="*", choices=list(FORMS), default=["loop", "foreach", "fused"])
+    parser.add_argument(
+        "--peers", nargs="*", choices=list(FORMS), default=["loop", "foreach", "fused"]
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--first", action="store_true", help="time one first call in this process")
     given = parser.parse_args(argv)
@@ -126,7 +145,9 @@ def main(argv: list[str] | None = None) -> int:
     if given.first:
         print(seconds(stepping(kinds[0], "ingot", given.tensors, given.device)))
         return 0
-    table = Table(title=f"a step over {given.tensors} parameters, {given.device}, {torch.get_num_threads()} threads")
+    table = Table(
+        title=f"a step over {given.tensors} parameters, {given.device}, {torch.get_num_threads()} threads"
+    )
     for title in ("optimizer", "peer", "ms", "its time over Ingot's", "launches", "first call, s"):
         table.add_column(title, justify="left" if title in ("optimizer", "peer") else "right")
     for kind in kinds:

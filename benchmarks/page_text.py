@@ -1,4 +1,5 @@
-"""docs/cpu.md from measured figures: tables in Markdown, plots in SVG beside them where matplotlib is installed."""
+"""docs/cpu.md from measured figures: tables in Markdown, plots in SVG beside them where matplotlib
+is installed."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from ingot.explain.measure import ratio_interval
 
 # What is aimed at, as times eager's speed.
 AIMS = {
-    "gpt": 2.0, "gpt2": 1.8, "vit": 1.8, "beit": 1.8, "resnet50": 1.6, "mobilenet_v2": 4.0, "convnext": 1.8,
-    "bert": 1.8, "segformer": 1.9, "transformer_encoder": 1.0, "unet": 1.0, "recommender": 1.0,
+    "gpt": 2.0, "gpt2": 1.8, "vit": 1.8, "beit": 1.8, "resnet50": 1.6, "mobilenet_v2": 4.0,
+    "convnext": 1.8, "bert": 1.8, "segformer": 1.9, "transformer_encoder": 1.0, "unet": 1.0,
+    "recommender": 1.0,
 }  # fmt: skip
 
 Found = dict[str, dict[str, Any]]
@@ -79,7 +81,8 @@ one.
 
 
 def write(figures: Found, pieces: Sequence[str], code: str, page: Path) -> None:
-    """The page of these pieces' figures, with whatever is missing said first. Figures of other pieces are left out."""
+    """The page of these pieces' figures, with whatever is missing said first. Figures of other
+    pieces are left out."""
     there = {piece: figures[piece] for piece in pieces if piece in figures}
     parts: dict[str, Rows] = {}
     for piece, found in there.items():
@@ -96,18 +99,30 @@ def write(figures: Found, pieces: Sequence[str], code: str, page: Path) -> None:
 
 def row_of(found: dict[str, Any]) -> Row:
     """A row as it was written; JSON makes lists of tuples."""
-    return Row(**{key: tuple(value) if key.startswith("over_") and value else value for key, value in found.items()})
+    return Row(
+        **{
+            key: tuple(value) if key.startswith("over_") and value else value
+            for key, value in found.items()
+        }
+    )
 
 
 def warnings(there: Found, pieces: Sequence[str], code: str) -> list[str]:
     """What keeps the page from being whole: nothing where it is."""
     said = []
     missing = [piece for piece in pieces if piece not in there]
-    other = [piece for piece, found in there.items() if found["code"] != code or code in ("changed", "unknown")]
+    other = [
+        piece
+        for piece, found in there.items()
+        if found["code"] != code or code in ("changed", "unknown")
+    ]
     if missing:
         said.append(f"**Not whole.** Not measured: {', '.join(missing)}.\n")
     if other:
-        said.append(f"**Not of one version.** Measured with other code than this page's: {', '.join(other)}.\n")
+        said.append(
+            "**Not of one version.** Measured with other code than this page's: "
+            f"{', '.join(other)}.\n"
+        )
     return said
 
 
@@ -116,7 +131,9 @@ def conditions(there: Found) -> list[str]:
     lines: dict[str, list[str]] = {}
     for piece, found in there.items():
         about = found["about"]
-        versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
+        versions = ", ".join(
+            f"{name} {version}" for name, version in about["versions"].items() if version
+        )
         line = f"{about['machine']}, {about['threads']} threads; Python {about['python']}, {versions}; "
         line += f"the content of ingot/ is {found['code']}."
         lines.setdefault(line, []).append(piece)
@@ -145,8 +162,12 @@ def problems(rows: Rows, but: Iterable[str] = ()) -> list[str]:
     for name, peers in rows.items():
         for row in peers.values():
             if row.problem and row.compiler not in but:
-                reasons.setdefault((TITLES.get(row.compiler, row.compiler), row.problem), []).append(name)
-    said = [f"- {peer}, {', '.join(names)}: {problem}" for (peer, problem), names in reasons.items()]
+                reasons.setdefault(
+                    (TITLES.get(row.compiler, row.compiler), row.problem), []
+                ).append(name)
+    said = [
+        f"- {peer}, {', '.join(names)}: {problem}" for (peer, problem), names in reasons.items()
+    ]
     return [*said, ""] if said else []
 
 
@@ -161,7 +182,11 @@ def over(mine: Row, other: Row) -> tuple[float, float, float] | None:
 
 def best_other(peers: dict[str, Row]) -> tuple[str, tuple[float, float, float]] | None:
     """The fastest peer that is not Ingot, and Ingot's speed over it."""
-    others = [row for row in peers.values() if not row.compiler.startswith("ingot") and row.median is not None]
+    others = [
+        row
+        for row in peers.values()
+        if not row.compiler.startswith("ingot") and row.median is not None
+    ]
     if "ingot" not in peers or not others:
         return None
     best = min(others, key=lambda row: row.median or 0.0)
@@ -171,30 +196,67 @@ def best_other(peers: dict[str, Row]) -> tuple[str, tuple[float, float, float]] 
 
 def functions(rows: Rows) -> list[str]:
     """The small functions, with the best of the other peers for each."""
-    shown = [name for name in TITLES if name != "eager" and any(name in peers for peers in rows.values())]
+    shown = [
+        name for name in TITLES if name != "eager" and any(name in peers for peers in rows.values())
+    ]
     lines = []
     for name, peers in rows.items():
         best = best_other(peers)
-        verdict = "–" if best is None else f"{show.ratio_text(best[1])} {best[0]}{', slower' * is_slower(best[1])}"
-        lines.append([name, seconds(peers.get("eager")), *(ratio(peers.get(peer)) for peer in shown), verdict])
-    mean = show.geometric_mean(peers["ingot"].over_inductor for peers in rows.values() if "ingot" in peers)
-    headings = ["function", "eager, ms", *(TITLES[name] for name in shown), "Ingot over the best other"]
+        verdict = (
+            "–"
+            if best is None
+            else f"{show.ratio_text(best[1])} {best[0]}{', slower' * is_slower(best[1])}"
+        )
+        lines.append(
+            [
+                name,
+                seconds(peers.get("eager")),
+                *(ratio(peers.get(peer)) for peer in shown),
+                verdict,
+            ]
+        )
+    mean = show.geometric_mean(
+        peers["ingot"].over_inductor for peers in rows.values() if "ingot" in peers
+    )
+    headings = [
+        "function",
+        "eager, ms",
+        *(TITLES[name] for name in shown),
+        "Ingot over the best other",
+    ]
     text = [FUNCTIONS, *markdown(headings, lines)]
     text += [f"Over torch.compile, in geometric mean: {mean:.2f}.", ""] if mean else []
     return text + problems(rows, but=("ingot-freeze",))
 
 
 def models(rows: Rows) -> list[str]:
-    """Whole models, with the speed aimed at, the graphs of Ingot and torch.compile, and Ingot's error over eager's."""
-    shown = [name for name in TITLES if name not in ("eager", "jax") and any(name in peers for peers in rows.values())]
+    """Whole models, with the speed aimed at, the graphs of Ingot and torch.compile, and Ingot's
+    error over eager's."""
+    shown = [
+        name
+        for name in TITLES
+        if name not in ("eager", "jax") and any(name in peers for peers in rows.values())
+    ]
     lines = []
     for name, peers in rows.items():
         ours, eager, theirs = (peers.get(peer) for peer in ("ingot", "eager", "inductor"))
-        counts = "/".join("–" if row is None or row.graphs is None else str(row.graphs) for row in (ours, theirs))
-        error = f"{ours.error / eager.error:.2f}" if ours and eager and ours.error and eager.error else "–"
+        counts = "/".join(
+            "–" if row is None or row.graphs is None else str(row.graphs) for row in (ours, theirs)
+        )
+        error = (
+            f"{ours.error / eager.error:.2f}"
+            if ours and eager and ours.error and eager.error
+            else "–"
+        )
         middle = ours.over_eager if ours else None
         aim = f"{AIMS[name]:.1f}" if name in AIMS else "–"
-        met = "" if middle is None or name not in AIMS else " met" if middle[1] >= AIMS[name] else " missed"
+        met = (
+            ""
+            if middle is None or name not in AIMS
+            else " met"
+            if middle[1] >= AIMS[name]
+            else " missed"
+        )
         cells = [ratio(peers.get(peer)) for peer in shown]
         lines.append([name, seconds(eager), *cells, aim + met, counts, error])
     headings = ["model", "eager, ms", *(TITLES[name] for name in shown), "aim", "graphs", "error"]
@@ -207,16 +269,35 @@ def micro(rows: Rows) -> list[str]:
     lines = []
     for name, peers in rows.items():
         ours = peers.get("ingot")
-        verdict = "" if ours is None else ours.problem or ("slower" if is_slower(ours.over_eager) else "")
-        theirs = "–" if ours is None or ours.over_inductor is None else show.ratio_text(ours.over_inductor)
+        verdict = (
+            "" if ours is None else ours.problem or ("slower" if is_slower(ours.over_eager) else "")
+        )
+        theirs = (
+            "–"
+            if ours is None or ours.over_inductor is None
+            else show.ratio_text(ours.over_inductor)
+        )
         cells = [seconds(peers.get(peer)) for peer in ("eager", "inductor", "ingot")]
         lines.append([name, *cells, ratio(ours), theirs, verdict])
     mine = [peers["ingot"] for peers in rows.values() if "ingot" in peers]
-    means = [show.geometric_mean(getattr(row, over) for row in mine) for over in ("over_eager", "over_inductor")]
+    means = [
+        show.geometric_mean(getattr(row, over) for row in mine)
+        for over in ("over_eager", "over_inductor")
+    ]
     slower = sum(is_slower(row.over_eager) for row in mine)
-    headings = ["kernel", "eager, ms", "torch.compile, ms", "Ingot, ms", "x eager", "x torch.compile", ""]
+    headings = [
+        "kernel",
+        "eager, ms",
+        "torch.compile, ms",
+        "Ingot, ms",
+        "x eager",
+        "x torch.compile",
+        "",
+    ]
     text = [KERNELS, *markdown(headings, lines)]
-    shown = " and ".join(f"{mean:.2f} x {name}" for mean, name in zip(means, ("eager", "torch.compile")) if mean)
+    shown = " and ".join(
+        f"{mean:.2f} x {name}" for mean, name in zip(means, ("eager", "torch.compile")) if mean
+    )
     return [*text, f"{len(rows)} kernels, {slower} slower than eager; geometric mean {shown}.", ""]
 
 
@@ -227,7 +308,9 @@ def first(rows: Rows) -> list[str]:
         figures = [peers[c].first_call if c in peers else None for c in ("ingot", "inductor")]
         lines.append([name, *("–" if figure is None else f"{figure:.2f}" for figure in figures)])
     text = [FIRST_CALL, *markdown(["model", "Ingot, s", "torch.compile, s"], lines)]
-    few, many = (rows[name]["ingot"].first_call if name in rows else None for name in ("gpt_12", "gpt_96"))
+    few, many = (
+        rows[name]["ingot"].first_call if name in rows else None for name in ("gpt_12", "gpt_96")
+    )
     if few and many:
         text += [f"96 layers of the GPT take {many / few:.1f} times as long as 12.", ""]
     return text + problems(rows)

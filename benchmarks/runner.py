@@ -20,14 +20,20 @@ from benchmarks.compilers import PEERS
 from benchmarks.workloads import ALL
 from ingot.explain.measure import ratio_interval
 
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "INGOT_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
+CACHES = (
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "INGOT_CACHE_DIR",
+    "JAX_COMPILATION_CACHE_DIR",
+)
 
 
 @dataclass
 class Row:
     """One (workload, compiler) pair. Times are in seconds; `problem` says why figures are missing.
 
-    A ratio is the other compiler's median over this one's, above 1 where this one is faster: (low, middle, high).
+    A ratio is the other compiler's median over this one's, above 1 where this one is faster: (low,
+    middle, high).
     """
 
     workload: str
@@ -67,7 +73,8 @@ def measure_workload(name: str, settings: Settings, step: Callable[[str], object
             measure_first_calls(row, settings, Path(folder), step)
         able = [row.compiler for row in rows.values() if not row.problem]
         if able:
-            caches = Path(folder, "inductor-0")  # of the peer whose compilation would otherwise be waited for again
+            # of the peer whose compilation would otherwise be waited for again
+            caches = Path(folder, "inductor-0")
             found = take_turns(name, able, settings, caches, step)
             for compiler in able:
                 take(rows[compiler], found[compiler])
@@ -79,22 +86,33 @@ def measure_workload(name: str, settings: Settings, step: Callable[[str], object
 def take_turns(
     name: str, able: list[str], settings: Settings, caches: Path, step: Callable[[str], object]
 ) -> dict[str, dict[str, Any]]:
-    """What one process found of each peer. If the process has died, peers run alone for a round, and those that can
-    take turns without those that cannot."""
+    """What one process found of each peer. If the process has died, peers run alone for a round,
+    and those that can take turns without those that cannot."""
     step(f"{name}: taking turns")
     found = run_worker("peers", name, able, settings, caches)
     if "problem" not in found:
         return found
     step(f"{name}: {found['problem']}; each alone")
-    alone = {c: run_worker("peers", name, [c], replace(settings, rounds=1), caches) for c in able if len(able) > 1}
+    alone = {
+        c: run_worker("peers", name, [c], replace(settings, rounds=1), caches)
+        for c in able
+        if len(able) > 1
+    }
     problems = {c: one.get("problem") or one[c].get("problem", "") for c, one in alone.items()}
     well = [c for c in able if not problems.get(c, found["problem"])]
     lost = {c: {"problem": problems.get(c) or found["problem"]} for c in able}
-    return lost if len(well) in (0, len(able)) else lost | take_turns(name, well, settings, caches, step)
+    return (
+        lost
+        if len(well) in (0, len(able))
+        else lost | take_turns(name, well, settings, caches, step)
+    )
 
 
-def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callable[[str], object]) -> None:
-    """The pair's first calls, each in a fresh process with empty caches; stops at the first problem."""
+def measure_first_calls(
+    row: Row, settings: Settings, folder: Path, step: Callable[[str], object]
+) -> None:
+    """The pair's first calls, each in a fresh process with empty caches; stops at the first
+    problem."""
     row.problem = PEERS[row.compiler].missing(ALL[row.workload], settings.device)
     for turn in range(settings.first_calls):
         step(f"{row.workload}: first call of {row.compiler}")
@@ -108,27 +126,42 @@ def measure_first_calls(row: Row, settings: Settings, folder: Path, step: Callab
 def take(row: Row, found: dict[str, Any]) -> None:
     row.problem = found.get("problem", "")
     row.seconds = found.get("seconds", [])
-    row.error, row.graphs, row.peak_bytes = (found.get(what) for what in ("error", "graphs", "peak_bytes"))
+    row.error, row.graphs, row.peak_bytes = (
+        found.get(what) for what in ("error", "graphs", "peak_bytes")
+    )
 
 
 def ratio(rows: dict[str, Row], other: str, row: Row) -> tuple[float, float, float] | None:
-    """How many times faster than `other` this row is, with the 90% interval; None where one of them has no times."""
+    """How many times faster than `other` this row is, with the 90% interval; None where one of them
+    has no times."""
     if other not in rows or not rows[other].seconds or not row.seconds:
         return None
     return ratio_interval(np.array(rows[other].seconds), np.array(row.seconds))
 
 
-def run_worker(mode: str, workload: str, compilers: list[str], settings: Settings, caches: Path) -> dict[str, Any]:
+def run_worker(
+    mode: str, workload: str, compilers: list[str], settings: Settings, caches: Path
+) -> dict[str, Any]:
     """What one worker process found; a crash or a timeout is found as {"problem": ...}."""
     caches.mkdir(exist_ok=True)
     output = caches / f"{mode}.json"
     environment = os.environ | {variable: str(caches / variable) for variable in CACHES}
     environment |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    command = [sys.executable, "-m", "benchmarks.worker", str(output), mode, workload, settings.device]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.worker",
+        str(output),
+        mode,
+        workload,
+        settings.device,
+    ]
     command += [",".join(compilers), str(settings.rounds)]
     errors = caches / f"{mode}.txt"
     with errors.open("w") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=sink, env=environment, start_new_session=True
+        )
         try:
             status = process.wait(settings.timeout)
         except subprocess.TimeoutExpired:

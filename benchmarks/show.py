@@ -22,7 +22,8 @@ from ingot.explain.report import size_text
 Ratio = tuple[float, float, float]
 
 TITLES = {
-    "eager": "eager", "inductor": "torch.compile", "ingot": "Ingot", "ingot-freeze": "Ingot, freeze", "jax": "JAX",
+    "eager": "eager", "inductor": "torch.compile", "ingot": "Ingot",
+    "ingot-freeze": "Ingot, freeze", "jax": "JAX",
     "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
 }  # fmt: skip
 
@@ -33,11 +34,21 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
     Ratios above 1 mean faster; their 90% interval is in parentheses.
     """
     title = f"Medians of {settings.rounds} interleaved rounds on {device_name(settings.device)}"
-    problems = "\n".join(f"{row.workload}, {row.compiler}: {row.problem}" for row in rows if row.problem)
+    problems = "\n".join(
+        f"{row.workload}, {row.compiler}: {row.problem}" for row in rows if row.problem
+    )
     result = Table(title=title, caption=escape(problems), caption_justify="left")
     for heading in ("workload", "compiler"):
         result.add_column(heading, no_wrap=True)
-    for heading in ("first call s", "median ms", "x eager", "x torch.compile", "graphs", "error", "peak"):
+    for heading in (
+        "first call s",
+        "median ms",
+        "x eager",
+        "x torch.compile",
+        "graphs",
+        "error",
+        "peak",
+    ):
         result.add_column(heading, justify="right")
     for position, row in enumerate(rows):
         last = position + 1 == len(rows) or rows[position + 1].workload != row.workload
@@ -45,8 +56,13 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
         result.add_row(row.workload if first else "", row.compiler, *cells(row), end_section=last)
     for name in dict.fromkeys(row.compiler for row in rows):
         mine = [row for row in rows if row.compiler == name]
-        means = (geometric_mean(row.over_eager for row in mine), geometric_mean(row.over_inductor for row in mine))
-        result.add_row("geometric mean", name, "", "", *(f"{m:.2f}" if m else "" for m in means), "", "", "")
+        means = (
+            geometric_mean(row.over_eager for row in mine),
+            geometric_mean(row.over_inductor for row in mine),
+        )
+        result.add_row(
+            "geometric mean", name, "", "", *(f"{m:.2f}" if m else "" for m in means), "", "", ""
+        )
     return result
 
 
@@ -81,15 +97,26 @@ def device_name(device: str) -> str:
 
 def write_json(rows: Sequence[Row], settings: Settings, path: Path) -> None:
     """All rows with the settings, the machine and the versions they were measured with."""
-    versions = {name: package_version(name) for name in ("ingot", "torch", "llvmlite", "jax", "transformers")}
-    about = {"device": device_name(settings.device), "python": platform.python_version(), "command": sys.argv[1:]}
-    content = {"about": {**about, "versions": versions}, "settings": asdict(settings), "rows": list(map(asdict, rows))}
+    versions = {
+        name: package_version(name)
+        for name in ("ingot", "torch", "llvmlite", "jax", "transformers")
+    }
+    about = {
+        "device": device_name(settings.device),
+        "python": platform.python_version(),
+        "command": sys.argv[1:],
+    }
+    content = {
+        "about": {**about, "versions": versions},
+        "settings": asdict(settings),
+        "rows": list(map(asdict, rows)),
+    }
     path.write_text(json.dumps(content, indent=1, default=float) + "\n")
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars from eager's speed up or down to that of each compiler, per workload, with 90% intervals. Needs
-    matplotlib."""
+    """Bars from eager's speed up or down to that of each compiler, per workload, with 90%
+    intervals. Needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -98,11 +125,19 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     pyplot.rcParams["svg.fonttype"] = "none"  # text as text: small, and searched as such
     compilers = [name for name in dict.fromkeys(row.compiler for row in rows) if name != "eager"]
     workloads = list(dict.fromkeys(row.workload for row in rows))
-    figure, axes = pyplot.subplots(figsize=(min(max(7, 1.1 * len(workloads)), 14), 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(
+        figsize=(min(max(7, 1.1 * len(workloads)), 14), 4.5), layout="constrained"
+    )
     width = 0.8 / max(len(compilers), 1)
     for number, compiler in enumerate(compilers):
-        ratios = {row.workload: row.over_eager for row in rows if row.compiler == compiler and row.over_eager}
-        places = [workloads.index(name) + (number - (len(compilers) - 1) / 2) * width for name in ratios]
+        ratios = {
+            row.workload: row.over_eager
+            for row in rows
+            if row.compiler == compiler and row.over_eager
+        }
+        places = [
+            workloads.index(name) + (number - (len(compilers) - 1) / 2) * width for name in ratios
+        ]
         below = [middle - low for low, middle, _ in ratios.values()]
         above = [high - middle for _, middle, high in ratios.values()]
         middles = [middle for _, middle, _ in ratios.values()]

@@ -1,18 +1,23 @@
-"""Training beside eager and torch.compile: `python -m benchmarks.training [MODEL ...] [--columns ...]`.
+"""Training beside eager and torch.compile: `python -m benchmarks.training [MODEL ...] [--columns
+...]`.
 
-A module whose result is the loss is compiled, and a step is its call and `.backward()`. The columns:
+A module whose result is the loss is compiled, and a step is its call and `.backward()`. The
+columns:
 
-- error: the gradients' relative distance from float64, over all parameters together, the mean of five draws. A ReLU
-  whose input changes its sign in the last bit adds a thousandth, by chance, to either side: where only the mean misses
-  the bound, and not the median, it is marked ? instead of !;
-- loss: how far the losses of some steps of SGD depart from eager's, beside eager's departure from float64; where one
-  training misses the bound, the mean of five with other data, as both are errors that add up by chance;
-- memory: the most that torch's allocator has handed out during a step after others, weights included;
+- error: the gradients' relative distance from float64, over all parameters together, the mean of
+  five draws. A ReLU whose input changes its sign in the last bit adds a thousandth, by chance, to
+  either side: where only the mean misses the bound, and not the median, it is marked ? instead of
+  !;
+- loss: how far the losses of some steps of SGD depart from eager's, beside eager's departure from
+  float64; where one training misses the bound, the mean of five with other data, as both are errors
+  that add up by chance;
+- memory: the most that torch's allocator has handed out during a step after others, weights
+  included;
 - speed: the time of a step, the peers taking turns;
 - first: the first step of a fresh process, forward and backward, imports of the compiler included.
 
-Each figure is measured in a process of its own and kept in a file as soon as it is there; what that file has of the
-same code is not measured again.
+Each figure is measured in a process of its own and kept in a file as soon as it is there; what that
+file has of the same code is not measured again.
 """
 
 from __future__ import annotations
@@ -45,7 +50,8 @@ from ingot.explain.cli import milliseconds, positive
 ROOT = Path(__file__).parent.parent
 DRAWS = 5
 FACTOR, FLOOR = 1.2, 4
-"""Gradients' errors up to 1.2 times eager's are as good as eager's, and so is what lies within 4 eps."""
+"""Gradients' errors up to 1.2 times eager's are as good as eager's, and so is what lies within 4
+eps."""
 CPU = torch.device("cpu")
 
 
@@ -91,7 +97,7 @@ def state_of(call: Callable[..., Any]) -> dict[str, Any]:
     return {"graphs": report.graph_count, "reasons": [*reasons, *skipped]}
 
 
-# -- the columns, each in a process of its own -------------------------------------------------------------------------
+# -- the columns, each in a process of its own -----------------------------------------------------
 
 
 def error(name: str, rounds: int) -> dict[str, Any]:
@@ -110,7 +116,11 @@ def error(name: str, rounds: int) -> dict[str, Any]:
             step(call, call, args)  # type: ignore[arg-type]
             errors[peer].append(measure.error(gradients(call), gradients(exact)))  # type: ignore[arg-type]
     medians = {f"{peer} median": statistics.median(each) for peer, each in errors.items()}
-    return {peer: statistics.fmean(each) for peer, each in errors.items()} | medians | state_of(calls["ingot"])
+    return (
+        {peer: statistics.fmean(each) for peer, each in errors.items()}
+        | medians
+        | state_of(calls["ingot"])
+    )
 
 
 def loss(name: str, rounds: int) -> dict[str, Any]:
@@ -136,7 +146,12 @@ def losses(name: str, turns: Sequence[int]) -> dict[str, Any]:
 
 
 def trained(
-    name: str, module: nn.Module, call: Callable[..., Any], state: dict[str, Any], draw: Any, turn: int
+    name: str,
+    module: nn.Module,
+    call: Callable[..., Any],
+    state: dict[str, Any],
+    draw: Any,
+    turn: int,
 ) -> torch.Tensor:
     """The losses of a training, in float64."""
     module.load_state_dict(state)
@@ -153,7 +168,8 @@ def trained(
 
 def within(found: dict[str, Any]) -> bool:
     """Whether losses are as near to eager's as they are to be."""
-    return bool(found["ingot"] <= max(2 * found["eager"], FLOOR * torch.finfo(torch.float32).eps))  # not if NaN
+    # not if NaN
+    return bool(found["ingot"] <= max(2 * found["eager"], FLOOR * torch.finfo(torch.float32).eps))
 
 
 def memory(name: str, rounds: int) -> dict[str, Any]:
@@ -166,13 +182,17 @@ def peak_bytes(name: str, peer: str) -> int:
 
     model, draw = make(name)
     args, call = drawn(draw, 0), compiled(peer, model)
-    peak = measure.peak_bytes(partial(step, model, call, args), (args, list(model.parameters())), CPU, before=2)
+    peak = measure.peak_bytes(
+        partial(step, model, call, args), (args, list(model.parameters())), CPU, before=2
+    )
     del model, args, call
     gc.collect()
     return peak
 
 
-def speed(name: str, rounds: int, peers: Sequence[str] = ("eager", "inductor", "ingot")) -> dict[str, Any]:
+def speed(
+    name: str, rounds: int, peers: Sequence[str] = ("eager", "inductor", "ingot")
+) -> dict[str, Any]:
     from ingot.explain import measure
 
     calls, found = {}, {}
@@ -216,7 +236,7 @@ PROCESSES = {"first": 5}
 """How many processes each figure is the median of, where it is not one."""
 
 
-# -- from the process that was asked -----------------------------------------------------------------------------------
+# -- from the process that was asked ---------------------------------------------------------------
 
 
 def measured(name: str, column: str, rounds: int, timeout: float) -> dict[str, Any]:
@@ -238,7 +258,9 @@ def run_worker(name: str, column: str, rounds: int, timeout: float) -> dict[str,
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
         with errors.open("w") as sink:
             try:
-                subprocess.run(command, stdout=sink, stderr=sink, timeout=timeout, env=environment, cwd=ROOT)
+                subprocess.run(
+                    command, stdout=sink, stderr=sink, timeout=timeout, env=environment, cwd=ROOT
+                )
             except subprocess.TimeoutExpired:
                 return {"problem": f"no result after {timeout:.0f} s"}
         if output.exists():
@@ -249,7 +271,19 @@ def run_worker(name: str, column: str, rounds: int, timeout: float) -> dict[str,
 
 def table(figures: dict[str, Any], names: Sequence[str]) -> Table:
     shown = Table(title="Training steps beside eager's; what misses its bound is marked !")
-    headings = ("error", "eager", "loss", "eager", "graphs", "MB", "eager", "ms", "x eager", "x torch.compile", "first")
+    headings = (
+        "error",
+        "eager",
+        "loss",
+        "eager",
+        "graphs",
+        "MB",
+        "eager",
+        "ms",
+        "x eager",
+        "x torch.compile",
+        "first",
+    )
     shown.add_column("model", no_wrap=True)
     for heading in headings:
         shown.add_column(heading, justify="right")
@@ -266,7 +300,8 @@ def cells(found: dict[str, dict[str, Any]]) -> list[str]:
     times = found["speed"] or found["speed_eager"]
     eps = torch.finfo(torch.float32).eps
     worse, always = (
-        f"ingot{kind}" in errors and errors[f"ingot{kind}"] > max(FACTOR * errors[f"eager{kind}"], FLOOR * eps)
+        f"ingot{kind}" in errors
+        and errors[f"ingot{kind}"] > max(FACTOR * errors[f"eager{kind}"], FLOOR * eps)
         for kind in ("", " median")
     )
     apart = "ingot" in losses and not within(losses)
@@ -300,13 +335,27 @@ def said(figures: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(SUBJECTS)}; all if none is named")
-    parser.add_argument("--columns", default="error,loss,memory,speed,first", help=f"of {', '.join(COLUMNS)}")
-    parser.add_argument("--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="measure what is named again, though it is there")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for each figure (%(default)s)")
-    parser.add_argument("--figures", type=Path, default=ROOT / "build" / "training.json", metavar="FILE")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="MODEL", help=f"of {', '.join(SUBJECTS)}; all if none is named"
+    )
+    parser.add_argument(
+        "--columns", default="error,loss,memory,speed,first", help=f"of {', '.join(COLUMNS)}"
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=30, help="rounds of taking turns (%(default)s)"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure what is named again, though it is there"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds for each figure (%(default)s)"
+    )
+    parser.add_argument(
+        "--figures", type=Path, default=ROOT / "build" / "training.json", metavar="FILE"
+    )
     parser.add_argument("--worker", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     names, columns = arguments.names or list(SUBJECTS), arguments.columns.split(",")
@@ -325,7 +374,11 @@ def main(argv: list[str] | None = None) -> int:
     for name in names:
         for column in columns:
             piece = f"{name}/{column}"
-            if arguments.again or version == "changed" or figures.get(piece, {}).get("code") != version:
+            if (
+                arguments.again
+                or version == "changed"
+                or figures.get(piece, {}).get("code") != version
+            ):
                 say(piece)
                 found = measured(name, column, arguments.rounds, arguments.timeout)
                 figures[piece] = {"code": version, "about": about(), "found": found}

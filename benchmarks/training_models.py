@@ -1,7 +1,7 @@
 """What training is measured on: modules whose result is the loss, with what they are given.
 
-Networks that other files have are taken from there; those of `transformers` are the tiny ones of `model_zoo`, in
-training mode. Dropout is off everywhere, as float64 would draw other numbers.
+Networks that other files have are taken from there; those of `transformers` are the tiny ones of
+`model_zoo`, in training mode. Dropout is off everywhere, as float64 would draw other numbers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Draw = Callable[[], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """`make()` returns a module and what draws its arguments from torch's generator. `steps` of its training are
-    compared, at the learning rate `rate`, at which eager's loss falls."""
+    """`make()` returns a module and what draws its arguments from torch's generator. `steps` of its
+    training are compared, at the learning rate `rate`, at which eager's loss falls."""
 
     name: str
     make: Callable[[], tuple[nn.Module, Draw]]
@@ -37,7 +37,11 @@ class Subject:
     @property
     def missing(self) -> str:
         """Why it cannot run here, "" if it can."""
-        return f"needs the package {self.needs}" if self.needs and not importlib.util.find_spec(self.needs) else ""
+        return (
+            f"needs the package {self.needs}"
+            if self.needs and not importlib.util.find_spec(self.needs)
+            else ""
+        )
 
 
 class Classified(nn.Module):
@@ -63,10 +67,12 @@ class Squared(nn.Module):
         return F.mse_loss(self.network(*inputs), target)
 
 
-# -- language ----------------------------------------------------------------------------------------------------------
+# -- language --------------------------------------------------------------------------------------
 
 
-def gpt(config: gpt2.Config, batch: int, time: int, network: type[nn.Module] = gpt2.Gpt) -> tuple[nn.Module, Draw]:
+def gpt(
+    config: gpt2.Config, batch: int, time: int, network: type[nn.Module] = gpt2.Gpt
+) -> tuple[nn.Module, Draw]:
     model = Classified(trained(gpt2.gpt2(config)))
     if network is not gpt2.Gpt:
         model.network.__class__ = network
@@ -75,7 +81,12 @@ def gpt(config: gpt2.Config, batch: int, time: int, network: type[nn.Module] = g
 
 def small_gpt(layers: int = 4, network: type[nn.Module] = gpt2.Gpt) -> tuple[nn.Module, Draw]:
     """The GPT of DESIGN section 7, 256 wide, at batch 4 x 128."""
-    return gpt(gpt2.Config(layers=layers, heads=8, width=256, positions=128, vocabulary=256), 4, 128, network)
+    return gpt(
+        gpt2.Config(layers=layers, heads=8, width=256, positions=128, vocabulary=256),
+        4,
+        128,
+        network,
+    )
 
 
 class CheckpointedGpt(gpt2.Gpt):
@@ -90,12 +101,16 @@ class CheckpointedGpt(gpt2.Gpt):
 
 def transformer() -> tuple[nn.Module, Draw]:
     model = nn.Transformer(128, 4, 2, 2, 256, dropout=0.0, batch_first=True)
-    return Squared(model), lambda: (torch.randn(4, 20, 128), torch.randn(4, 16, 128), torch.randn(4, 16, 128))
+    return Squared(model), lambda: (
+        torch.randn(4, 20, 128),
+        torch.randn(4, 16, 128),
+        torch.randn(4, 16, 128),
+    )
 
 
 class Mixture(nn.Module):
-    """A feed-forward layer of experts; each token goes through the two with the highest scores of a router
-    (Shazeer et al., 2017). (n, width) -> (n, width)."""
+    """A feed-forward layer of experts; each token goes through the two with the highest scores of a
+    router (Shazeer et al., 2017). (n, width) -> (n, width)."""
 
     def __init__(self, width: int = 64, experts: int = 8, chosen: int = 2) -> None:
         super().__init__()
@@ -106,9 +121,13 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores, experts = self.router(x).softmax(-1).topk(self.chosen, dim=-1)
-        shares = torch.zeros(x.shape[0], self.up.shape[0], dtype=x.dtype).scatter(1, experts, scores)
+        shares = torch.zeros(x.shape[0], self.up.shape[0], dtype=x.dtype).scatter(
+            1, experts, scores
+        )
         hidden = F.silu(torch.einsum("nw,ewh->enh", x, self.up))
-        return x + torch.einsum("enh,ehw,ne->nw", hidden, self.down, shares / shares.sum(-1, keepdim=True))
+        return x + torch.einsum(
+            "enh,ehw,ne->nw", hidden, self.down, shares / shares.sum(-1, keepdim=True)
+        )
 
 
 def mixture() -> tuple[nn.Module, Draw]:
@@ -135,7 +154,7 @@ def cells(kind: type[nn.Module]) -> tuple[nn.Module, Draw]:
     return Squared(Cells(kind(128, 128))), lambda: (torch.randn(16, 32, 128), torch.randn(32, 128))
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------
 
 
 def resnet50() -> tuple[nn.Module, Draw]:
@@ -145,19 +164,26 @@ def resnet50() -> tuple[nn.Module, Draw]:
 
 def conv_norm_relu() -> tuple[nn.Module, Draw]:
     """Convolution, BatchNorm and ReLU at 8 x 64 x 56 x 56."""
-    network = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+    network = nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
+    )
     return Squared(network), lambda: (torch.randn(8, 64, 56, 56), torch.randn(8, 64, 56, 56))
 
 
 class ViT(nn.Module):
-    """A vision transformer (Dosovitskiy et al., 2020) over images (n, 3, size, size), with `classes` scores."""
+    """A vision transformer (Dosovitskiy et al., 2020) over images (n, 3, size, size), with
+    `classes` scores."""
 
-    def __init__(self, size: int = 64, patch: int = 8, width: int = 192, layers: int = 4, classes: int = 10) -> None:
+    def __init__(
+        self, size: int = 64, patch: int = 8, width: int = 192, layers: int = 4, classes: int = 10
+    ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.first = nn.Parameter(torch.randn(1, 1, width) * 0.02)
         self.positions = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, 3, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 3, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, classes)
 
@@ -172,12 +198,17 @@ def vit() -> tuple[nn.Module, Draw]:
 
 
 class VAE(nn.Module):
-    """A variational autoencoder of images (n, 1, 28, 28) (Kingma and Welling, 2013): the negative evidence bound."""
+    """A variational autoencoder of images (n, 1, 28, 28) (Kingma and Welling, 2013): the negative
+    evidence bound."""
 
     def __init__(self, latent: int = 16) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(), nn.Flatten()
+            nn.Conv2d(1, 16, 4, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 4, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(),
         )
         self.moments = nn.Linear(32 * 49, 2 * latent)
         self.decoder = nn.Sequential(
@@ -190,7 +221,9 @@ class VAE(nn.Module):
         noise = torch.randn(mean.shape, dtype=torch.float32).to(mean.dtype)
         scores = self.decoder(mean + noise * (log_variance / 2).exp())
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).sum() / 2
-        return (F.binary_cross_entropy_with_logits(scores, x, reduction="sum") + divergence) / x.shape[0]
+        return (
+            F.binary_cross_entropy_with_logits(scores, x, reduction="sum") + divergence
+        ) / x.shape[0]
 
 
 def vae() -> tuple[nn.Module, Draw]:
@@ -209,20 +242,25 @@ class Pixelwise(nn.Module):
 
 
 def unet() -> tuple[nn.Module, Draw]:
-    return Pixelwise(nets.UNet(16)), lambda: (torch.randn(2, 3, 64, 64), torch.randint(2, (2, 64, 64)))
+    return Pixelwise(nets.UNet(16)), lambda: (
+        torch.randn(2, 3, 64, 64),
+        torch.randint(2, (2, 64, 64)),
+    )
 
 
-# -- derivatives inside the loss ---------------------------------------------------------------------------------------
+# -- derivatives inside the loss -------------------------------------------------------------------
 
 
 class Adversaries(nn.Module):
-    """The losses of a generator and of a critic with gradient penalty (Gulrajani et al., 2017), added: what each
-    adversary does not minimize is detached."""
+    """The losses of a generator and of a critic with gradient penalty (Gulrajani et al., 2017),
+    added: what each adversary does not minimize is detached."""
 
     def __init__(self, noise: int = 16, width: int = 32) -> None:
         super().__init__()
         self.generator = nets.perceptron(noise, 64, 64, width)
-        self.critic = nn.Sequential(nn.Linear(width, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
+        self.critic = nn.Sequential(
+            nn.Linear(width, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1)
+        )
 
     def forward(self, real: Tensor, noise: Tensor, share: Tensor) -> Tensor:
         made = self.generator(noise)
@@ -240,7 +278,8 @@ def gan() -> tuple[nn.Module, Draw]:
 
 
 class Heat(nn.Module):
-    """A network that is to fulfil the heat equation at the points (n, 2): u_t = u_xx (Raissi et al., 2019)."""
+    """A network that is to fulfil the heat equation at the points (n, 2): u_t = u_xx (Raissi et
+    al., 2019)."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -262,13 +301,15 @@ def pinn() -> tuple[nn.Module, Draw]:
 
 
 class ForceField(nn.Module):
-    """The energy of atoms (n, atoms, 3) as a sum over pairs of a network of their distance; forces are minus its
-    gradient, and the loss is that of energies and forces."""
+    """The energy of atoms (n, atoms, 3) as a sum over pairs of a network of their distance; forces
+    are minus its gradient, and the loss is that of energies and forces."""
 
     def __init__(self, width: int = 32, reach: float = 4.0) -> None:
         super().__init__()
         self.register_buffer("centres", torch.linspace(0, reach, width))
-        self.pair = nn.Sequential(nn.Linear(width, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
+        self.pair = nn.Sequential(
+            nn.Linear(width, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1)
+        )
 
     def energy(self, places: Tensor) -> Tensor:
         i, j = torch.triu_indices(places.shape[1], places.shape[1], 1)
@@ -287,11 +328,12 @@ def force_field() -> tuple[nn.Module, Draw]:
     return ForceField(), lambda: (2 * torch.randn(8, 12, 3), torch.randn(8), torch.randn(8, 12, 3))
 
 
-# -- transformers ------------------------------------------------------------------------------------------------------
+# -- transformers ----------------------------------------------------------------------------------
 
 
 class Keywords(nn.Module):
-    """The loss that a model of transformers computes itself, of tensors given in the order of `names`."""
+    """The loss that a model of transformers computes itself, of tensors given in the order of
+    `names`."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -326,17 +368,24 @@ def trained(model: nn.Module) -> nn.Module:
     """The model in training mode, with nothing left to chance."""
     for module in (m for m in model.train().requires_grad_().modules()):
         for name, value in vars(module).items():
-            if ("drop" in name or (name == "p" and isinstance(module, nn.Dropout))) and isinstance(value, float):
+            if ("drop" in name or (name == "p" and isinstance(module, nn.Dropout))) and isinstance(
+                value, float
+            ):
                 setattr(module, name, 0.0)
     config = getattr(model, "config", None)
-    for name in [n for n in vars(config) if "drop" in n and isinstance(getattr(config, n), float)] if config else ():
+    for name in (
+        [n for n in vars(config) if "drop" in n and isinstance(getattr(config, n), float)]
+        if config
+        else ()
+    ):
         setattr(config, name, 0.0)
     if hasattr(config, "apply_spec_augment"):
         config.apply_spec_augment = False
     return model
 
 
-TINY = dict.fromkeys(("BERT", "GPT-2", "Llama", "T5", "ViT", "Swin"), 1e-2) | {"Wav2Vec2": 1e-4}  # name: rate
+# name: rate
+TINY = dict.fromkeys(("BERT", "GPT-2", "Llama", "T5", "ViT", "Swin"), 1e-2) | {"Wav2Vec2": 1e-4}
 
 SUBJECTS = {
     subject.name: subject

@@ -1,4 +1,5 @@
-"""One measuring process: `python -m benchmarks.worker OUTPUT.json first|peers WORKLOAD DEVICE COMPILERS ROUNDS`.
+"""One measuring process: `python -m benchmarks.worker OUTPUT.json first|peers WORKLOAD DEVICE
+COMPILERS ROUNDS`.
 
 It writes what it found to a file, since compilers print what they like.
 """
@@ -20,11 +21,13 @@ from benchmarks.compilers import PEERS, Call
 from benchmarks.workloads import ALL, Workload
 
 PAUSE = 5e-3
-"""Seconds for which engines with threads of their own are let go to sleep before another has its turn."""
+"""Seconds for which engines with threads of their own are let go to sleep before another has its
+turn."""
 
 
 def first_call(workload: Workload, device: str, names: list[str], rounds: int) -> dict[str, Any]:
-    """Seconds from having the function and its arguments to its first result, the imports of the compiler included.
+    """Seconds from having the function and its arguments to its first result, the imports of the
+    compiler included.
 
     Nothing of Ingot's may be imported here: its imports are part of its first call.
     """
@@ -42,7 +45,8 @@ def first_call(workload: Workload, device: str, names: list[str], rounds: int) -
 
 
 def peers(workload: Workload, device: str, names: list[str], rounds: int) -> dict[str, Any]:
-    """Per compiler: seconds of each round, error against float64, graphs, peak bytes; or the problem that it has."""
+    """Per compiler: seconds of each round, error against float64, graphs, peak bytes; or the
+    problem that it has."""
     from benchmarks import accuracy
     from ingot.explain import measure
 
@@ -76,7 +80,8 @@ def answer(name: str, call: Call) -> Any:
 
 
 def graphs(name: str, call: Any) -> int | None:
-    """How many graphs the call's compiled function was captured in; None where the peer does not say."""
+    """How many graphs the call's compiled function was captured in; None where the peer does not
+    say."""
     if name.startswith("ingot"):
         return report(call).graph_count
     if name == "inductor":
@@ -97,8 +102,8 @@ def report(call: Any) -> Any:
 
 
 def peak_bytes(name: str, call: Call, inputs: Any, device: torch.device) -> int | None:
-    """Peak memory of a call; Ingot's arena is not torch's, so its plan is asked. Engines with an allocator of their
-    own that cannot be asked have none."""
+    """Peak memory of a call; Ingot's arena is not torch's, so its plan is asked. Engines with an
+    allocator of their own that cannot be asked have none."""
     if name not in ("eager", "inductor", "reduce-overhead", "ingot", "ingot-freeze"):
         return None
     if name.startswith("ingot") and device.type == "cpu":

@@ -1,4 +1,5 @@
-"""What is measured. A workload makes a function or module and its arguments, for a device, at that device's sizes."""
+"""What is measured. A workload makes a function or module and its arguments, for a device, at that
+device's sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Made = tuple[Callable[..., Any], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Workload:
-    """`make(device)` returns (function or module, arguments). `needs` names an optional package that it imports.
+    """`make(device)` returns (function or module, arguments). `needs` names an optional package
+    that it imports.
 
     `twin` says that `jax_twins` holds the same function for JAX.
     """
@@ -33,7 +35,11 @@ class Workload:
     @property
     def missing(self) -> str:
         """Why it cannot run here, "" if it can."""
-        return f"needs the package {self.needs}" if self.needs and not importlib.util.find_spec(self.needs) else ""
+        return (
+            f"needs the package {self.needs}"
+            if self.needs and not importlib.util.find_spec(self.needs)
+            else ""
+        )
 
 
 def on_cuda(device: str) -> bool:
@@ -73,7 +79,8 @@ class First(nn.Module):
 
 
 def make_transformer(name: str, size: int, device: str) -> Made:
-    """`name`'s model in transformers with its default configuration and random weights, on one image of `size`."""
+    """`name`'s model in transformers with its default configuration and random weights, on one
+    image of `size`."""
     images = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
     return transformers_model(name, device), (images.to(device),)
 
@@ -81,7 +88,9 @@ def make_transformer(name: str, size: int, device: str) -> Made:
 def make_bert(device: str) -> Made:
     """BERT on 1 x 128 tokens: 4 layers on a CPU, 12 on a GPU."""
     tokens = torch.randint(30000, (1, 128), generator=torch.Generator().manual_seed(0))
-    return transformers_model("Bert", device, num_hidden_layers=12 if on_cuda(device) else 4), (tokens.to(device),)
+    return transformers_model("Bert", device, num_hidden_layers=12 if on_cuda(device) else 4), (
+        tokens.to(device),
+    )
 
 
 def transformers_model(name: str, device: str, **config: Any) -> nn.Module:
@@ -89,7 +98,9 @@ def transformers_model(name: str, device: str, **config: Any) -> nn.Module:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**config))
+        model = getattr(transformers, f"{name}Model")(
+            getattr(transformers, f"{name}Config")(**config)
+        )
     return First(model).eval().to(device)
 
 
@@ -119,7 +130,8 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 DEPTHS: dict[str, Workload] = {
-    f"gpt_{layers}": Workload(f"gpt_{layers}", partial(make_gpt, layers=layers)) for layers in (12, 96)
+    f"gpt_{layers}": Workload(f"gpt_{layers}", partial(make_gpt, layers=layers))
+    for layers in (12, 96)
 }
 """The GPT at two depths: what is asked of them is how the first call grows."""
 

@@ -1,1 +1,2 @@
-"""Programs to compile: a GPT-2, a ResNet, an MLP, seven small functions, and the demonstration that runs them."""
+"""Programs to compile: a GPT-2, a ResNet, an MLP, seven small functions, and the demonstration that
+runs them."""

@@ -1,7 +1,8 @@
 """The main job: `python -m examples.demo`.
 
-GPT-2 124M (random weights) is compiled, measured, and writes from real text, token for token what eager writes; the
-small functions of `examples/functions.py` are compiled and measured; then comes the report of one of them.
+GPT-2 124M (random weights) is compiled, measured, and writes from real text, token for token what
+eager writes; the small functions of `examples/functions.py` are compiled and measured; then comes
+the report of one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def main() -> int:
     same = "as eager does" if written == expected else f"but eager writes {expected}"
     output.print(f"and writes {written}, {same}.\n", markup=False)
     print(next(trial.report for trial in trials if trial.target.spec == FUNCTIONS[REPORTED].title))
-    problems = [f"{trial.target.spec}: {problem}" for trial in trials for problem in trial.comparison.problems]
+    problems = [
+        f"{trial.target.spec}: {problem}"
+        for trial in trials
+        for problem in trial.comparison.problems
+    ]
     for problem in problems:
         output.print(problem, markup=False, style="bold red")
     return 1 if problems or written != expected else 0
@@ -69,12 +74,26 @@ def write(model: Callable[[Tensor], Tensor], name: str, bar: Progress) -> list[i
 
 def table(trials: list[Trial]) -> Table:
     """One row per target; times are medians."""
-    result = Table(title="Ingot and eager PyTorch, taking turns in this process, on the CPU", title_justify="left")
+    result = Table(
+        title="Ingot and eager PyTorch, taking turns in this process, on the CPU",
+        title_justify="left",
+    )
     result.add_column("", no_wrap=True)
-    for heading in ("eager ms", "Ingot ms", "speed-up", "first call", "kernels", "relative error", "largest"):
+    for heading in (
+        "eager ms",
+        "Ingot ms",
+        "speed-up",
+        "first call",
+        "kernels",
+        "relative error",
+        "largest",
+    ):
         result.add_column(heading, justify="right")
     for trial in trials:
-        medians = (milliseconds(float(np.median(seconds))) for seconds in (trial.eager_seconds, trial.ingot_seconds))
+        medians = (
+            milliseconds(float(np.median(seconds)))
+            for seconds in (trial.eager_seconds, trial.ingot_seconds)
+        )
         comparison, report = trial.comparison, trial.report
         result.add_row(
             trial.target.spec,

@@ -1,7 +1,9 @@
-"""Seven small functions, which eager PyTorch runs as strings of kernels and Ingot as one (the MLP: as two matmuls).
+"""Seven small functions, which eager PyTorch runs as strings of kernels and Ingot as one (the MLP:
+as two matmuls).
 
-Each `make_*` returns `(function, arguments)`, so that `python -m ingot try examples/functions.py:make_tanh_gelu` works.
-`FUNCTIONS` is the table that the demonstration and the benchmarks run, with the sizes they use per device.
+Each `make_*` returns `(function, arguments)`, so that `python -m ingot try
+examples/functions.py:make_tanh_gelu` works. `FUNCTIONS` is the table that the demonstration and the
+benchmarks run, with the sizes they use per device.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def masked_softmax(scores: Tensor, hidden: Tensor) -> Tensor:
 
 
 def rms_norm_rotary(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RMSNorm over the last dimension, then rotary position embedding; x is (positions, heads, width)."""
+    """RMSNorm over the last dimension, then rotary position embedding; x is (positions, heads,
+    width)."""
     normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
     first, second = normal.chunk(2, dim=-1)
     rotated = torch.cat((-second, first), dim=-1)
@@ -108,10 +111,17 @@ def make_rms_norm_rotary(
     frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.outer(torch.arange(positions).float(), frequencies).repeat(1, 2)[:, None, :]
     cos, sin = angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-    return rms_norm_rotary, (normal(shape, device, dtype), normal((width,), device, dtype, 1), cos, sin)
+    return rms_norm_rotary, (
+        normal(shape, device, dtype),
+        normal((width,), device, dtype, 1),
+        cos,
+        sin,
+    )
 
 
-def make_eight_elements(shape: Sequence[int] = (8,), device: str = "cpu", dtype: torch.dtype = torch.float32) -> Made:
+def make_eight_elements(
+    shape: Sequence[int] = (8,), device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Made:
     return eight_elements, (normal(shape, device, dtype), normal(shape, device, dtype, 1))
 
 
@@ -125,19 +135,30 @@ class Example:
     cuda: dict[str, Any] = field(default_factory=dict)
 
     def make(self, device: str = "cpu", **sizes: Any) -> Made:
-        """The function and its arguments at the sizes of `device`, each of which `sizes` may override."""
+        """The function and its arguments at the sizes of `device`, each of which `sizes` may
+        override."""
         kind = torch.device(device).type
-        return self.constructor(**{**(self.cuda if kind == "cuda" else self.cpu), **sizes, "device": device})
+        return self.constructor(
+            **{**(self.cuda if kind == "cuda" else self.cpu), **sizes, "device": device}
+        )
 
 
 FUNCTIONS: dict[str, Example] = {
-    "complex_activation": Example("complex activation", make_complex_activation, cuda={"shape": (4096, 4096)}),
+    "complex_activation": Example(
+        "complex activation", make_complex_activation, cuda={"shape": (4096, 4096)}
+    ),
     "tanh_gelu": Example("tanh-GELU", make_tanh_gelu, cuda={"shape": (16384, 3072)}),
     "mlp_dead_matmul": Example(
-        "MLP with a dead matmul", make_mlp_dead_matmul, cuda={"shape": (512, 2048), "dtype": torch.bfloat16}
+        "MLP with a dead matmul",
+        make_mlp_dead_matmul,
+        cuda={"shape": (512, 2048), "dtype": torch.bfloat16},
     ),
-    "layer_norm_gelu": Example("LayerNorm(GELU(x)+r)", make_layer_norm_gelu, cuda={"shape": (16384, 1024)}),
+    "layer_norm_gelu": Example(
+        "LayerNorm(GELU(x)+r)", make_layer_norm_gelu, cuda={"shape": (16384, 1024)}
+    ),
     "masked_softmax": Example("masked softmax", make_masked_softmax, cuda={"shape": (32768, 1024)}),
-    "rms_norm_rotary": Example("RMSNorm + rotary", make_rms_norm_rotary, cuda={"shape": (16384, 16, 128)}),
+    "rms_norm_rotary": Example(
+        "RMSNorm + rotary", make_rms_norm_rotary, cuda={"shape": (16384, 16, 128)}
+    ),
     "eight_elements": Example("8-element function", make_eight_elements),
 }

@@ -1,7 +1,8 @@
 """GPT-2 in plain PyTorch, with random weights, and greedy generation from real text.
 
-The text is tokenized as bytes: a byte's value is its token, which uses the first 256 of the 50257 rows of the
-vocabulary. What an untrained model writes makes no sense; that it writes the same under every compiler is the point.
+The text is tokenized as bytes: a byte's value is its token, which uses the first 256 of the 50257
+rows of the vocabulary. What an untrained model writes makes no sense; that it writes the same under
+every compiler is the point.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from torch import Tensor, nn
 
 # The opening of Lewis Carroll, "Alice's Adventures in Wonderland" (1865), in the public domain.
 TEXT = (
-    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do: once or "
+    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having "
+    "nothing to do: once or "
     'twice she had peeped into the book her sister was reading, but it had no pictures or conversations in it, "and '
     'what is the use of a book," thought Alice, "without pictures or conversations?" So she was considering in her '
-    "own mind (as well as she could, for the hot day made her feel very sleepy and stupid), whether the pleasure of "
-    "making a daisy-chain would be worth the trouble of getting up and picking the daisies, when suddenly a White "
+    "own mind (as well as she could, for the hot day made her feel very sleepy and stupid), "
+    "whether the pleasure of "
+    "making a daisy-chain would be worth the trouble of getting up and picking the daisies, when "
+    "suddenly a White "
     "Rabbit with pink eyes ran close by her."
 )
 
@@ -47,7 +51,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
         query, key, value = (
-            part.view(batch, time, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, dim=2)
+            part.view(batch, time, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
         )
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, time, width))
@@ -77,7 +82,8 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Token ids (batch, time) int64 -> logits (batch, time, vocabulary). The head shares the embedding's weight."""
+    """Token ids (batch, time) int64 -> logits (batch, time, vocabulary). The head shares the
+    embedding's weight."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -98,8 +104,9 @@ class Gpt(nn.Module):
 def gpt2(config: Config | None = None, seed: int = 0) -> Gpt:
     """A GPT-2 in eval mode on the CPU with random weights.
 
-    They are drawn as GPT-2's were (normal, std 0.02, the residual branches' scaled down with depth), but four times
-    wider inside the blocks, so that what the untrained model writes depends on what it reads.
+    They are drawn as GPT-2's were (normal, std 0.02, the residual branches' scaled down with
+    depth), but four times wider inside the blocks, so that what the untrained model writes depends
+    on what it reads.
     """
     config = config or Config()
     model = Gpt(config)
@@ -113,7 +120,9 @@ def gpt2(config: Config | None = None, seed: int = 0) -> Gpt:
             else:
                 std = 0.08 if name.startswith("blocks") else 0.02
                 residual = name.endswith(("out.weight", "down.weight"))
-                parameter.normal_(0.0, std / (2 * config.layers) ** (0.5 * residual), generator=generator)
+                parameter.normal_(
+                    0.0, std / (2 * config.layers) ** (0.5 * residual), generator=generator
+                )
     return model.eval()
 
 
@@ -135,11 +144,13 @@ def generate(
     window: int = 128,
     step: Callable[[], object] = lambda: None,
 ) -> Tensor:
-    """Greedy generation: `count` times, append the likeliest token after the last `window` ones; returns the new ones.
+    """Greedy generation: `count` times, append the likeliest token after the last `window` ones;
+    returns the new ones.
 
-    There is no key-value cache: every step computes its whole window again. That is slower per token, and simple: each
-    step is the same call with the same shapes, so that one compiled program serves them all and the comparison with
-    eager is between equals. `tokens` (1, time) must fill the window. `step` is called after each token.
+    There is no key-value cache: every step computes its whole window again. That is slower per
+    token, and simple: each step is the same call with the same shapes, so that one compiled program
+    serves them all and the comparison with eager is between equals. `tokens` (1, time) must fill
+    the window. `step` is called after each token.
     """
     if tokens.shape[1] < window:
         raise ValueError(f"{tokens.shape[1]} tokens do not fill the window of {window}")

@@ -1,4 +1,5 @@
-"""An MLP whose batch size changes from call to call: `python -m examples.mlp` compiles it once for all of them."""
+"""An MLP whose batch size changes from call to call: `python -m examples.mlp` compiles it once for
+all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 class Mlp(nn.Module):
     """Rows (batch, inputs) -> probabilities (batch, classes)."""
 
-    def __init__(self, inputs: int = 64, width: int = 256, classes: int = 10, layers: int = 2) -> None:
+    def __init__(
+        self, inputs: int = 64, width: int = 256, classes: int = 10, layers: int = 2
+    ) -> None:
         super().__init__()
         self.stem = nn.Linear(inputs, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
@@ -43,7 +46,8 @@ def make() -> tuple[Mlp, tuple[Tensor]]:
 
 @torch.no_grad()
 def main() -> None:
-    """Run the MLP, compiled once with a symbolic batch, at several batch sizes; print how far each is from eager."""
+    """Run the MLP, compiled once with a symbolic batch, at several batch sizes; print how far each
+    is from eager."""
     import ingot
 
     model = mlp()

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
     """Convolution and BatchNorm; the padding keeps the image's size at stride 1."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(outputs)
+        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(outputs),
     )
 
 
 class Block(nn.Module):
-    """A residual block: what `body` computes is added to its input, which `shortcut` brings to the same shape."""
+    """A residual block: what `body` computes is added to its input, which `shortcut` brings to the
+    same shape."""
 
     expansion = 1
 
@@ -38,7 +40,9 @@ class BasicBlock(Block):
     """Two 3x3 convolutions."""
 
     def make_body(self, inputs: int, width: int, stride: int) -> nn.Sequential:
-        return nn.Sequential(convolution(inputs, width, 3, stride), nn.ReLU(), convolution(width, width, 3))
+        return nn.Sequential(
+            convolution(inputs, width, 3, stride), nn.ReLU(), convolution(width, width, 3)
+        )
 
 
 class Bottleneck(Block):
@@ -59,9 +63,13 @@ class Bottleneck(Block):
 class ResNet(nn.Module):
     """Images (batch, 3, height, width) -> logits (batch, classes)."""
 
-    def __init__(self, block: type[Block], counts: Sequence[int], width: int = 64, classes: int = 1000) -> None:
+    def __init__(
+        self, block: type[Block], counts: Sequence[int], width: int = 64, classes: int = 1000
+    ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+        self.stem = nn.Sequential(
+            convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+        )
         stages, inputs = [], width
         for depth, count in enumerate(counts):
             blocks = []
@@ -78,8 +86,11 @@ class ResNet(nn.Module):
         return self.head(features.mean((2, 3)))
 
 
-def resnet(block: type[Block], counts: Sequence[int], width: int = 64, classes: int = 1000, seed: int = 0) -> ResNet:
-    """A ResNet in eval mode; its BatchNorms hold statistics other than 0 and 1, as a trained network's would."""
+def resnet(
+    block: type[Block], counts: Sequence[int], width: int = 64, classes: int = 1000, seed: int = 0
+) -> ResNet:
+    """A ResNet in eval mode; its BatchNorms hold statistics other than 0 and 1, as a trained
+    network's would."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = ResNet(block, counts, width, classes)

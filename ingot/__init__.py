@@ -3,10 +3,25 @@
 from ingot.collection import paused_collection
 
 with paused_collection():
-    from ingot.api import allow_in_graph, compile, disable, explain, mark_dynamic, mark_static, reset
+    from ingot.api import (
+        allow_in_graph,
+        compile,
+        disable,
+        explain,
+        mark_dynamic,
+        mark_static,
+        reset,
+    )
     from ingot.backends import list_backends, register_backend
     from ingot.backward import compiled_backward
-    from ingot.errors import BackendError, CompilerBug, GraphBreakError, IngotError, RecompileError, Unsupported
+    from ingot.errors import (
+        BackendError,
+        CompilerBug,
+        GraphBreakError,
+        IngotError,
+        RecompileError,
+        Unsupported,
+    )
     from ingot.explain.report import Report
     from ingot.stance import set_stance
 

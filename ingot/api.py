@@ -1,4 +1,5 @@
-"""The interface: `compile`, `explain`, and what controls them. (`set_stance` has a file of its own.)"""
+"""The interface: `compile`, `explain`, and what controls them. (`set_stance` has a file of its
+own.)"""
 
 from __future__ import annotations
 
@@ -30,28 +31,34 @@ def compile(  # noqa: A001 - the field's name for it
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """A callable that does what `fn` does, faster: compiled at its first call, and again when a fact it relied on
-    has changed.
+    """A callable that does what `fn` does, faster: compiled at its first call, and again when a
+    fact it relied on has changed.
 
-    `fn` is a function, a method, any callable object with a Python `__call__`, or a `torch.nn.Module`; without it, a
-    decorator is returned. A compiled module is still itself (isinstance, attributes, state_dict, pickle) and shares
-    all state with `fn`.
+    `fn` is a function, a method, any callable object with a Python `__call__`, or a
+    `torch.nn.Module`; without it, a decorator is returned. A compiled module is still itself
+    (isinstance, attributes, state_dict, pickle) and shares all state with `fn`.
 
-    fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in eager.
-    dynamic: True makes sizes and integers symbols from the first call, None those that are seen to vary, False none.
-    backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
-    mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs, "max-autotune" does so and
+    fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in
+    eager. dynamic: True makes sizes and integers symbols from the first call, None those that are
+    seen to vary, False none. backend: "ingot", a name from `list_backends()`, or `backend(gm,
+    example_inputs) -> callable`; see `ingot.backends`. mode: "default"; on an NVIDIA GPU
+    "reduce-overhead" replays programs as CUDA graphs, "max-autotune" does so and
         chooses how products are computed by measuring, "max-autotune-no-cudagraphs" does only that.
-    options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True}; for another backend
+    options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True};
+    for another backend
         than Ingot's, whatever that takes.
     disable: return `fn` as it is.
 
-    Raises TypeError or ValueError for an argument that is none of these. Errors of the program itself are raised as
-    in eager; `BackendError` is raised where a backend that you named fails.
+    Raises TypeError or ValueError for an argument that is none of these. Errors of the program
+    itself are raised as in eager; `BackendError` is raised where a backend that you named fails.
     """
     if not isinstance(disable, bool):
         raise TypeError(f"ingot.compile: disable must be a bool, not {shown(disable)}")
-    chosen = fitted(Options.checked(fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options))
+    chosen = fitted(
+        Options.checked(
+            fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
+        )
+    )
     if fn is None:
         return functools.partial(_compile, options=chosen, disable=disable)
     return _compile(fn, options=chosen, disable=disable)
@@ -70,27 +77,37 @@ def _check_callable(what: str, fn: Any) -> None:
     """TypeError that says what `ingot.compile` or a function like it takes instead of `fn`."""
     if isinstance(fn, (staticmethod, classmethod)):
         above = f"@{type(fn).__name__}"
-        raise TypeError(f"ingot.{what}: {what} the function inside: {above} goes above @ingot.{what}")
+        raise TypeError(
+            f"ingot.{what}: {what} the function inside: {above} goes above @ingot.{what}"
+        )
     if isinstance(fn, type):
-        raise TypeError(f"ingot.{what}: {fn.__name__} is a class; {what} an instance, or the methods inside")
+        raise TypeError(
+            f"ingot.{what}: {fn.__name__} is a class; {what} an instance, or the methods inside"
+        )
     if not callable(fn):
         raise TypeError(f"ingot.{what}: expected a function or a torch.nn.Module, not {shown(fn)}")
 
 
 def original(fn: Any) -> Any:
-    """What `fn` was compiled from, so that compiling it again is compiling it with other options; else `fn` itself."""
+    """What `fn` was compiled from, so that compiling it again is compiling it with other options;
+    else `fn` itself."""
     compiler = Compiler.of(fn)
     if compiler is None:
         return fn
-    return MethodType(compiler.dispatcher.fn, fn.__self__) if isinstance(fn, MethodType) else compiler.fn
+    return (
+        MethodType(compiler.dispatcher.fn, fn.__self__)
+        if isinstance(fn, MethodType)
+        else compiler.fn
+    )
 
 
 def explain(fn: Any) -> Callable[..., Report]:
-    """`explain(fn)(*args, **kwargs)` compiles `fn` for these arguments and returns the `Report` of all that has been
-    compiled for it. `fn` is run only where a graph of it is broken: what follows depends on it.
+    """`explain(fn)(*args, **kwargs)` compiles `fn` for these arguments and returns the `Report` of
+    all that has been compiled for it. `fn` is run only where a graph of it is broken: what follows
+    depends on it.
 
-    `fn` may be compiled already (its own options and entries are then reported) or not. Raises what `fn` compiled with
-    `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
+    `fn` may be compiled already (its own options and entries are then reported) or not. Raises what
+    `fn` compiled with `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
     _check_callable("explain", fn)
     compiled = fn if Compiler.of(fn) is not None else compile(fn)
@@ -106,12 +123,12 @@ def explain(fn: Any) -> Callable[..., Report]:
 
 
 def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """A function or module that does what `fn` does and is never compiled, nor is anything that it calls: compiled
-    functions inside run in eager as well. Also a decorator.
+    """A function or module that does what `fn` does and is never compiled, nor is anything that it
+    calls: compiled functions inside run in eager as well. Also a decorator.
 
-    A compiled function that calls it is compiled up to the call, runs it, and goes on compiled; `reason` is in its
-    report. A disabled module shares all state with `fn`, as a compiled one does. The body of a generator function runs
-    when it is iterated, as part of what does so.
+    A compiled function that calls it is compiled up to the call, runs it, and goes on compiled;
+    `reason` is in its report. A disabled module shares all state with `fn`, as a compiled one does.
+    The body of a generator function runs when it is iterated, as part of what does so.
 
     Raises TypeError for what cannot be called.
     """
@@ -121,18 +138,23 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
         return functools.partial(disable, reason=reason)
     _check_callable("disable", fn)
     fn = original(fn)
-    return disabled_module(fn, reason) if isinstance(fn, torch.nn.Module) else marks.disabled(fn, reason)
+    return (
+        disabled_module(fn, reason)
+        if isinstance(fn, torch.nn.Module)
+        else marks.disabled(fn, reason)
+    )
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """Have calls of a function go into the graph as one node, without a look inside; returns `fn`. Also a decorator,
-    and for a list of functions.
+    """Have calls of a function go into the graph as one node, without a look inside; returns `fn`.
+    Also a decorator, and for a list of functions.
 
-    Its arguments are tensors, numbers, strings, None and containers of them; its results these, and lists and tuples of
-    them. While a call is captured, it runs on tensors without data, which tells the shapes of its results. Ingot's own
-    backend then compiles the operations that it performed; another one finds a node that calls it. What it does beside
-    that (printing, say) happens while it is captured, and what it reads beside its arguments may be taken for constant.
-    Say it before the first call: what is compiled already stays.
+    Its arguments are tensors, numbers, strings, None and containers of them; its results these, and
+    lists and tuples of them. While a call is captured, it runs on tensors without data, which tells
+    the shapes of its results. Ingot's own backend then compiles the operations that it performed;
+    another one finds a node that calls it. What it does beside that (printing, say) happens while
+    it is captured, and what it reads beside its arguments may be taken for constant. Say it before
+    the first call: what is compiled already stays.
 
     Raises TypeError for anything but Python and C functions.
     """
@@ -146,33 +168,42 @@ def allow_in_graph(fn: Any) -> Any:
 
 
 def mark_dynamic(
-    tensor: torch.Tensor, dim: int | Iterable[int], *, min: int | None = None, max: int | None = None
+    tensor: torch.Tensor,
+    dim: int | Iterable[int],
+    *,
+    min: int | None = None,
+    max: int | None = None,
 ) -> None:
-    """Have a tensor's size along `dim` (or several) be a symbol in what is compiled for it, from the first call on; so
-    one compilation serves all sizes from `min` (1, if None or less) to `max` (None: any).
+    """Have a tensor's size along `dim` (or several) be a symbol in what is compiled for it, from
+    the first call on; so one compilation serves all sizes from `min` (1, if None or less) to `max`
+    (None: any).
 
-    A size of 0 is compiled for, and so is a size whose value the program needs: the report says where. Say it before
-    the first call with the tensor; it holds of this tensor object, not of its copies and views, and does nothing under
-    `dynamic=False`.
+    A size of 0 is compiled for, and so is a size whose value the program needs: the report says
+    where. Say it before the first call with the tensor; it holds of this tensor object, not of its
+    copies and views, and does nothing under `dynamic=False`.
 
-    Raises TypeError for what is no tensor, IndexError for a dimension that it does not have, and ValueError where its
-    size is not from `min` to `max`.
+    Raises TypeError for what is no tensor, IndexError for a dimension that it does not have, and
+    ValueError where its size is not from `min` to `max`.
     """
     for name, bound in (("min", min), ("max", max)):
         if bound is not None and not isinstance(bound, int):
-            raise TypeError(f"ingot.mark_dynamic: {name} must be an int or None, not {shown(bound)}")
+            raise TypeError(
+                f"ingot.mark_dynamic: {name} must be an int or None, not {shown(bound)}"
+            )
     low, high = size_marks.ANY_SIZE.lower if min is None else min, max
     for d in _dimensions("mark_dynamic", tensor, dim):
         size = tensor.shape[d]
         if size < (min or 0) or (high is not None and size > high):
             limits = f"from {min or 0} to {'any size' if high is None else high}"
-            raise ValueError(f"ingot.mark_dynamic: the size along dimension {d} is {size}, which is not {limits}")
+            raise ValueError(
+                f"ingot.mark_dynamic: the size along dimension {d} is {size}, which is not {limits}"
+            )
         size_marks.mark(tensor, d, size_marks.Bounds(low, high))
 
 
 def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
-    """Have a tensor's size along `dim` (or several; None: all) be compiled for, also where it is seen to vary, and
-    under `dynamic=True`. Raises as `mark_dynamic` does."""
+    """Have a tensor's size along `dim` (or several; None: all) be compiled for, also where it is
+    seen to vary, and under `dynamic=True`. Raises as `mark_dynamic` does."""
     for d in _dimensions("mark_static", tensor, dim, all_by_default=True):
         size_marks.mark(tensor, d, None)
 
@@ -190,13 +221,15 @@ def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) 
         raise TypeError(f"ingot.{what}: expected dimensions, not {shown(dim)}") from None
     for d in dims:
         if not -tensor.dim() <= d < tensor.dim():
-            raise IndexError(f"ingot.{what}: a tensor of {tensor.dim()} dimensions has no dimension {d}")
+            raise IndexError(
+                f"ingot.{what}: a tensor of {tensor.dim()} dimensions has no dimension {d}"
+            )
     return [d % tensor.dim() for d in dims]
 
 
 def reset() -> None:
-    """Forget everything compiled so far: each compiled callable starts over at its next call. Memory that was kept for
-    further results goes back to the system."""
+    """Forget everything compiled so far: each compiled callable starts over at its next call.
+    Memory that was kept for further results goes back to the system."""
     backward.reset()
     for compiler in list(Compiler.alive):
         compiler.reset()

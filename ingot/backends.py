@@ -1,10 +1,12 @@
 """Who compiles a captured graph: Ingot itself, a function the user gives or registers, or nobody.
 
-A backend is `backend(gm, example_inputs) -> callable`, as torch.compile's are: it gets a `torch.fx.GraphModule` over
-torch functions and one tensor per placeholder, and returns a callable that takes the same inputs and returns a tuple or
-list of the graph's outputs. A mode other than "default", and options, reach it as the keywords `mode` and `options`.
-The graph is to be run on real tensors: where gradients are wanted, autograd records it as it would in eager. A backend
-that cannot take a graph may raise `ingot.Unsupported`: the call then runs in eager, and the report has the reason.
+A backend is `backend(gm, example_inputs) -> callable`, as torch.compile's are: it gets a
+`torch.fx.GraphModule` over torch functions and one tensor per placeholder, and returns a callable
+that takes the same inputs and returns a tuple or list of the graph's outputs. A mode other than
+"default", and options, reach it as the keywords `mode` and `options`. The graph is to be run on
+real tensors: where gradients are wanted, autograd records it as it would in eager. A backend that
+cannot take a graph may raise `ingot.Unsupported`: the call then runs in eager, and the report has
+the reason.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ from ingot.serial import call_users
 Backend = Callable[..., Callable[..., Any]]
 
 
-# -- backends that come with Ingot ---------------------------------------------------------------------------------
+# -- backends that come with Ingot -----------------------------------------------------------------
 
 
-def eager(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None) -> Callable[..., Any]:
-    """Run the captured graph as it is, op by op: tells a fault of capture from one of compilation."""
+def eager(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None
+) -> Callable[..., Any]:
+    """Run the captured graph as it is, op by op: tells a fault of capture from one of
+    compilation."""
     return gm.forward
 
 
@@ -48,7 +53,8 @@ def inductor(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile the captured graph with torch's Inductor; `options` are settings of `torch._inductor.config`."""
+    """Compile the captured graph with torch's Inductor; `options` are settings of
+    `torch._inductor.config`."""
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
@@ -57,7 +63,8 @@ def inductor(
 
 
 _STATIC = frozenset({"aot_eager", "inductor"})
-"""Backends that compile for the sizes of their example inputs alone: sizes are not made symbols for them."""
+"""Backends that compile for the sizes of their example inputs alone: sizes are not made symbols for
+them."""
 
 _registry: dict[str, Backend] = {"eager": eager, "aot_eager": aot_eager, "inductor": inductor}
 
@@ -71,34 +78,45 @@ def torch_backend(
 ) -> Callable[..., Any]:
     """The backend "ingot" of torch.compile.
 
-    The graph is compiled as any function is, at its first call and under guards of Ingot's own: torch.compile's do not
-    cover all that Ingot's code relies on, such as alignment and memory that inputs share. Sizes that are symbols there
-    are symbols here, but an integer among the inputs is compiled for its value. Calls that want gradients run the graph
-    in eager.
+    The graph is compiled as any function is, at its first call and under guards of Ingot's own:
+    torch.compile's do not cover all that Ingot's code relies on, such as alignment and memory that
+    inputs share. Sizes that are symbols there are symbols here, but an integer among the inputs is
+    compiled for its value. Calls that want gradients run the graph in eager.
     """
     from ingot.api import compile
 
-    _ = gm.code  # torch.compile's graph modules have no forward of their own until their code is asked for
+    # torch.compile's graph modules have no forward of their own until their code is asked for
+    _ = gm.code
     symbolic = any(isinstance(example, torch.SymInt) for example in example_inputs)
     return compile(gm.forward, dynamic=symbolic or None, mode=mode, options=options)
 
 
-# -- the registry ----------------------------------------------------------------------------------------------------
+# -- the registry ----------------------------------------------------------------------------------
 
 
 def register_backend(backend: Backend | None = None, *, name: str | None = None) -> Any:
-    """Register a backend under `name` (its own name if none is given); also a decorator. Returns the backend.
+    """Register a backend under `name` (its own name if none is given); also a decorator. Returns
+    the backend.
 
     Raises TypeError for what is no callable, ValueError if the name is taken.
     """
     if backend is None:
         return lambda b: register_backend(b, name=name)
     if not callable(backend):
-        raise TypeError(f"ingot.register_backend: expected a callable (gm, example_inputs), not {shown(backend)}")
+        raise TypeError(
+            "ingot.register_backend: expected a callable (gm, example_inputs), not "
+            f"{shown(backend)}"
+        )
     key = name or getattr(backend, "__name__", "")
-    if not isinstance(key, str) or not key or key == NATIVE or _registry.get(key, backend) is not backend:
+    if (
+        not isinstance(key, str)
+        or not key
+        or key == NATIVE
+        or _registry.get(key, backend) is not backend
+    ):
         raise ValueError(
-            f"ingot.register_backend: the name {key!r} cannot be used; taken are {', '.join(list_backends())}"
+            f"ingot.register_backend: the name {key!r} cannot be used; taken are "
+            f"{', '.join(list_backends())}"
         )
     _registry[key] = backend
     return backend
@@ -122,16 +140,21 @@ def find_backend(backend: str | Backend) -> Backend | None:
 
 def backend_name(backend: str | Backend) -> str:
     """What a backend is called in messages."""
-    return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    return (
+        backend
+        if isinstance(backend, str)
+        else getattr(backend, "__name__", type(backend).__name__)
+    )
 
 
-# -- their use -------------------------------------------------------------------------------------------------------
+# -- their use -------------------------------------------------------------------------------------
 
 
 def fitted(options: Options) -> Options:
     """The options as their backend can serve them.
 
-    Raises ValueError where there is no such backend, TypeError where it does not take the mode or options given.
+    Raises ValueError where there is no such backend, TypeError where it does not take the mode or
+    options given.
     """
     backend = find_backend(options.backend)
     keywords = _keywords(options)
@@ -140,7 +163,9 @@ def fitted(options: Options) -> Options:
             inspect.signature(backend).bind(None, None, **keywords)
         except TypeError:
             name = backend_name(options.backend)
-            raise TypeError(f"ingot.compile: backend {name!r} takes no {' and no '.join(keywords)}") from None
+            raise TypeError(
+                f"ingot.compile: backend {name!r} takes no {' and no '.join(keywords)}"
+            ) from None
         except ValueError:  # it has no signature that can be asked for
             pass
     if options.backend in _STATIC:
@@ -151,7 +176,11 @@ def fitted(options: Options) -> Options:
 def _keywords(options: Options) -> dict[str, Any]:
     """What a backend is given beside the graph and the example inputs."""
     keywords: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
-    return {**keywords, "options": dict(options.backend_options)} if options.backend_options else keywords
+    return (
+        {**keywords, "options": dict(options.backend_options)}
+        if options.backend_options
+        else keywords
+    )
 
 
 def compile_with_backend(
@@ -159,7 +188,8 @@ def compile_with_backend(
 ) -> Callable[..., Any]:
     """What the backend that `options` name makes of a graph.
 
-    Raises BackendError, from the backend's own error, where that fails; Unsupported where it refuses the graph.
+    Raises BackendError, from the backend's own error, where that fails; Unsupported where it
+    refuses the graph.
     """
     backend, name = find_backend(options.backend), backend_name(options.backend)
     assert backend is not None
@@ -169,15 +199,20 @@ def compile_with_backend(
         refusal.skip = True
         raise
     except Exception as error:
-        raise BackendError(f"the backend {name!r} failed: {type(error).__name__}: {error}") from error
+        raise BackendError(
+            f"the backend {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
     if not callable(made):
-        raise BackendError(f"the backend {name!r} returned {shown(made)} where a callable is expected")
+        raise BackendError(
+            f"the backend {name!r} returned {shown(made)} where a callable is expected"
+        )
     switches = any(node.target in SWITCHES for node in gm.graph.nodes)
     return _with_modes_restored(made) if switches else made
 
 
 def check_outputs(options: Options, outputs: Any, count: int) -> None:
-    """TypeError where what a backend's callable returned cannot be the outputs of a graph that has `count`."""
+    """TypeError where what a backend's callable returned cannot be the outputs of a graph that has
+    `count`."""
     maker = f"the backend {backend_name(options.backend)!r} made a callable that returned"
     if not isinstance(outputs, (tuple, list)):
         raise TypeError(f"{maker} a {type(outputs).__name__}, no tuple or list of outputs")
@@ -186,7 +221,8 @@ def check_outputs(options: Options, outputs: Any, count: int) -> None:
 
 
 def _with_modes_restored(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that switches modes, and leaves them as they were where an operation in between raises."""
+    """A graph that switches modes, and leaves them as they were where an operation in between
+    raises."""
 
     def restoring(*inputs: Any) -> Any:
         restore = snapshot()

@@ -26,8 +26,8 @@ if hasattr(os, "register_at_fork"):
 def paused_collection() -> Iterator[None]:
     """No automatic collection inside.
 
-    Importing and compiling make many small objects that live on; a collection that they trigger walks all of torch's
-    modules, which takes longer than either.
+    Importing and compiling make many small objects that live on; a collection that they trigger
+    walks all of torch's modules, which takes longer than either.
     """
     enabled, thread = gc.isenabled(), threading.get_ident()
     if enabled:

@@ -20,7 +20,14 @@ import torch
 from torch import fx
 
 from ingot.backends import check_outputs, compile_with_backend
-from ingot.capture import Captured, Chain, Request, argument_slots, capture_call, capture_continuation
+from ingot.capture import (
+    Captured,
+    Chain,
+    Request,
+    argument_slots,
+    capture_call,
+    capture_continuation,
+)
 from ingot.capture.facts import WATCHED, operations_are_watched
 from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying, closest
 from ingot.capture.inner_calls import captured_by
@@ -51,9 +58,11 @@ from ingot.torch_private import ALL, why_off
 log = logging.getLogger("ingot")
 
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
-MAX_CONTINUATION_ENTRIES = 16  # the same for what follows a graph break: a loop that breaks has one for each iteration
+# the same for what follows a graph break: a loop that breaks has one for each iteration
+MAX_CONTINUATION_ENTRIES = 16
 SETTLED = 8  # calls of one entry after which a size that they had in common is taken to stay
-HOT = 32  # calls with the same sizes, in a row, after which these are compiled for where that is asked for
+# calls with the same sizes, in a row, after which these are compiled for where that is asked for
+HOT = 32
 HOT_THREAD = "ingot: sizes that keep coming"
 MAX_HOT = 8  # how often one function is, its continuations included
 _PIECES = (  # of the pipeline, each behind those that it imports
@@ -64,7 +73,8 @@ _PIECES = (  # of the pipeline, each behind those that it imports
     "ingot.gradients",
     "ingot.pipeline",
 )
-MAX_CONTINUATIONS = 256  # places where the graphs of one function are broken; behind further ones it runs in eager
+# places where the graphs of one function are broken; behind further ones it runs in eager
+MAX_CONTINUATIONS = 256
 _FLOATS = frozenset({float})
 _NUMBERS = _FLOATS | {int}
 
@@ -76,7 +86,8 @@ OFF = why_off(ALL)
 
 
 class Compiler:
-    """Compiles `fn` for each set of facts it meets. `dispatcher` is the native callable that users hold."""
+    """Compiles `fn` for each set of facts it meets. `dispatcher` is the native callable that users
+    hold."""
 
     alive: weakref.WeakSet[Compiler] = weakref.WeakSet()
     max_entries = MAX_ENTRIES
@@ -89,12 +100,16 @@ class Compiler:
         self.entries: list[Entry] = []  # of the dispatcher, beside their guards
         self.varying: Varying = frozenset()
         self.plausible: Plausible | None = None  # sizes that may vary, too, once there is an entry
-        self.supposes = options.dynamic is not False and options.is_native  # whether such are symbols
+        # whether such are symbols
+        self.supposes = options.dynamic is not False and options.is_native
         self.fixed_sizes = False  # whether they are compiled for, as symbols did not do
-        self.takes_data_dependent_sizes = options.is_native  # else they break the graph, as symbols for them did not do
+        # else they break the graph, as symbols for them did not do
+        self.takes_data_dependent_sizes = options.is_native
         self.expects_errors = True  # that eager raises what capture says that it does
-        self.overflow: Unsupported | None = None  # why further variants run in eager, once there are too many
-        self.watched: Unsupported | None = None  # why calls ran in eager whose operations somebody sees
+        # why further variants run in eager, once there are too many
+        self.overflow: Unsupported | None = None
+        # why calls ran in eager whose operations somebody sees
+        self.watched: Unsupported | None = None
         self.failures = Failures()
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
         self.root: Compiler = self
@@ -106,7 +121,9 @@ class Compiler:
     @staticmethod
     def of(fn: Any) -> Compiler | None:
         """The compiler behind a compiled function, method or module; None for anything else."""
-        dispatcher = getattr(type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn)
+        dispatcher = getattr(
+            type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn
+        )
         return dispatcher.on_miss.__self__ if isinstance(dispatcher, Dispatcher) else None
 
     @serial
@@ -125,10 +142,13 @@ class Compiler:
         self.hot_left = MAX_HOT
         self._await_hot_sizes()
 
-    # -- a call that no entry fits ---------------------------------------------------------------------------------
+    # -- a call that no entry fits -----------------------------------------------------------------
 
-    def compile_and_run(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called by the dispatcher on a miss: compile for this call's facts, then run what was compiled."""
+    def compile_and_run(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Called by the dispatcher on a miss: compile for this call's facts, then run what was
+        compiled."""
         if current_stance() != DEFAULT:
             return self._run_uncompiled(slots, args, kwargs)
         if len(self.guards) >= self.max_entries:  # as it stays: no need to wait for the lock
@@ -138,7 +158,8 @@ class Compiler:
         if operations_are_watched():
             return self._run_eager(self._watched(), args, kwargs)
         if not self.options.fullgraph and any(guards.is_exceeded(slots) for guards in self.guards):
-            return self._run_eager(None, args, kwargs)  # the integers of this call have more than 63 bits
+            # the integers of this call have more than 63 bits
+            return self._run_eager(None, args, kwargs)
         if self.failures.put_off(slots):
             return self._run_eager(None, args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
@@ -147,20 +168,28 @@ class Compiler:
             return self.dispatcher(*args, **kwargs)
         if compilation is None:
             return self._run_eager(self._overflow(), args, kwargs)
-        result = run(slots, args, kwargs) if run is not None else self._run_eager(compilation.skipped, args, kwargs)
+        result = (
+            run(slots, args, kwargs)
+            if run is not None
+            else self._run_eager(compilation.skipped, args, kwargs)
+        )
         compilation.first_call = time.perf_counter() - start
         return result
 
-    def _run_uncompiled(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_uncompiled(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A call that no entry fits, under a stance that forbids to compile it."""
         if current_stance() == FAIL:
             why = self._difference(slots) or "there is nothing that it could run"
-            raise RecompileError(f"{self._new_compilation('').title} would be compiled under {FAIL!r}: {why}")
+            raise RecompileError(
+                f"{self._new_compilation('').title} would be compiled under {FAIL!r}: {why}"
+            )
         return self._run_eager(None, args, kwargs)
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile for the facts of a call, unless an entry holds for them. The program is run only where a graph was
-        broken: what follows depends on it."""
+        """Compile for the facts of a call, unless an entry holds for them. The program is run only
+        where a graph was broken: what follows depends on it."""
         try:
             slots = argument_slots(self.dispatcher.fn, args, kwargs)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
@@ -176,7 +205,8 @@ class Compiler:
     def _compile_unless_served(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
-        """Compile unless an entry other than the first `known` holds; nothing is compiled beyond `max_entries`."""
+        """Compile unless an entry other than the first `known` holds; nothing is compiled beyond
+        `max_entries`."""
         with captured_by(None):
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
@@ -192,7 +222,9 @@ class Compiler:
         self.varying = self.varying.union(*(guards.changed_floats(slots) for guards in self.guards))
         if self.options.dynamic is not False and self.options.is_native:
             for guards in self.guards:
-                self.varying = self.varying.union(guards.changed_sizes(slots), guards.changed_integers(slots))
+                self.varying = self.varying.union(
+                    guards.changed_sizes(slots), guards.changed_integers(slots)
+                )
             if self.supposes:
                 self._suppose(slots)
         run: Run | None = None
@@ -213,9 +245,11 @@ class Compiler:
         return compilation, run
 
     def _suppose(self, slots: tuple[Any, ...]) -> None:
-        """Find the sizes that may vary though they were not seen to: those beside one that varies, unless they have
-        settled in an entry that nothing but sizes keeps from serving this call."""
-        compiled = [(g, entry) for g, entry in zip(self.guards, self.entries) if entry.target is not None]
+        """Find the sizes that may vary though they were not seen to: those beside one that varies,
+        unless they have settled in an entry that nothing but sizes keeps from serving this call."""
+        compiled = [
+            (g, entry) for g, entry in zip(self.guards, self.entries) if entry.target is not None
+        ]
         if not compiled:
             return
         beside, settled = set[Quantity](), set[Quantity]()
@@ -224,21 +258,32 @@ class Compiler:
                 beside.update(guards.sizes_beside_changed(slots))
             else:
                 settled.update(guards.settled_sizes(slots))
-        places = (self.plausible.places if self.plausible is not None else frozenset()) | (beside - settled)
+        places = (self.plausible.places if self.plausible is not None else frozenset()) | (
+            beside - settled
+        )
         known = frozenset(source for guards, _ in compiled for source in guards.sizes())
         self.plausible = Plausible(places, known)
 
     def _compile_data(
-        self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        compilation: Compilation,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Run:
-        """Compile with symbols for sizes that the data decide; where that cannot be done, the graph breaks there."""
+        """Compile with symbols for sizes that the data decide; where that cannot be done, the graph
+        breaks there."""
         try:
             return self._compile_sizes(compilation, slots, args, kwargs)
         except (BackendError, *PASSING):
             raise
         except Exception as problem:
             captured = compilation.captured
-            if captured is None or not captured.context.shapes.unbacked.roots or self.options.fullgraph:
+            if (
+                captured is None
+                or not captured.context.shapes.unbacked.roots
+                or self.options.fullgraph
+            ):
                 raise
             why = without_frames(problem)
         self.takes_data_dependent_sizes = False
@@ -248,10 +293,14 @@ class Compiler:
         return run
 
     def _compile_sizes(
-        self, compilation: Compilation, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        compilation: Compilation,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Run:
-        """Compile with symbols for sizes and integers that vary, and for sizes that may; where that cannot be done, for
-        those of this call."""
+        """Compile with symbols for sizes and integers that vary, and for sizes that may; where that
+        cannot be done, for those of this call."""
         symbolic, static = self._request(), self._static_request()
 
         def capture(request: Request) -> Captured:
@@ -266,7 +315,8 @@ class Compiler:
                 captured = capture(request)
                 why = captured.break_
                 if why is None or not has_symbols(why) or str(capture(static).break_) == str(why):
-                    return self._add_entry(compilation, captured, slots)  # it does not break for the symbols' sake
+                    # it does not break for the symbols' sake
+                    return self._add_entry(compilation, captured, slots)
             except (BackendError, *PASSING):
                 raise
             except Exception as problem:
@@ -281,7 +331,9 @@ class Compiler:
             found = compiled(replace(symbolic, plausible=self.plausible))
             if not isinstance(found, Exception):
                 assert compilation.captured is not None
-                self.plausible = self.plausible._replace(places=self.plausible.places | compilation.captured.supposed)
+                self.plausible = self.plausible._replace(
+                    places=self.plausible.places | compilation.captured.supposed
+                )
                 return found
             if not getattr(found, "of_values", False):
                 self.supposes, self.plausible = False, None
@@ -289,24 +341,32 @@ class Compiler:
         if not isinstance(found, Exception):
             return found
         captured, of_values = capture(static), getattr(found, "of_values", False)
-        if of_values and not self.options.fullgraph and any(guards.takes_integers() for guards in self.guards):
+        if (
+            of_values
+            and not self.options.fullgraph
+            and any(guards.takes_integers() for guards in self.guards)
+        ):
             found = too_large()
             found.guards = captured.guards
             raise found
         run = self._add_entry(compilation, captured, slots)
-        compilation.fixed_sizes.append(f"all sizes and integers are those of the call: {without_frames(found)}")
+        compilation.fixed_sizes.append(
+            f"all sizes and integers are those of the call: {without_frames(found)}"
+        )
         self.fixed_sizes = not of_values
         return run
 
-    # -- sizes that keep coming ------------------------------------------------------------------------------------
+    # -- sizes that keep coming --------------------------------------------------------------------
 
     def _await_hot_sizes(self) -> None:
         if self.options.specialize and self.options.dynamic is not False and self.options.is_native:
             self.dispatcher.report_hot(HOT, self._on_hot)
 
-    def _on_hot(self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called by the dispatcher behind a call whose like has come HOT times in a row to an entry with symbols: have
-        it compiled for its sizes by another thread."""
+    def _on_hot(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Called by the dispatcher behind a call whose like has come HOT times in a row to an entry
+        with symbols: have it compiled for its sizes by another thread."""
         if self.root.hot_left <= 0:
             self.dispatcher.report_hot(0, None)
         elif current_stance() == DEFAULT and not operations_are_watched():
@@ -323,14 +383,18 @@ class Compiler:
         modes: Modes,
         entries: Sequence[Entry],
     ) -> None:
-        """Compile for the sizes of a call that the `entries` served, in a thread of its own. Where that cannot be done
-        they serve the like on, and nobody but the report hears of it."""
+        """Compile for the sizes of a call that the `entries` served, in a thread of its own. Where
+        that cannot be done they serve the like on, and nobody but the report hears of it."""
         try:
             self._compile_hot(slots, args, kwargs, modes, entries)
         except Exception as problem:
-            general = [c for c in self.compilations if c.captured is not None and c.captured.guards.symbols]
+            general = [
+                c for c in self.compilations if c.captured is not None and c.captured.guards.symbols
+            ]
             for served in general[-1:]:
-                served.decisions.append(f"sizes that came {HOT} times in a row are not compiled for: {problem}")
+                served.decisions.append(
+                    f"sizes that came {HOT} times in a row are not compiled for: {problem}"
+                )
 
     @serial
     def _compile_hot(
@@ -341,7 +405,9 @@ class Compiler:
         modes: Modes,
         entries: Sequence[Entry],
     ) -> None:
-        compilation = self._new_compilation(f"sizes that came {HOT} times in a row, compiled for in the background")
+        compilation = self._new_compilation(
+            f"sizes that came {HOT} times in a row, compiled for in the background"
+        )
         with captured_by(None), undisturbed(), paused_collection():
             if self.entries[: len(entries)] != [*entries]:
                 return  # reset since then
@@ -370,7 +436,9 @@ class Compiler:
         inputs = _NUMBERS if dynamic else _FLOATS
         if dynamic is False or self.options.replays:  # what is recorded on a GPU has numbers in it
             inputs = frozenset()
-        return Request(self.options, self._continue_at, self.varying, None, *flags, self.varying, inputs)
+        return Request(
+            self.options, self._continue_at, self.varying, None, *flags, self.varying, inputs
+        )
 
     def _static_request(self) -> Request:
         """The sizes and integers of the call; floats that vary are inputs."""
@@ -392,12 +460,19 @@ class Compiler:
         return found.dispatcher
 
     def _add_entry(
-        self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...], *, hot: bool = False
+        self,
+        compilation: Compilation,
+        captured: Captured,
+        slots: tuple[Any, ...],
+        *,
+        hot: bool = False,
     ) -> Run:
-        """Make a captured call an entry; one that is `hot` only saves time, and what others know of it does not count
-        as known."""
+        """Make a captured call an entry; one that is `hot` only saves time, and what others know of
+        it does not count as known."""
         compilation.captured = captured
-        compilation.break_ = without_frames(captured.break_) if captured.break_ is not None else None
+        compilation.break_ = (
+            without_frames(captured.break_) if captured.break_ is not None else None
+        )
         sources = [i.source for i in captured.inputs]
         if not captured.ops:
             target: Any = _without_work(captured.graph_module.graph)
@@ -407,13 +482,16 @@ class Compiler:
             target = compile_graph(captured, compilation, self.options, frozen)
         else:
             with stage(compilation, "backend"):
-                target = compile_with_backend(self.options, captured.graph_module, [s.load(slots) for s in sources])
+                target = compile_with_backend(
+                    self.options, captured.graph_module, [s.load(slots) for s in sources]
+                )
         with stage(compilation, "guards"):
             captured.collect_shape_guards()  # those that later stages added
             captured.context.shapes.closed = True
             compilation.fixed_sizes += captured.fixed_marks()
             tree = GuardTree(captured.guards.native_spec(sources))
-        holds = tree.collect(slots) is not None  # learns at once what a call looks like in which nothing has changed
+        # learns at once what a call looks like in which nothing has changed
+        holds = tree.collect(slots) is not None
         failed = None if holds else captured.guards.check_python(slots)
         if failed is not None:
             raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
@@ -424,12 +502,16 @@ class Compiler:
         replays = bool(generators) or not draws_random_numbers(aten)
         if program is None:
             replays = not captured.writes
-        elif not isinstance(compilation.replayed, str | None):  # a CUDA graph does not say how far it came
+        elif not isinstance(compilation.replayed, str | None):
+            # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
         if fails_at is not None and not (replays and program.fails_first):
             if aten.checks or captured.protects or residual.effects:
-                raise Unsupported("an error of the data's may be found where eager could not go on", fails_at)
-        handles = captured.handles or aten is not None and bool(aten.bindings)  # what a check finds may be no error
+                raise Unsupported(
+                    "an error of the data's may be found where eager could not go on", fails_at
+                )
+        # what a check finds may be no error
+        handles = captured.handles or aten is not None and bool(aten.bindings)
         if hot:
             from ingot.runtime.training import prepare_backward
 
@@ -467,9 +549,11 @@ class Compiler:
 
         return run
 
-    def _replay(self, raised: Exception, handles: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original function after its graph has raised: it raises at its own line, inside the program's handlers.
-        Where there are none, and it does not, somebody is at fault."""
+    def _replay(
+        self, raised: Exception, handles: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The original function after its graph has raised: it raises at its own line, inside the
+        program's handlers. Where there are none, and it does not, somebody is at fault."""
         result = self.dispatcher.fn(*args, **kwargs)
         if not handles:
             what = f"a compiled graph raised {raised!r}, which {self.dispatcher.fn} does not: the call ran in eager"
@@ -480,10 +564,11 @@ class Compiler:
         """What told this call from the closest entry; "" at the first compilation."""
         return closest(self.guards, slots)
 
-    # -- calls that are not compiled -------------------------------------------------------------------------------
+    # -- calls that are not compiled ---------------------------------------------------------------
 
     def _leave_to_eager(self, compilation: Compilation, reason: Unsupported) -> None:
-        """Keep the reason, and make the decision an entry that lasts as long as the facts that led to it."""
+        """Keep the reason, and make the decision an entry that lasts as long as the facts that led
+        to it."""
         if self.options.fullgraph and not isinstance(reason, EagerRaises):
             raise GraphBreakError(without_frames(reason)) from None
         if reason.guards is None and compilation.captured is not None:
@@ -492,14 +577,19 @@ class Compiler:
         if reason.guards is not None and not self._asks_eager(reason):
             self._add_eager_entry(reason.guards)
 
-    def _note_failure(self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]) -> None:
-        """An error that is not the program's, before anything visible was done. The call runs in eager, and its like
-        is tried again; after a few internal errors it is left to eager as long as the facts that led there hold."""
+    def _note_failure(
+        self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]
+    ) -> None:
+        """An error that is not the program's, before anything visible was done. The call runs in
+        eager, and its like is tried again; after a few internal errors it is left to eager as long
+        as the facts that led there hold."""
         reason = explained(error)
         if self.options.fullgraph:
             raise GraphBreakError(reason) from error if isinstance(error, RecursionError) else error
         captured = compilation.captured
-        guards: GuardSet | None = vars(error).pop("__ingot_guards__", captured.guards if captured else None)
+        guards: GuardSet | None = vars(error).pop(
+            "__ingot_guards__", captured.guards if captured else None
+        )
         failure = self.failures.note(_check_of(guards), slots)
         left = guards is not None and failure.count >= ATTEMPTS and not isinstance(error, PASSING)
         reason.reason += f" ({'not tried again while the facts hold' if left else failure.again()})"
@@ -519,7 +609,8 @@ class Compiler:
         self.guards.append(guards)
 
     def _overflow(self) -> Unsupported:
-        """Why this variant is not compiled; the first time, a warning and a line in the report as well."""
+        """Why this variant is not compiled; the first time, a warning and a line in the report as
+        well."""
         if self.overflow is None:
             self.overflow = Unsupported(
                 f"more than {self.max_entries} variants of this {self.kind}",
@@ -543,7 +634,8 @@ class Compiler:
         return why
 
     def _watched(self) -> Unsupported:
-        """Why a call whose operations somebody sees is not compiled; the first time, a line in the report as well."""
+        """Why a call whose operations somebody sees is not compiled; the first time, a line in the
+        report as well."""
         if self.watched is None:
             self.watched = Unsupported(WATCHED, self.where)
             compilation = self._new_compilation("")
@@ -552,14 +644,16 @@ class Compiler:
         return self.watched
 
     def _asks_eager(self, reason: Unsupported) -> bool:
-        """Whether it is to be seen first whether eager raises the error that is expected of it. Where it does not, the
-        graph is broken from the next call on."""
+        """Whether it is to be seen first whether eager raises the error that is expected of it.
+        Where it does not, the graph is broken from the next call on."""
         breakable = self.expects_errors and reason.step is not None and not reason.skip
         return isinstance(reason, EagerRaises) and (breakable or self.options.fullgraph)
 
-    def _run_eager(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original function. Once it has raised an error that was expected of it, it runs again for as long as the
-        facts stay."""
+    def _run_eager(
+        self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The original function. Once it has raised an error that was expected of it, it runs again
+        for as long as the facts stay."""
         if reason is None or not (self.options.fullgraph or self._asks_eager(reason)):
             return self.dispatcher.fn(*args, **kwargs)
         if isinstance(reason, EagerRaises):
@@ -576,8 +670,8 @@ class Compiler:
 
 
 class Continuation(Compiler):
-    """Compiles what follows a graph break, for each set of facts it meets there. Its function is the rest of the
-    program in eager, its arguments are the state at the break."""
+    """Compiles what follows a graph break, for each set of facts it meets there. Its function is
+    the rest of the program in eager, its arguments are the state at the break."""
 
     kind = "continuation"
     max_entries = MAX_CONTINUATION_ENTRIES
@@ -590,7 +684,9 @@ class Continuation(Compiler):
 
     def _new_compilation(self, recompiled: str) -> Compilation:
         name = self.chain.points[-1].code.co_qualname
-        return Compilation(name, self.where, recompiled=recompiled, is_continuation=True, region=self.chain)
+        return Compilation(
+            name, self.where, recompiled=recompiled, is_continuation=True, region=self.chain
+        )
 
     @property
     def where(self) -> str:
@@ -603,7 +699,8 @@ class Continuation(Compiler):
         return self.root._continue_at(chain)
 
     def _report_overflow(self, compilation: Compilation) -> None:
-        if self.chain.is_call:  # one of the functions that a broken instruction called: nobody asked to compile it
+        # one of the functions that a broken instruction called: nobody asked to compile it
+        if self.chain.is_call:
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super()._report_overflow(compilation)
@@ -615,8 +712,8 @@ def _check_of(guards: GuardSet | None) -> Holds:
 
 
 def _import_pipeline() -> Callable[..., Any]:
-    """`compile_graph`. Another backend needs nothing of what it imports. There are safe points between the pieces; an
-    import that is cut off would have to be undone."""
+    """`compile_graph`. Another backend needs nothing of what it imports. There are safe points
+    between the pieces; an import that is cut off would have to be undone."""
     for name in _PIECES:
         importlib.import_module(name)
         safe_point()
@@ -626,18 +723,21 @@ def _import_pipeline() -> Callable[..., Any]:
 
 
 def has_symbols(found: Any) -> bool:
-    """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers; True if unknown."""
+    """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers;
+    True if unknown."""
     guards = getattr(found, "guards", None)
     return guards is None or bool(guards.symbols) or getattr(found, "symbolic", False)
 
 
 def draws_random_numbers(aten: Any) -> bool:
-    """Whether an operation of an ATen graph (None: there is none) takes numbers from a generator."""
+    """Whether an operation of an ATen graph (None: there is none) takes numbers from a
+    generator."""
     return aten is not None and any(draws(node.target) for node in aten.graph.nodes)
 
 
 def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
-    """A program that gives some of its arguments, as a graph without operations does: numbers that vary."""
+    """A program that gives some of its arguments, as a graph without operations does: numbers that
+    vary."""
     places = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     outputs: Any = graph.output_node().args[0]
     chosen = [places[node] for node in outputs]
@@ -647,23 +747,33 @@ def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
 def generators_of(aten: Any) -> tuple[torch.Generator, ...]:
     """The generators that an ATen graph takes numbers from."""
     drawn = (tensors_in(node.meta["val"])[0] for node in aten.graph.nodes if draws(node.target))
-    devices, on_gpus = dict.fromkeys(tensor.device for tensor in drawn), torch.cuda.default_generators
+    devices, on_gpus = (
+        dict.fromkeys(tensor.device for tensor in drawn),
+        torch.cuda.default_generators,
+    )
     return tuple(on_gpus[d.index] if d.type == "cuda" else torch.default_generator for d in devices)
 
 
 def may_fail_at(aten: Any) -> str | None:
-    """Where an ATen graph may raise an error for what its tensors hold; None where it does not, or none is known."""
+    """Where an ATen graph may raise an error for what its tensors hold; None where it does not, or
+    none is known."""
     if aten is None:
         return None
     if aten.checks:
         return aten.checks[0].where
-    return next((node.meta.get("where", "") for node in aten.graph.nodes if node.meta.get("may_raise")), None)
+    return next(
+        (node.meta.get("where", "") for node in aten.graph.nodes if node.meta.get("may_raise")),
+        None,
+    )
 
 
 def entry_function(fn: Any) -> Any:
-    """The Python function, or bound method of one, whose call is a call of `fn`: for a module or another object its
-    `__call__`, for what is called in C (a `functools.partial`, a built-in) a function around it."""
-    if isinstance(fn, FunctionType) or (isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType)):
+    """The Python function, or bound method of one, whose call is a call of `fn`: for a module or
+    another object its `__call__`, for what is called in C (a `functools.partial`, a built-in) a
+    function around it."""
+    if isinstance(fn, FunctionType) or (
+        isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType)
+    ):
         return fn
     call = type(fn).__call__
     if isinstance(call, FunctionType):
@@ -680,14 +790,18 @@ def display_name(fn: Any) -> str:
 
 
 def place_of(fn: Any) -> str:
-    """The "file:line" where `fn`, or the class or forward of a module, is defined; "" where it is not known."""
+    """The "file:line" where `fn`, or the class or forward of a module, is defined; "" where it is
+    not known."""
     target = getattr(type(fn), "forward", fn) if isinstance(fn, torch.nn.Module) else fn
     code = getattr(target, "__code__", None) or getattr(type(target).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-def _module_state(sources: Sequence[Source], slots: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:
-    """(position, value) of the tensors that are parameters, or that are reached through a module."""
+def _module_state(
+    sources: Sequence[Source], slots: tuple[Any, ...]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """(position, value) of the tensors that are parameters, or that are reached through a
+    module."""
     for position, source in enumerate(sources):
         value = source.load(slots)
         if isinstance(value, torch.nn.Parameter) or any(

@@ -1,4 +1,5 @@
-"""The errors of Ingot. A program's own errors are never wrapped: they are raised as eager would raise them."""
+"""The errors of Ingot. A program's own errors are never wrapped: they are raised as eager would
+raise them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ AnyError = TypeVar("AnyError", bound=Exception)
 
 
 def without_frames(error: AnyError) -> AnyError:
-    """The error without its traceback and causes, for whoever keeps it: their frames hold the tensors of the call, and
-    may hold the error."""
+    """The error without its traceback and causes, for whoever keeps it: their frames hold the
+    tensors of the call, and may hold the error."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
@@ -24,20 +25,24 @@ class IngotError(Exception):
         return _rebuilt, (type(self), self.args, {**vars(self), "guards": None})
 
 
-def _rebuilt(cls: type[IngotError], args: tuple[Any, ...], attributes: dict[str, Any]) -> IngotError:
+def _rebuilt(
+    cls: type[IngotError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> IngotError:
     error = cls.__new__(cls, *args)
     vars(error).update(attributes)
     return error
 
 
 class Unsupported(IngotError):
-    """Something cannot be compiled (yet): the call runs in eager and this reason is kept for the report.
+    """Something cannot be compiled (yet): the call runs in eager and this reason is kept for the
+    report.
 
-    `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in `ingot.reasons` where
-    none is given. `skip`: no graph break can help, so the whole region runs in eager. `symbolic`: sizes that are no
-    symbols may be compiled. `of_values`: the values of this call are to blame, not the program. `asked_compiling`: the
-    program has asked whether it is compiled. `guards` are the facts that led there, set by capture, so that the
-    decision holds for as long as they do. `step` is the number of the instruction that the graph can be broken before:
+    `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in
+    `ingot.reasons` where none is given. `skip`: no graph break can help, so the whole region runs
+    in eager. `symbolic`: sizes that are no symbols may be compiled. `of_values`: the values of this
+    call are to blame, not the program. `asked_compiling`: the program has asked whether it is
+    compiled. `guards` are the facts that led there, set by capture, so that the decision holds for
+    as long as they do. `step` is the number of the instruction that the graph can be broken before:
     the one that failed, unless set earlier.
     """
 
@@ -64,8 +69,8 @@ class Unsupported(IngotError):
 
 
 class EagerRaises(Unsupported):
-    """The program itself is about to raise an error here: the call runs in eager, under `fullgraph` too, so that it is
-    raised as eager raises it."""
+    """The program itself is about to raise an error here: the call runs in eager, under `fullgraph`
+    too, so that it is raised as eager raises it."""
 
     @staticmethod
     def usual_hint(reason: str) -> str:
@@ -79,34 +84,43 @@ class EagerRaises(Unsupported):
 
 
 class GraphBreakError(IngotError):
-    """Raised under `fullgraph=True` where the graph would have been broken or the call run in eager; the text has
-    reason, place and hint, which are attributes too, as is the function where the place is."""
+    """Raised under `fullgraph=True` where the graph would have been broken or the call run in
+    eager; the text has reason, place and hint, which are attributes too, as is the function where
+    the place is."""
 
     def __init__(self, why: Unsupported) -> None:
-        hint = why.hint or "move it out of the compiled function, or allow graph breaks with fullgraph=False"
+        hint = (
+            why.hint
+            or "move it out of the compiled function, or allow graph breaks with fullgraph=False"
+        )
         place = f" at {why.where}" if why.where else ""
         super().__init__(f"{why.reason}{place} (hint: {hint})")
-        self.reason, self.where, self.hint, self.function = why.reason, why.where, hint, why.function
+        self.reason, self.where, self.hint, self.function = (
+            why.reason,
+            why.where,
+            hint,
+            why.function,
+        )
 
 
 class RecompileError(IngotError):
-    """Raised under the stance "fail_on_recompile" where a call would have to be compiled; the text says what differed
-    from the entry that is closest."""
+    """Raised under the stance "fail_on_recompile" where a call would have to be compiled; the text
+    says what differed from the entry that is closest."""
 
 
 class BackendError(IngotError):
-    """A backend that the user named failed, or broke its contract; its own error is `__cause__`. The graph that it was
-    given has not been run."""
+    """A backend that the user named failed, or broke its contract; its own error is `__cause__`.
+    The graph that it was given has not been run."""
 
 
 class OutOfBounds(BaseException):
-    """Compiled code was about to touch memory outside of a buffer, under INGOT_CHECK_BOUNDS=1. Not an `Exception`: no
-    program is meant to handle it, and nothing is run again in eager for it."""
+    """Compiled code was about to touch memory outside of a buffer, under INGOT_CHECK_BOUNDS=1. Not
+    an `Exception`: no program is meant to handle it, and nothing is run again in eager for it."""
 
 
 def of_hooks(error: BaseException) -> bool:
-    """Whether an error that a compiled graph raised is of the user's hooks on the tensors that it keeps for the
-    backward: eager is not asked to raise it again."""
+    """Whether an error that a compiled graph raised is of the user's hooks on the tensors that it
+    keeps for the backward: eager is not asked to raise it again."""
     return hasattr(error, _OF_HOOKS)
 
 
@@ -115,7 +129,8 @@ def mark_of_hooks(error: BaseException) -> None:
     setattr(error, _OF_HOOKS, True)
 
 
-_OF_HOOKS = "__of_ingots_hooks__"  # `native/dispatch.c` looks for it, `native/recorder_forward.c` sets it
+# `native/dispatch.c` looks for it, `native/recorder_forward.c` sets it
+_OF_HOOKS = "__of_ingots_hooks__"
 
 
 class CompilerBug(IngotError):

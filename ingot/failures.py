@@ -1,5 +1,6 @@
-"""Compilations that failed by an error of Ingot's own, or for want of memory or stack. Such an error is a fact about
-one call: the variants that are there stay, and the like is tried again, at intervals that grow."""
+"""Compilations that failed by an error of Ingot's own, or for want of memory or stack. Such an
+error is a fact about one call: the variants that are there stay, and the like is tried again, at
+intervals that grow."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ PASSING = (MemoryError, RecursionError, torch.OutOfMemoryError)
 """Errors that depend on the moment, and not on what is compiled."""
 
 ATTEMPTS = 3
-"""How often the same facts may lead to an internal error until they are left to eager as long as they hold."""
+"""How often the same facts may lead to an internal error until they are left to eager as long as
+they hold."""
 
 Holds = Callable[[tuple[Any, ...]], bool]
 

@@ -1,6 +1,6 @@
-"""What surrounds the programs of a graph that records gradients: the forward's and the backward's, a backward for each
-choice of outputs whose gradients come in, the program of second derivatives, tangents, and outputs that are windows on
-memory of others."""
+"""What surrounds the programs of a graph that records gradients: the forward's and the backward's,
+a backward for each choice of outputs whose gradients come in, the program of second derivatives,
+tangents, and outputs that are windows on memory of others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from ingot.torch_private import GRADIENTS, require
 from ingot.wrapped import is_wrapped
 
 MOST_CHOICES = 8
-"""Of inputs whose gradients are asked for, each with a backward of its own that computes no others."""
+"""Of inputs whose gradients are asked for, each with a backward of its own that computes no
+others."""
 
 WindowSpec = tuple[int, tuple[str, int], OutputSpec]
 """An output that is a window, on ("input" | "output", position)."""
@@ -60,16 +61,18 @@ Compile = Callable[[Compilation], "_native.Program | Replayed"]
 
 
 class GraphOfBackward(NamedTuple):
-    """What computes the gradients of the inputs `wanted`: the results at the positions `picked` of `aten`, whose inputs
-    are what the forward keeps, the tangents for which `takes` is true (zeros where none came in), and the values of the
-    size symbols."""
+    """What computes the gradients of the inputs `wanted`: the results at the positions `picked` of
+    `aten`, whose inputs are what the forward keeps, the tangents for which `takes` is true (zeros
+    where none came in), and the values of the size symbols."""
 
     aten: AtenGraph
     takes: tuple[bool, ...]
     picked: Sequence[int]
     wanted: Sequence[int]
 
-    def by_eager(self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
+    def by_eager(
+        self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]
+    ) -> Sequence[Any]:
         """The gradients, by eager's operations."""
         given: list[Any] = [*saved, *itertools.compress(tangents, self.takes), *sizes]
         found = _by_eager(self.aten)(given)
@@ -77,18 +80,26 @@ class GraphOfBackward(NamedTuple):
 
 
 def wants_gradients(captured: Captured) -> bool:
-    """Whether eager would give one of the outputs a history. Raises Unsupported where that is not understood."""
+    """Whether eager would give one of the outputs a history. Raises Unsupported where that is not
+    understood."""
     nodes = captured.graph_module.graph.nodes
     outputs = next(node for node in nodes if node.op == "output").all_input_nodes
-    tracked = [n for n in outputs if isinstance(n.meta["val"], torch.Tensor) and requires_grad(n.meta["val"])]
+    tracked = [
+        n
+        for n in outputs
+        if isinstance(n.meta["val"], torch.Tensor) and requires_grad(n.meta["val"])
+    ]
     written = [i for i in captured.inputs if isinstance(i.fake, FakeTensor) and is_rebased(i.fake)]
     if not tracked and not written:
         return False
     where = tracked[0].meta.get("where", "") if tracked else ""
     if not torch.is_grad_enabled():
-        if not written and not any(has_history(n.meta["val"]) for n in tracked):  # windows on inputs
+        # windows on inputs
+        if not written and not any(has_history(n.meta["val"]) for n in tracked):
             return False
-        raise Unsupported("gradients are wanted by a part of a function that is called without", where, skip=True)
+        raise Unsupported(
+            "gradients are wanted by a part of a function that is called without", where, skip=True
+        )
     return True
 
 
@@ -99,8 +110,8 @@ def with_history(
     compilation: Compilation,
     compile_program: Compile,
 ) -> Callable[..., Sequence[Any]]:
-    """The program of a graph whose outputs have a history: it, and the program of their gradients. `compile_program`
-    is what becomes of each ATen graph."""
+    """The program of a graph whose outputs have a history: it, and the program of their gradients.
+    `compile_program` is what becomes of each ATen graph."""
     require(GRADIENTS)
     modes = Modes.now()
     with stage(compilation, "differentiate"):
@@ -125,8 +136,12 @@ def with_history(
         targets = [node.target for node in graph.graph.nodes]
         repeats, hooked = any(map(tells_none, targets)), any(map(sees_inputs, targets))
         backwards = Backwards(parts, trace, repeats, compilation, compile_program)
-        of_memory = {w.base[1]: ("memory", w.output) for w in joint.windows if _shows_memory(w, joint.given)}
-        of_inputs = {output: ("input", position) for position, output in joint.written_outputs.items()}
+        of_memory = {
+            w.base[1]: ("memory", w.output) for w in joint.windows if _shows_memory(w, joint.given)
+        }
+        of_inputs = {
+            output: ("input", position) for position, output in joint.written_outputs.items()
+        }
         heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
         written = [position for position, _ in joint.aten.mutations]
 
@@ -136,12 +151,20 @@ def with_history(
         ) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
             given = tuple(kind is not None for kind in kinds)
             wanted = backwards.wanted_for(backwards.least(Demand(given, asked)))
-            tangents = [_fake_tangent(node, kind) for node, kind in zip(joint.tangents, kinds) if kind is not None]
+            tangents = [
+                _fake_tangent(node, kind)
+                for node, kind in zip(joint.tangents, kinds)
+                if kind is not None
+            ]
             if not wanted:
                 return lambda *inputs: (), ()
-            gradients = vjp(graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents)
+            gradients = vjp(
+                graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents
+            )
             inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
-            return _second_derivatives(gradients, inputs, context, compilation, compile_program), wanted
+            return _second_derivatives(
+                gradients, inputs, context, compilation, compile_program
+            ), wanted
 
         tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
         original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
@@ -155,13 +178,20 @@ def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[S
 
 
 def _shows_memory(window: OutputWindow, given: int) -> bool:
-    """Whether an output is memory that is none of the `given` outputs, or a view of it in autograd's eyes."""
+    """Whether an output is memory that is none of the `given` outputs, or a view of it in
+    autograd's eyes."""
     (kind, position), spec = window.base, window.spec
-    return kind == "output" and position >= given and spec.tracked and spec.alias in ("view", "one of several", "same")
+    return (
+        kind == "output"
+        and position >= given
+        and spec.tracked
+        and spec.alias in ("view", "one of several", "same")
+    )
 
 
 def _unread(joint: Joint) -> list[int]:
-    """The inputs that are written, and that neither an output with a gradient nor a gradient depends on."""
+    """The inputs that are written, and that neither an output with a gradient nor a gradient
+    depends on."""
     written, outputs = [position for position, _ in joint.aten.mutations], joint.aten.outputs
     heads = [outputs[k] for k in joint.differentiable] + outputs[joint.outputs :]
     shown = [w.base[1] for w in joint.windows_in_node if w.base[0] == "input"]
@@ -187,10 +217,16 @@ def _second_derivatives(
     compilation: Compilation,
     compile_program: Compile,
 ) -> Callable[..., Sequence[Any]]:
-    """The program of the graph of gradients that somebody wants to differentiate. It is for sizes above 1 where these
-    are symbols: further questions about them cannot be guarded, as the forward has run."""
+    """The program of the graph of gradients that somebody wants to differentiate. It is for sizes
+    above 1 where these are symbols: further questions about them cannot be guarded, as the forward
+    has run."""
     tensors = ((k, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.Tensor))
-    sizes = [(k, d) for k, fake in tensors for d, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)]
+    sizes = [
+        (k, d)
+        for k, fake in tensors
+        for d, size in enumerate(fake.shape)
+        if isinstance(size, torch.SymInt)
+    ]
     made, always = Compilation(f"{compilation.name}, gradients", compilation.where), False
     assert compilation.backward is not None
     compilation.backward.backward = made
@@ -212,7 +248,11 @@ def _second_derivatives(
         if program is not None and always and not transformed:
             return program(*inputs)
         try:
-            if program is not None and not transformed and all(inputs[k].shape[d] != 1 for k, d in sizes):
+            if (
+                program is not None
+                and not transformed
+                and all(inputs[k].shape[d] != 1 for k, d in sizes)
+            ):
                 return program(*inputs)
         except RuntimeError:  # a check of sizes, or what eager raises as well
             pass
@@ -257,10 +297,10 @@ def _training_program(
 
 
 class Backwards:
-    """The backward programs of a forward: one for each choice of outputs whose gradients come in, and of inputs
-    whose gradients are asked for, compiled when it is first met. `trace` gives the joint graph of a part. With
-    `repeats` the gradients are computed from the inputs where what is kept for all would not suffice; else the
-    others are zeros then."""
+    """The backward programs of a forward: one for each choice of outputs whose gradients come in,
+    and of inputs whose gradients are asked for, compiled when it is first met. `trace` gives the
+    joint graph of a part. With `repeats` the gradients are computed from the inputs where what is
+    kept for all would not suffice; else the others are zeros then."""
 
     def __init__(
         self,
@@ -277,7 +317,8 @@ class Backwards:
         self._compilation, self._compile_program = compilation, compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
         self._program: Backward | None = None
-        self._of_inputs = set[tuple[int, ...]]()  # choices of inputs that have programs of their own
+        # choices of inputs that have programs of their own
+        self._of_inputs = set[tuple[int, ...]]()
         self.acts = any(has_effect(node.target) for node in parts.backward.graph.nodes)
         self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
         kept = self.joint.outputs + sum(s.kind == "kept" for s in parts.saved)
@@ -285,7 +326,10 @@ class Backwards:
         self.tangents = BySizes(self._tangents_for, parts.symbols | decided)
 
     def _tangents_for(self, sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
-        return [Tangent(k, *geometry.at(sizes)) for k, geometry in zip(self.joint.differentiable, self._like)]
+        return [
+            Tangent(k, *geometry.at(sizes))
+            for k, geometry in zip(self.joint.differentiable, self._like)
+        ]
 
     @serial
     def _find_wanted(self, demand: Demand) -> Sequence[int]:
@@ -303,7 +347,8 @@ class Backwards:
             return [k for k in found if demand.inputs is None or k in demand.inputs]
 
     def least(self, demand: Demand) -> Demand:
-        """The same demand for inputs that are told only where these are not all that have a gradient then."""
+        """The same demand for inputs that are told only where these are not all that have a
+        gradient then."""
         for_all = Demand(demand.given)
         if demand.inputs is None or set(self.wanted_for(for_all)).issubset(demand.inputs):
             return for_all
@@ -311,8 +356,8 @@ class Backwards:
 
     @serial
     def compile(self, demand: Demand) -> tuple[Backward | None, Sequence[int]]:
-        """The program, None where there is none, and which gradients it computes: where many choices of inputs are
-        asked for, those of the others too."""
+        """The program, None where there is none, and which gradients it computes: where many
+        choices of inputs are asked for, those of the others too."""
         demand = self.least(demand)
         if demand.inputs is not None and not self.acts:
             self._of_inputs.add(demand.inputs)
@@ -331,7 +376,8 @@ class Backwards:
 
     @serial
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
-        """The same as a graph, for these sizes if they are told. Raises Unsupported where it depends on them."""
+        """The same as a graph, for these sizes if they are told. Raises Unsupported where it
+        depends on them."""
         demand = self.least(demand)
         if demand.is_whole:
             return self._graph_of_whole(demand.given, self.joint.wanted)
@@ -342,7 +388,9 @@ class Backwards:
                 raise
             known = dict(zip(self.tangents.places, sizes))
             try:
-                (graph, wanted), _ = self._shapes.supposing(known, lambda: self._graph_by(self._trace, demand))
+                (graph, wanted), _ = self._shapes.supposing(
+                    known, lambda: self._graph_by(self._trace, demand)
+                )
             except Unsupported:
                 graph, wanted = None, self.wanted_for(demand)
         if graph is not None:
@@ -368,7 +416,8 @@ class Backwards:
 
     @property
     def _run_whole(self) -> Backward:
-        if self._program is None:  # compiled in no cached_property, which has a lock of its own in Python 3.11
+        # compiled in no cached_property, which has a lock of its own in Python 3.11
+        if self._program is None:
             self._program = self._program_of(self._whole)
         return self._program
 
@@ -376,7 +425,9 @@ class Backwards:
         return WithZeros(self._run_whole, self.tangents, demand.given, self._places(wanted))
 
     def _compile_part(self, graph: AtenGraph, demand: Demand) -> Backward:
-        outputs = ", ".join(str(k) for k in itertools.compress(self.joint.differentiable, demand.given))
+        outputs = ", ".join(
+            str(k) for k in itertools.compress(self.joint.differentiable, demand.given)
+        )
         name = self._name if all(demand.given) else f"{self._name} of outputs {outputs}"
         if demand.inputs is not None:
             name = f"{name} for inputs {', '.join(map(str, demand.inputs))}"
@@ -430,8 +481,8 @@ class Backwards:
 
 
 class TriedAgain:
-    """A backward whose compilation failed for no reason that lies in it: it runs in eager, and is compiled again, at
-    intervals that grow."""
+    """A backward whose compilation failed for no reason that lies in it: it runs in eager, and is
+    compiled again, at intervals that grow."""
 
     def __init__(self, compile_again: Callable[[], Backward], by_eager: Backward) -> None:
         self._compile, self._run = compile_again, by_eager
@@ -457,8 +508,8 @@ class TriedAgain:
 
 
 def _by_eager(aten: AtenGraph) -> Backward:
-    """Runs the graph's operations in eager, each given its inputs in the layouts that it has there: its results may
-    depend on them."""
+    """Runs the graph's operations in eager, each given its inputs in the layouts that it has there:
+    its results may depend on them."""
     function = aten.function()
     values = [node.meta.get("in_eager", node.meta["val"]) for node in aten.inputs]
 
@@ -481,9 +532,13 @@ class _Geometry(NamedTuple):
 
     @classmethod
     def of(cls, value: torch.Tensor) -> _Geometry:
-        return cls(_expressions(value.shape), _expressions(value.stride()), value.dtype, value.device)
+        return cls(
+            _expressions(value.shape), _expressions(value.stride()), value.dtype, value.device
+        )
 
-    def at(self, sizes: Mapping[Symbol, int]) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]:
+    def at(
+        self, sizes: Mapping[Symbol, int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]:
         return _known(self.sizes, sizes), _known(self.strides, sizes), self.dtype, self.device
 
 
@@ -493,7 +548,9 @@ def _laid_as(value: Any, layout: Layout | None) -> Any:
         return value
     sizes, strides, dtype = layout
     if value.shape != sizes:
-        raise RuntimeError("a hook on saved tensors gave back a tensor of other sizes than it was given")
+        raise RuntimeError(
+            "a hook on saved tensors gave back a tensor of other sizes than it was given"
+        )
     if value.stride() == strides and value.dtype is dtype:
         return value
     return torch.empty_strided(sizes, strides, dtype=dtype, device=value.device).copy_(value)
@@ -512,15 +569,17 @@ def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
 def places_for(
     windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place], outputs: Sequence[OutputSpec]
 ) -> Mapping[Symbol, Place]:
-    """Where the symbols in windows are read: in the inputs, or, if the data decide them, in the other outputs. Raises
-    Unsupported where they are in neither."""
+    """Where the symbols in windows are read: in the inputs, or, if the data decide them, in the
+    other outputs. Raises Unsupported where they are in neither."""
     places = dict(symbols)
     for k, spec in enumerate(outputs):
         for dim, size in enumerate(spec.sizes if spec.node is not None else ()):
             e = to_expr(size)
             if isinstance(e, Symbol):
                 places.setdefault(e, (k, "result size", dim))
-    numbers = [to_expr(n) for _, _, spec in windows for n in (*spec.sizes, *spec.strides, spec.offset)]
+    numbers = [
+        to_expr(n) for _, _, spec in windows for n in (*spec.sizes, *spec.strides, spec.offset)
+    ]
     if any(not e.symbols <= places.keys() for e in numbers):
         raise Unsupported("a window whose place the data decide")
     return places
@@ -529,11 +588,14 @@ def places_for(
 def windows_of(
     windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place]
 ) -> BySizes[Sequence[Window]]:
-    """The outputs that are windows, each on (`"input"` | `"output"`, position), for values of the size symbols."""
+    """The outputs that are windows, each on (`"input"` | `"output"`, position), for values of the
+    size symbols."""
     geometries = [_expressions([spec.offset, *spec.sizes, *spec.strides]) for _, _, spec in windows]
 
     def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:
-        return [_window(*window, _known(numbers, sizes)) for window, numbers in zip(windows, geometries)]
+        return [
+            _window(*window, _known(numbers, sizes)) for window, numbers in zip(windows, geometries)
+        ]
 
     return BySizes(made, symbols)
 
@@ -547,8 +609,9 @@ def _window(output: int, base: tuple[str, int], spec: OutputSpec, numbers: Seque
 
 
 def _expressions(numbers: Sequence[Any]) -> Sequence[int | Expr]:
-    """Numbers that may be symbolic, in terms of the symbols as they are now: while a thread compiles, it may suppose
-    more of these (`ShapeContext.supposing`) than other threads may know."""
+    """Numbers that may be symbolic, in terms of the symbols as they are now: while a thread
+    compiles, it may suppose more of these (`ShapeContext.supposing`) than other threads may
+    know."""
     return [n if isinstance(n, int) else to_expr(n) for n in numbers]
 
 

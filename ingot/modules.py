@@ -1,8 +1,9 @@
 """Compiled modules that are still themselves.
 
-The compiled module is an instance of a subclass made for it, and shares the very `__dict__` of the original:
-parameters, buffers, submodules and attributes set on either are set on both, and state_dict keys carry no prefix. A
-class that the original is given later (by a parametrization, by the first call of a lazy module) it takes over.
+The compiled module is an instance of a subclass made for it, and shares the very `__dict__` of the
+original: parameters, buffers, submodules and attributes set on either are set on both, and
+state_dict keys carry no prefix. A class that the original is given later (by a parametrization, by
+the first call of a lazy module) it takes over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _called_by(
     how: Any,
     extra: dict[str, Any],
 ) -> torch.nn.Module:
-    """An object that shares all state with `module`, with `call` as its `__call__`. Its copies: `again(copy, how)`."""
+    """An object that shares all state with `module`, with `call` as its `__call__`. Its copies:
+    `again(copy, how)`."""
     made: torch.nn.Module
 
     def deeply_copied(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
@@ -52,7 +54,8 @@ def _called_by(
         return again, (module, how)
 
     def hashed(self: torch.nn.Module) -> int:
-        """The hash of the original: tables that have it, as those of FSDP, find its state by either."""
+        """The hash of the original: tables that have it, as those of FSDP, find its state by
+        either."""
         return hash(module)
 
     def equals(self: torch.nn.Module, other: Any) -> Any:
@@ -71,8 +74,8 @@ def _called_by(
         follow_class()
 
     def follow_class() -> bool:
-        """Takes over the class that the original has now (a parametrization gives it another one); whether it had
-        changed."""
+        """Takes over the class that the original has now (a parametrization gives it another one);
+        whether it had changed."""
         changed = type(made).__mro__[1] is not type(module)
         if changed:
             _REAL_CLASS.__set__(made, subclass())

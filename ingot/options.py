@@ -20,14 +20,16 @@ KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """`dynamic`: True makes every size a symbol from the start, None those that are seen to vary, False none.
+    """`dynamic`: True makes every size a symbol from the start, None those that are seen to vary,
+    False none.
 
-    `backend` is "ingot", the name of a registered backend, or a callable `backend(gm, example_inputs)`;
-    `backend_options` are those given for another backend than Ingot's. All modes run the default code on a CPU: they
-    choose between ways to launch on a GPU, and whether kernels are chosen by measuring. `numerics` "fast" allows
-    library kernels that are faster than eager's but round worse. `freeze` is the user's promise that parameters and
-    buffers of modules do not change. `specialize` gives sizes that keep coming an entry of their own beside the one
-    with symbols, compiled in the background.
+    `backend` is "ingot", the name of a registered backend, or a callable `backend(gm,
+    example_inputs)`; `backend_options` are those given for another backend than Ingot's. All modes
+    run the default code on a CPU: they choose between ways to launch on a GPU, and whether kernels
+    are chosen by measuring. `numerics` "fast" allows library kernels that are faster than eager's
+    but round worse. `freeze` is the user's promise that parameters and buffers of modules do not
+    change. `specialize` gives sizes that keep coming an entry of their own beside the one with
+    symbols, compiled in the background.
     """
 
     fullgraph: bool = False
@@ -41,7 +43,8 @@ class Options:
 
     @property
     def is_native(self) -> bool:
-        """Whether Ingot itself compiles the graph. Another backend's graph runs on real tensors under autograd."""
+        """Whether Ingot itself compiles the graph. Another backend's graph runs on real tensors
+        under autograd."""
         return self.backend == NATIVE
 
     @property
@@ -67,10 +70,13 @@ class Options:
         if not isinstance(fullgraph, bool):
             raise TypeError(f"ingot.compile: fullgraph must be a bool, not {shown(fullgraph)}")
         if dynamic is not None and not isinstance(dynamic, bool):
-            raise TypeError(f"ingot.compile: dynamic must be True, False or None, not {shown(dynamic)}")
+            raise TypeError(
+                f"ingot.compile: dynamic must be True, False or None, not {shown(dynamic)}"
+            )
         if not isinstance(backend, str) and not callable(backend):
             raise TypeError(
-                f"ingot.compile: backend must be a name or a callable (gm, example_inputs), not {shown(backend)}"
+                "ingot.compile: backend must be a name or a callable (gm, example_inputs), not "
+                f"{shown(backend)}"
             )
         mode = "default" if mode is None else mode
         if not (isinstance(mode, str) and mode in MODES):
@@ -84,7 +90,9 @@ class Options:
             if not (isinstance(name, str) and name in KNOWN_OPTIONS):
                 raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
             if not (isinstance(value, (str, int)) and value in KNOWN_OPTIONS[name]):
-                raise ValueError(f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}")
+                raise ValueError(
+                    f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}"
+                )
         return Options(fullgraph, dynamic, backend, mode, **(options or {}))
 
 
@@ -93,7 +101,11 @@ def unknown(name: Any, known: Iterable[Any]) -> str:
     names = list(map(str, known))
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     choice = f"one of {', '.join(names)}"
-    return f"{shown(name)}; did you mean {near[0]!r}? ({choice})" if near else f"{shown(name)}; {choice}"
+    return (
+        f"{shown(name)}; did you mean {near[0]!r}? ({choice})"
+        if near
+        else f"{shown(name)}; {choice}"
+    )
 
 
 def shown(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""The way through: a captured graph becomes a program, in named steps that are timed and can be looked at one by
-one."""
+"""The way through: a captured graph becomes a program, in named steps that are timed and can be
+looked at one by one."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], 
 
 
 def _device(graph: torch.fx.Graph) -> torch.device:
-    """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises Unsupported for other two
-    devices, and for one that there is no code for."""
+    """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises
+    Unsupported for other two devices, and for one that there is no code for."""
     device, where = device_of(graph)
-    if device.type not in DEVICES or (device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"):
+    if device.type not in DEVICES or (
+        device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"
+    ):
         raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
     if device.type == "cuda" and torch.version.hip:
         raise Unsupported("a tensor on an AMD GPU", where, skip=True)
@@ -63,11 +65,15 @@ def _device(graph: torch.fx.Graph) -> torch.device:
 
 
 def compile_graph(
-    captured: Captured, compilation: Compilation, options: Options, frozen: Mapping[int, torch.Tensor]
+    captured: Captured,
+    compilation: Compilation,
+    options: Options,
+    frozen: Mapping[int, torch.Tensor],
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a captured graph, leaving each artefact in `compilation`: what takes the graph's inputs and
-    returns its outputs. The inputs at the positions in `frozen` always have these values, which is made use of where no
-    gradients are wanted. Raises Unsupported for what cannot be compiled."""
+    """Compile a captured graph, leaving each artefact in `compilation`: what takes the graph's
+    inputs and returns its outputs. The inputs at the positions in `frozen` always have these
+    values, which is made use of where no gradients are wanted. Raises Unsupported for what cannot
+    be compiled."""
     _device(captured.graph_module.graph)
     graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
     has_history = wants_gradients(captured)
@@ -94,24 +100,31 @@ def compile_aten(compilation: Compilation) -> _native.Program | Replayed:
     return _program(compilation, Options(), frugal=True)
 
 
-def _program(compilation: Compilation, options: Options, frugal: bool = False) -> _native.Program | Replayed:
-    """The program of the ATen graph in `compilation`; a frugal one keeps no memory between calls."""
+def _program(
+    compilation: Compilation, options: Options, frugal: bool = False
+) -> _native.Program | Replayed:
+    """The program of the ATen graph in `compilation`; a frugal one keeps no memory between
+    calls."""
     aten = compilation.aten
     device = _device(aten.graph)
-    if device.type == "cuda" and not options.tunes:  # which knows more that may follow a product in its kernel
+    # which knows more that may follow a product in its kernel
+    if device.type == "cuda" and not options.tunes:
         run_passes(aten, LIBRARY_PASSES)
     compilation.rewrites += aten.rewrites
     target, supported = _target(device)
     machine = machine_of(device) if options.replays else None
     if machine is not None:
         target = replace(target, shares_launches=False)  # a table of buffers is made for each call
-    frugal = frugal or machine is not None or device.type != "cpu"  # a GPU's allocator keeps memory, for each stream
+    # a GPU's allocator keeps memory, for each stream
+    frugal = frugal or machine is not None or device.type != "cpu"
     with stage(compilation, "lower"):
         loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with stage(compilation, "schedule"):
         tuner = _tuner(device) if options.tunes else None
-        plan = compilation.plan = schedule(loops, compilation.decisions.append, frugal, target, tuner)
+        plan = compilation.plan = schedule(
+            loops, compilation.decisions.append, frugal, target, tuner
+        )
     if tuner is not None:
         compilation.tuned += tuner.notes
     if options.freeze and device.type == "cpu":
@@ -159,5 +172,7 @@ def _machine_code(plan: Plan, device: torch.device, sizes: Mapping[Symbol, int])
     compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), sizes)
     if len(launched) == len(steps):
         return compiled
-    host = compile_kernels([s.kernel for s in steps if s.on_host], [symbol for symbol, *_ in plan.graph.symbols])
+    host = compile_kernels(
+        [s.kernel for s in steps if s.on_host], [symbol for symbol, *_ in plan.graph.symbols]
+    )
     return MixedKernels(compiled, host, steps)

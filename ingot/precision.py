@@ -6,7 +6,8 @@ from ingot.torch_private import get_fp32_precision_getter
 
 
 def float32_precisions() -> tuple[str, str]:
-    """Of matrix products, by CUDA and by oneDNN: "tf32", "bf16", or "ieee", which is also that of none.
+    """Of matrix products, by CUDA and by oneDNN: "tf32", "bf16", or "ieee", which is also that of
+    none.
 
     `torch.get_float32_matmul_precision` raises an error once the two differ, as after
     `torch.backends.cuda.matmul.fp32_precision = "tf32"`.

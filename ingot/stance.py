@@ -1,4 +1,5 @@
-"""The stance of the process towards compilation: whether compiled functions may run compiled, and compile anew."""
+"""The stance of the process towards compilation: whether compiled functions may run compiled, and
+compile anew."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from typing import Any
 from ingot.native import set_eager
 from ingot.options import unknown
 
-DEFAULT, EAGER, FAIL, KEEP = STANCES = ("default", "eager", "fail_on_recompile", "eager_on_recompile")
+DEFAULT, EAGER, FAIL, KEEP = STANCES = (
+    "default",
+    "eager",
+    "fail_on_recompile",
+    "eager_on_recompile",
+)
 
 _current = DEFAULT
 
@@ -30,13 +36,14 @@ def _take(stance: str) -> str:
 class set_stance:  # noqa: N801 - it is called like a function
     """Say how all compiled functions behave from now on, those that are compiled already included.
 
-    "default": compile what has not been compiled, run what has. "eager": run the original functions.
-    "fail_on_recompile": raise `RecompileError` where a call would have to be compiled. "eager_on_recompile": run such a
-    call in eager. For the last two a function's first compilation counts as well.
+    "default": compile what has not been compiled, run what has. "eager": run the original
+    functions. "fail_on_recompile": raise `RecompileError` where a call would have to be compiled.
+    "eager_on_recompile": run such a call in eager. For the last two a function's first compilation
+    counts as well.
 
-    `set_stance(stance)` holds until the next; `with set_stance(stance):` for a block; `@set_stance(stance)` for each
-    call of a function. It is the stance of the whole process: all threads share it. Raises ValueError for a stance that
-    is none.
+    `set_stance(stance)` holds until the next; `with set_stance(stance):` for a block;
+    `@set_stance(stance)` for each call of a function. It is the stance of the whole process: all
+    threads share it. Raises ValueError for a stance that is none.
     """
 
     def __init__(self, stance: str = DEFAULT) -> None:

@@ -1,18 +1,23 @@
-"""The private names of torch that Ingot touches: a later torch may rename or drop each of them without a word.
+"""The private names of torch that Ingot touches: a later torch may rename or drop each of them
+without a word.
 
-A name is private if a part of its path begins with an underscore. tests/test_house.py holds these rules:
+A name is private if a part of its path begins with an underscore. tests/test_house.py holds these
+rules:
 
-- Functions, classes and modules are looked up here, by `find`, and imported from here by the rest of Ingot.
-- Attributes of torch's objects are read where they are needed. `ATTRIBUTES` lists them, for Python and C.
-- C code looks up C++ symbols by itself, and has a slower way without each; `_native.missing_symbols()` names those that
-  are not there.
+- Functions, classes and modules are looked up here, by `find`, and imported from here by the rest
+  of Ingot.
+- Attributes of torch's objects are read where they are needed. `ATTRIBUTES` lists them, for Python
+  and C.
+- C code looks up C++ symbols by itself, and has a slower way without each;
+  `_native.missing_symbols()` names those that are not there.
 - Operators are data of tables. Those that Ingot has a rule for are read through `aten`.
-- Strings that are only compared are free: the name of the module that a function is from, or a mark that torch.compile
-  leaves on an object. So is what backends.py imports when the user asks for another compiler.
+- Strings that are only compared are free: the name of the module that a function is from, or a mark
+  that torch.compile leaves on an object. So is what backends.py imports when the user asks for
+  another compiler.
 
-A missing name is no error at import. It is logged, `Missing` stands for it, and what needs it runs in eager: the
-reason is in the report. Where only running code, and no compilation, would meet it, the compilation asks `require`
-first.
+A missing name is no error at import. It is logged, `Missing` stands for it, and what needs it runs
+in eager: the reason is in the report. Where only running code, and no compilation, would meet it,
+the compilation asks `require` first.
 """
 
 from __future__ import annotations
@@ -39,12 +44,13 @@ GRAPHS = "CUDA graphs"
 SCALERS = "steps of a gradient scaler"
 
 MISSING: dict[str, str] = {}
-"""By the path of each name that this torch does not have: the feature that is off, "" for what the name itself does."""
+"""By the path of each name that this torch does not have: the feature that is off, "" for what the
+name itself does."""
 
 
 class Missing:
-    """Stands for a name, of whatever kind, that this torch does not have. Nothing is an instance of it. A class may
-    derive from it, which then has no instances."""
+    """Stands for a name, of whatever kind, that this torch does not have. Nothing is an instance of
+    it. A class may derive from it, which then has no instances."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -84,8 +90,9 @@ def _unsupported(path: str, feature: str) -> Unsupported:
 
 
 def find(path: str, feature: str = "", *, optional: bool = False) -> Any:
-    """What torch has of that name. Its absence turns a whole `feature` off, or only what uses the name; it is as usual
-    where it is `optional`, as in a torch that is built without CUDA, or before it had that."""
+    """What torch has of that name. Its absence turns a whole `feature` off, or only what uses the
+    name; it is as usual where it is `optional`, as in a torch that is built without CUDA, or before
+    it had that."""
     found: Any = torch
     walked = "torch"
     for part in path.split(".")[1:]:
@@ -117,7 +124,7 @@ def require(*features: str) -> None:
         raise why
 
 
-# -- the state around a call -------------------------------------------------------------------------------------------
+# -- the state around a call -----------------------------------------------------------------------
 
 set_grad_enabled = find("torch._C._set_grad_enabled", ALL)
 enter_autocast = find("torch.amp._enter_autocast")
@@ -141,7 +148,7 @@ top_saved_tensors_default_hooks = find("torch._C._autograd._top_saved_tensors_de
 pop_saved_tensors_default_hooks = find("torch._C._autograd._pop_saved_tensors_default_hooks", ALL)
 push_saved_tensors_default_hooks = find("torch._C._autograd._push_saved_tensors_default_hooks", ALL)
 
-# -- modes and dispatch ------------------------------------------------------------------------------------------------
+# -- modes and dispatch ----------------------------------------------------------------------------
 
 if not TYPE_CHECKING:
     OpOverload = find("torch._ops.OpOverload", ALL)
@@ -168,7 +175,7 @@ log_api_usage_once = find("torch._C._log_api_usage_once")
 pop_torch_dispatch_stack = find("torch._C._pop_torch_dispatch_stack", ALL)
 push_on_torch_dispatch_stack = find("torch._C._push_on_torch_dispatch_stack", ALL)
 
-# -- autograd ----------------------------------------------------------------------------------------------------------
+# -- autograd --------------------------------------------------------------------------------------
 
 CreationMeta = find("torch._C._autograd.CreationMeta", GRADIENTS)
 DelayedError = find("torch._C._functions.DelayedError")
@@ -179,9 +186,13 @@ engine_run_backward = find("torch.autograd.graph._engine_run_backward", GRADIENT
 get_creation_meta = find("torch._C._autograd._get_creation_meta", GRADIENTS)
 set_creation_meta = find("torch._C._autograd._set_creation_meta", GRADIENTS)
 get_current_graph_task_id = find("torch._C._current_graph_task_id", GRADIENTS)
-get_current_graph_task_keep_graph = find("torch._C._autograd._get_current_graph_task_keep_graph", GRADIENTS)
+get_current_graph_task_keep_graph = find(
+    "torch._C._autograd._get_current_graph_task_keep_graph", GRADIENTS
+)
 increment_version = find("torch._C._increment_version", ALL)
-is_checkpoint_valid = find("torch.autograd.Variable._execution_engine.is_checkpoint_valid", GRADIENTS)
+is_checkpoint_valid = find(
+    "torch.autograd.Variable._execution_engine.is_checkpoint_valid", GRADIENTS
+)
 neg_view = find("torch._neg_view", GRADIENTS)
 storage_use_count = find("torch._C._storage_Use_Count", GRAPHS)
 unsafe_set_version_counter = find("torch._C._autograd._unsafe_set_version_counter", GRADIENTS)
@@ -203,7 +214,7 @@ def set_engine(run: Any) -> None:
     torch.autograd._engine_run_backward = run
 
 
-# -- transforms of torch.func ------------------------------------------------------------------------------------------
+# -- transforms of torch.func ----------------------------------------------------------------------
 
 CVmapInterpreterPtr = find("torch._C._functorch.CVmapInterpreterPtr")
 RandomnessType = find("torch._C._functorch.RandomnessType")
@@ -235,7 +246,9 @@ predispatch_remove_batch_dim = find("torch._functorch.predispatch._remove_batch_
 remove_batch_dim = find("torch._C._functorch._remove_batch_dim")
 set_inplace_requires_grad_allowed = find("torch._C._functorch.set_inplace_requires_grad_allowed")
 slice_argnums = find("torch._functorch.eager_transforms._slice_argnums")
-temporarily_clear_interpreter_stack = find("torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack", ALL)
+temporarily_clear_interpreter_stack = find(
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack", ALL
+)
 tree_flatten = find("torch.utils._pytree.tree_flatten", ALL)
 tree_leaves = find("torch.utils._pytree.tree_leaves", ALL)
 tree_map = find("torch.utils._pytree.tree_map", ALL)
@@ -250,7 +263,7 @@ vmapmode_decrement_nesting = find("torch._C._vmapmode_decrement_nesting", ALL)
 vmapmode_increment_nesting = find("torch._C._vmapmode_increment_nesting", ALL)
 wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
 
-# -- functions ---------------------------------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 VariableFunctions = find("torch._C._VariableFunctions")
 addmm_activation = find("torch._addmm_activation")
@@ -267,7 +280,9 @@ check_value = find("torch._check_value")
 combine_input_and_mask = find("torch.masked._ops._combine_input_and_mask")
 conv_determine_backend_memory_format = find("torch._C._conv_determine_backend_memory_format")
 _disable_dynamo = find("torch._compile._disable_dynamo")
-TORCH_DISABLED_CODE: Any = None if isinstance(_disable_dynamo, Missing) else _disable_dynamo(lambda: None).__code__
+TORCH_DISABLED_CODE: Any = (
+    None if isinstance(_disable_dynamo, Missing) else _disable_dynamo(lambda: None).__code__
+)
 foreach_copy_ = find("torch._foreach_copy_", GRAPHS)
 foreach_norm = find("torch._foreach_norm")
 foreach_pow = find("torch._foreach_pow")
@@ -291,7 +306,7 @@ set_ctx_getter = find("torch._library.fake_impl.set_ctx_getter")
 side_effectful_functions = find("torch.fx.node._side_effectful_functions", ALL)
 select_conv_backend = find("torch._C._select_conv_backend")
 
-# -- classes, and methods of them --------------------------------------------------------------------------------------
+# -- classes, and methods of them ------------------------------------------------------------------
 
 DecoratorContextManager = find("torch.utils._contextlib._DecoratorContextManager")
 LazyGraphModule = find("torch.fx._lazy_graph_module._LazyGraphModule", ALL)
@@ -302,7 +317,8 @@ maybe_opt_step = find("torch.amp.GradScaler._maybe_opt_step")
 multi_tensor_asgd = find("torch.optim.asgd._multi_tensor_asgd")
 multi_tensor_radam = find("torch.optim.radam._multi_tensor_radam")
 rnn_weights_have_changed = find("torch.nn.RNNBase._weights_have_changed")
-set_stack_frame_name = find("torch.utils._contextlib._set_stack_frame_name", optional=True)  # since torch 2.15
+# since torch 2.15
+set_stack_frame_name = find("torch.utils._contextlib._set_stack_frame_name", optional=True)
 single_tensor_asgd = find("torch.optim.asgd._single_tensor_asgd")
 single_tensor_radam = find("torch.optim.radam._single_tensor_radam")
 wrapped_call_impl = find("torch.nn.Module._wrapped_call_impl", ALL)
@@ -310,7 +326,7 @@ wrapped_call_impl = find("torch.nn.Module._wrapped_call_impl", ALL)
 CONTEXTLIB_FILE: str = getattr(find("torch.utils._contextlib"), "__file__", "")
 """Whose frames are not the user's."""
 
-# -- CUDA, which a torch may be built without --------------------------------------------------------------------------
+# -- CUDA, which a torch may be built without ------------------------------------------------------
 
 CUDAGraph = find("torch._C._CUDAGraph", optional=True)
 cuda_end_allocate_to_pool = find("torch._C._cuda_endAllocateToPool", optional=True)
@@ -318,7 +334,7 @@ cuda_get_current_raw_stream = find("torch._C._cuda_getCurrentRawStream", optiona
 cuda_get_device = find("torch._C._cuda_getDevice", optional=True)
 cuda_is_current_stream_capturing = find("torch._C._cuda_isCurrentStreamCapturing", optional=True)
 
-# -- operators ---------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 
 class _Operators:
@@ -338,11 +354,13 @@ class _Operators:
 aten: Any = _Operators()
 
 ADDRESSING = frozenset(
-    getattr(aten, name).default for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
+    getattr(aten, name).default
+    for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
 )
-"""The ops that count elements from where the storage of their argument begins, and not from the argument's first."""
+"""The ops that count elements from where the storage of their argument begins, and not from the
+argument's first."""
 
-# -- attributes --------------------------------------------------------------------------------------------------------
+# -- attributes ------------------------------------------------------------------------------------
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
@@ -362,19 +380,21 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "torch's registry of custom operators": (ALL, library_registry, ("_data",)),
     "torch.autograd.forward_ad": (ALL, torch.autograd.forward_ad, ("_current_level",)),
     "a node of autograd": (
-        BACKWARDS, FunctionBase, ("_input_metadata", "_raw_saved_tensors", "_sequence_nr", "_set_sequence_nr"),
+        BACKWARDS, FunctionBase,
+        ("_input_metadata", "_raw_saved_tensors", "_sequence_nr", "_set_sequence_nr"),
     ),
     "torch.autograd.Function": (GRADIENTS, torch.autograd.Function, ("_backward_cls",)),
     "torch.optim.optimizer": (
         SCALERS, _optimizers, ("_global_optimizer_post_hooks", "_global_optimizer_pre_hooks"),
     ),
     "torch.optim.Optimizer": (
-        SCALERS, SimpleNamespace(**vars(torch.optim.Optimizer).get("__annotations__", {})),  # to make one takes seconds
+        # to make one takes seconds
+        SCALERS, SimpleNamespace(**vars(torch.optim.Optimizer).get("__annotations__", {})),
         ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks"),
     ),
 }  # fmt: skip
-"""Attributes of torch's objects by what these are in words: the feature that is off without them, an object that has
-them, and their names."""
+"""Attributes of torch's objects by what these are in words: the feature that is off without them,
+an object that has them, and their names."""
 
 MARKS = frozenset({
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made
@@ -393,5 +413,6 @@ for _words, (_feature, _object, _names) in ATTRIBUTES.items():
 if MISSING:
     logging.getLogger("ingot").warning(
         "torch %s lacks private names that Ingot uses. What needs them runs in eager: %s",
-        torch.__version__, ", ".join(f"{path} ({feature})" if feature else path for path, feature in MISSING.items()),
+        torch.__version__,
+        ", ".join(f"{path} ({feature})" if feature else path for path, feature in MISSING.items()),
     )  # fmt: skip

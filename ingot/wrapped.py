@@ -24,8 +24,11 @@ def is_transformed() -> bool:
 
 
 def is_wrapped(tensor: Any) -> bool:
-    """Whether it is a tensor that a transform of torch.func, or a batch of gradients, has wrapped."""
-    return isinstance(tensor, Tensor) and (is_legacy_batchedtensor(tensor) or is_functorch_wrapped_tensor(tensor))
+    """Whether it is a tensor that a transform of torch.func, or a batch of gradients, has
+    wrapped."""
+    return isinstance(tensor, Tensor) and (
+        is_legacy_batchedtensor(tensor) or is_functorch_wrapped_tensor(tensor)
+    )
 
 
 @contextmanager

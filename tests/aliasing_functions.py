@@ -1,5 +1,6 @@
-"""Custom backwards whose results share memory with an argument or with another result, and eager as the oracle: a table
-of what a Function's forward returns, where the Function sits in the program, and which gradients are asked for.
+"""Custom backwards whose results share memory with an argument or with another result, and eager as
+the oracle: a table of what a Function's forward returns, where the Function sits in the program,
+and which gradients are asked for.
 
 `python -m tests.aliasing_functions` goes through all of it.
 """
@@ -59,7 +60,9 @@ FORMS = {
     "itself, view": Form(lambda x: (x, x.view(-1)), lambda a, b: a + b.view(SHAPE)),
     "two of one": Form(lambda x: _with_view(x * 3), lambda a, b: 3 * (a + b.view(SHAPE))),
     "itself, constant": Form(lambda x: (x, x.view(-1)), lambda a, b: a, constant=(1,)),
-    "no zeros": Form(lambda x: (x, x.t()), lambda a, b: _sum(a, None if b is None else b.t()), False),
+    "no zeros": Form(
+        lambda x: (x, x.t()), lambda a, b: _sum(a, None if b is None else b.t()), False
+    ),
     "clone": Form(lambda x: x.clone(), lambda g: g),
 }
 
@@ -162,7 +165,9 @@ PLACES: dict[str, Place] = {
     "of a view": lambda f, x: f(x.view(4, 3).view(3, 4)),
     "of a view that is returned": lambda f, x: (lambda v: (v, f(v)))(x[...]),
     "one behind another": lambda f, x: Scale.apply(first(f(Scale.apply(x)))),
-    "one behind another, all returned": lambda f, x: (lambda a: (a, f(a), Scale.apply(a)))(Scale.apply(x)),
+    "one behind another, all returned": lambda f, x: (lambda a: (a, f(a), Scale.apply(a)))(
+        Scale.apply(x)
+    ),
     "the result detached": lambda f, x: (lambda r: (r, first(r).detach()))(f(x)),
     "result and what is computed": lambda f, x: (lambda r: (r, first(r) * 2))(f(x)),
     "in a module": lambda f, x: Layer(f)(x),
@@ -194,7 +199,13 @@ def facts_of(x: Tensor, results: Sequence[Tensor]) -> Any:
     flags = [(t.requires_grad, t.is_leaf, t.shape, t.stride()) for t in results]
     others = {id(t): place for t, place in zip(all_tensors, memory)}
     shared = [t for t, place in zip(results, memory[1:]) if [*others.values()].count(place) > 1]
-    return distances, identical, flags, [t._is_view() for t in shared], [t.detach().clone() for t in results]
+    return (
+        distances,
+        identical,
+        flags,
+        [t._is_view() for t in shared],
+        [t.detach().clone() for t in results],
+    )
 
 
 def gradients_of(run: Any, x: Tensor, asked: str, retain: bool = False) -> Any:
@@ -207,7 +218,10 @@ def gradients_of(run: Any, x: Tensor, asked: str, retain: bool = False) -> Any:
         return found, torch.autograd.grad(found.square().sum(), x)
     if asked == "all":
         return torch.autograd.grad(heads, x, weights)
-    return [torch.autograd.grad(h, x, w, retain_graph=True, allow_unused=True) for h, w in zip(heads, weights)]
+    return [
+        torch.autograd.grad(h, x, w, retain_graph=True, allow_unused=True)
+        for h, w in zip(heads, weights)
+    ]
 
 
 ASKED = ("all", "some", "second derivatives")
@@ -256,14 +270,16 @@ def _equal(a: Any, b: Any) -> bool:
     return a == b  # type: ignore[no-any-return]
 
 
-
 def main() -> None:
     counts = {"right": 0, "wrong": 0}
     for (form, place), leaf in itertools.product(itertools.product(FORMS, PLACES), (True, False)):
         found = differences(FORMS[form], PLACES[place], leaf)
         counts["wrong" if found else "right"] += 1
         if found:
-            print(f"{form} | {place} | {'leaf' if leaf else 'computed'}: {', '.join(found)}", flush=True)
+            print(
+                f"{form} | {place} | {'leaf' if leaf else 'computed'}: {', '.join(found)}",
+                flush=True,
+            )
         ingot.reset()
     print(counts)
     sys.exit(bool(counts["wrong"]))

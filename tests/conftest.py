@@ -1,5 +1,6 @@
-"""For every test: small tensors lend their memory as large ones do, and the garbage collector walks what the test's own
-module made. INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk."""
+"""For every test: small tensors lend their memory as large ones do, and the garbage collector walks
+what the test's own module made. INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the
+whole walk."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if "INGOT_VERIFY_GUARDS" in os.environ:
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_older_is_walked():
-    """A worker of pytest holds millions of objects, and the tests of lifetimes collect thousands of times."""
+    """A worker of pytest holds millions of objects, and the tests of lifetimes collect thousands of
+    times."""
     gc.collect()
     gc.freeze()
 

@@ -1,5 +1,5 @@
-"""Ops of a user's that do something beside their results: each appends a line to `LOG` when it runs. For tests, and
-for random programs."""
+"""Ops of a user's that do something beside their results: each appends a line to `LOG` when it
+runs. For tests, and for random programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random programs by the thousand, on all cores: `python -m tests.fuzz KIND COUNT [FIRST] [--jobs N]`.
+"""Random programs by the thousand, on all cores: `python -m tests.fuzz KIND COUNT [FIRST] [--jobs
+N]`.
 
 Kinds: python, programs and shapes; `KINDS` has their modules. A piece of the seeds is a
 process of its own, so a crash or a hang is a failure of that piece alone. Prints each failure as it
@@ -42,7 +43,9 @@ def run_piece(kind: str, first: int, count: int, patience: float) -> Piece:
     command = [sys.executable, "-m", module, str(count), str(first), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=patience, env=environment
+        )
     except subprocess.TimeoutExpired as late:
         return Piece(first, count, (), f"still running after {patience:.0f} s", _text(late.stdout))
     found = FAILED.search(done.stdout)
@@ -60,7 +63,9 @@ def run(kind: str, count: int, first: int, jobs: int, patience: float = PATIENCE
     pieces = []
     with ThreadPoolExecutor(jobs) as pool:
         starts = range(first, first + count, PIECE)
-        waiting = [pool.submit(run_piece, kind, s, min(PIECE, first + count - s), patience) for s in starts]
+        waiting = [
+            pool.submit(run_piece, kind, s, min(PIECE, first + count - s), patience) for s in starts
+        ]
         for future in as_completed(waiting):
             piece = future.result()
             pieces.append(piece)
@@ -72,10 +77,14 @@ def run(kind: str, count: int, first: int, jobs: int, patience: float = PATIENCE
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("count", type=int)
-    parser.add_argument("first", type=int, nargs="?", default=int(time.time()) * 1000, help="default: fresh seeds")
+    parser.add_argument(
+        "first", type=int, nargs="?", default=int(time.time()) * 1000, help="default: fresh seeds"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     start = time.perf_counter()
@@ -83,7 +92,8 @@ def main() -> None:
     failed = [seed for piece in pieces for seed in piece.failed]
     ended = [piece.first for piece in pieces if piece.ended]
     print(
-        f"{options.kind}: {options.count} programs from seed {options.first}, {len(failed)} failed {failed}, "
+        f"{options.kind}: {options.count} programs from seed {options.first}, {len(failed)} failed "
+        f"{failed}, "
         f"{len(ended)} pieces without an end {ended}, {time.perf_counter() - start:.0f} s"
     )
     sys.exit(bool(failed or ended))

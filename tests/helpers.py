@@ -1,5 +1,5 @@
-"""Eager is the oracle: run a function captured, run it in eager, and compare values, types, structure, aliasing and
-mutation."""
+"""Eager is the oracle: run a function captured, run it in eager, and compare values, types,
+structure, aliasing and mutation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ingot.options import Options
 
 
 def ignore_warnings() -> None:
-    """Ignores warnings in a `with warnings.catch_warnings()`, but for what says that Ingot was at fault."""
+    """Ignores warnings in a `with warnings.catch_warnings()`, but for what says that Ingot was at
+    fault."""
     warnings.simplefilter("ignore")
     warnings.filterwarnings("error", "a compiled graph raised", RuntimeWarning)
 
@@ -24,7 +25,8 @@ def run_captured(
     fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
 ) -> tuple[Any, Captured]:
     """The result of a captured call, by the graph module as it is, and what was captured."""
-    with torch.random.fork_rng(devices=()):  # as the compiler does: some of torch's first uses draw random numbers
+    # as the compiler does: some of torch's first uses draw random numbers
+    with torch.random.fork_rng(devices=()):
         captured = capture_call(fn, args, kwargs, Request(Options(dynamic=dynamic)))
     return rerun(captured, fn, *args, **kwargs), captured
 
@@ -38,9 +40,11 @@ def rerun(captured: Captured, fn: Callable[..., Any], *args: Any, **kwargs: Any)
     return captured.residual.build(outputs, slots)
 
 
-def same(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Captured:
-    """Asserts that `fn` captured does what it does in eager: its result, and what it leaves in its arguments. No
-    gradients."""
+def same(
+    fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
+) -> Captured:
+    """Asserts that `fn` captured does what it does in eager: its result, and what it leaves in its
+    arguments. No gradients."""
     grad_mode = torch.is_grad_enabled()
     eager_fn, eager_args, eager_kwargs = copy.deepcopy((fn, args, kwargs))
     with torch.no_grad():
@@ -58,7 +62,12 @@ def assert_same(a: Any, b: Any, path: str = "result") -> None:
     """Same type, structure and values; tensors bit for bit, strides too."""
     assert type(a) is type(b), f"{path}: {type(a)} is not {type(b)}"
     if isinstance(a, torch.Tensor):
-        assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (b.dtype, b.shape, b.stride(), b.requires_grad), path
+        assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (
+            b.dtype,
+            b.shape,
+            b.stride(),
+            b.requires_grad,
+        ), path
         assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"{path}: values differ"
     elif isinstance(a, dict):
         assert list(a) == list(b), f"{path}: keys {list(a)} and {list(b)}"

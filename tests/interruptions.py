@@ -180,7 +180,8 @@ class Sent:
 
 @contextmanager
 def signal_after(seconds: float, number: int = signal.SIGINT) -> Iterator[Sent]:
-    """Sends this process a signal so long after the beginning, unless the block has ended by then."""
+    """Sends this process a signal so long after the beginning, unless the block has ended by
+    then."""
     sent, over = Sent(), threading.Event()
     lock = threading.Lock()
 
@@ -303,8 +304,10 @@ class Interruptions:
         late = sorted(self.latencies) or [0.0]
         above = sum(x > 0.5 for x in late)
         return (
-            f"{dict(self.outcomes)}; to the KeyboardInterrupt: median {late[len(late) // 2] * 1e3:.1f} ms, "
-            f"99% {late[int(len(late) * 0.99)] * 1e3:.1f} ms, most {late[-1] * 1e3:.1f} ms, {above} above 500 ms; "
+            f"{dict(self.outcomes)}; to the KeyboardInterrupt: median "
+            f"{late[len(late) // 2] * 1e3:.1f} ms, "
+            f"99% {late[int(len(late) * 0.99)] * 1e3:.1f} ms, most {late[-1] * 1e3:.1f} ms, "
+            f"{above} above 500 ms; "
             f"{len(self.faults)} faults"
         )
 
@@ -318,7 +321,8 @@ def in_child(work: Callable[[], Any], seconds: float = HUNG) -> str:
     if pid == 0:
         status = 1
         try:
-            faulthandler.register(signal.SIGQUIT)  # no timer: pytest's would be waited for, which is not in the child
+            # no timer: pytest's would be waited for, which is not in the child
+            faulthandler.register(signal.SIGQUIT)
             torch.set_num_threads(1)  # libgomp's threads are not there, and eager waits for them
             work()
             status = 0
@@ -347,8 +351,8 @@ def how_it_ends(pid: int, seconds: float = HUNG) -> str:
 
 @functools.cache
 def trains_in_children() -> bool:
-    """Whether eager's backward runs in a child of a process that ran one. It refuses where there is an
-    accelerator, whose threads are not in the child."""
+    """Whether eager's backward runs in a child of a process that ran one. It refuses where there is
+    an accelerator, whose threads are not in the child."""
 
     def backward() -> None:
         torch.ones(2, requires_grad=True).sum().backward()
@@ -407,7 +411,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="at most for each of the two")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    # which a shell's background jobs ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     bad = 0
     if asked.interruptions:
         runs, end = Interruptions(asked.seed), time.monotonic() + asked.minutes * 60

@@ -1,5 +1,5 @@
-"""Tests that `make test` leaves to `make test-long`: fuzzers, many ranks, other compilers, and most cases of the
-sweeps that take longest. `pytest -m ""` runs all."""
+"""Tests that `make test` leaves to `make test-long`: fuzzers, many ranks, other compilers, and most
+cases of the sweeps that take longest. `pytest -m ""` runs all."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_written_results": {"results_may_be_written": 2},
     "test_zoo_training": {"models_of_the_zoo": 2},
 }
-"""By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases. Chosen by the time that
-they take (`pytest --durations 0`)."""
+"""By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases.
+Chosen by the time that they take (`pytest --durations 0`)."""
 
 
 def leave_sweeps(items: Iterable[pytest.Item]) -> None:

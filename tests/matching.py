@@ -1,5 +1,5 @@
-"""Whether two runs of a program left the same behind: equal values of equal types, and the same objects in the same
-places."""
+"""Whether two runs of a program left the same behind: equal values of equal types, and the same
+objects in the same places."""
 
 from __future__ import annotations
 
@@ -18,10 +18,39 @@ import numpy as np
 import torch
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
-ATOMIC = (int, float, complex, str, bytes, bool, type(None), type(...), range, torch.dtype, torch.device, torch.Size)
-BY_NAME = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType)
-DESCRIPTORS = (property, staticmethod, classmethod, types.MemberDescriptorType, types.GetSetDescriptorType)
-DESCRIPTORS += (operator.methodcaller, type(collections.namedtuple("Pair", "a").a), contextvars.ContextVar)
+ATOMIC = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    type(...),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
+BY_NAME = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.CodeType,
+)
+DESCRIPTORS = (
+    property,
+    staticmethod,
+    classmethod,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+)
+DESCRIPTORS += (
+    operator.methodcaller,
+    type(collections.namedtuple("Pair", "a").a),
+    contextvars.ContextVar,
+)
 DESCRIPTORS += (functools.cached_property,)
 
 
@@ -30,8 +59,8 @@ class Mismatch(AssertionError):
 
 
 class Matcher:
-    """Compares object graphs side by side, remembering which object answers to which. `tolerance` 0 asks for equal
-    bits."""
+    """Compares object graphs side by side, remembering which object answers to which. `tolerance` 0
+    asks for equal bits."""
 
     def __init__(self, tolerance: float = 0.0) -> None:
         self.tolerance = tolerance
@@ -54,9 +83,12 @@ class Matcher:
     def _match(self, a: Any, e: Any, path: str) -> None:
         if type(a).__qualname__ != type(e).__qualname__ or type(a).__module__ != type(e).__module__:
             raise Mismatch(
-                f"{path} is a {type(a).__qualname__} {shown(a)}, in eager a {type(e).__qualname__} {shown(e)}"
+                f"{path} is a {type(a).__qualname__} {shown(a)}, in eager a {type(e).__qualname__} "
+                f"{shown(e)}"
             )
-        content = CONTENT.get(type(e).__bases__[0]) if type(e).__module__ == "random_python" else None
+        content = (
+            CONTENT.get(type(e).__bases__[0]) if type(e).__module__ == "random_python" else None
+        )
         if content is not None:
             if self._met(a, e, path):
                 return None
@@ -78,8 +110,8 @@ class Matcher:
         return self._match_fields(a, e, path)
 
     def _met(self, a: Any, e: Any, path: str) -> bool:
-        """Whether this pair was compared before; that either of them met another object is a mismatch. Tuples may be
-        copies of each other."""
+        """Whether this pair was compared before; that either of them met another object is a
+        mismatch. Tuples may be copies of each other."""
         if isinstance(e, (tuple, frozenset, *BY_NAME)):
             return False
         known, answer = self.pairs.get(id(e)), self.answers.get(id(a))
@@ -89,14 +121,17 @@ class Matcher:
             return False
         if known is not a or answer is not e:
             raise Mismatch(
-                f"{path} is {'another' if known is not None else 'the same'} object, unlike eager: {shown(e)}"
+                f"{path} is {'another' if known is not None else 'the same'} object, unlike eager: "
+                f"{shown(e)}"
             )
         return True
 
     def _match_atom(self, a: Any, e: Any, path: str) -> None:
         if isinstance(e, float):
             close = math.isclose(a, e, rel_tol=self.tolerance, abs_tol=self.tolerance)
-            if not (close or a != a and e != e) or (not self.tolerance and math.copysign(1, a) != math.copysign(1, e)):
+            if not (close or a != a and e != e) or (
+                not self.tolerance and math.copysign(1, a) != math.copysign(1, e)
+            ):
                 self._fail(path, a, e)
         elif isinstance(e, str):
             if not self.same_text(a, e):
@@ -109,11 +144,15 @@ class Matcher:
         if a == e or not self.tolerance or NUMBER.sub("#", a) != NUMBER.sub("#", e):
             return a == e
         pairs = zip(NUMBER.findall(a), NUMBER.findall(e))
-        return all(abs(float(x) - float(y)) <= 0.011 + self.tolerance * abs(float(y)) for x, y in pairs)
+        return all(
+            abs(float(x) - float(y)) <= 0.011 + self.tolerance * abs(float(y)) for x, y in pairs
+        )
 
     def _match_items(self, a: Any, e: Any, path: str) -> None:
         if len(a) != len(e):
-            raise Mismatch(f"{path} has {len(a)} items, in eager {len(e)}: {shown(a)}, in eager {shown(e)}")
+            raise Mismatch(
+                f"{path} has {len(a)} items, in eager {len(e)}: {shown(a)}, in eager {shown(e)}"
+            )
         for i, (x, y) in enumerate(zip(a, e)):
             self._match(x, y, f"{path}[{i}]")
 
@@ -178,7 +217,9 @@ class Matcher:
             if type(e) is not object and a != e:
                 self._fail(path, a, e)
             return
-        for name in [n for cls in type(e).__mro__ for n in vars(cls).get("__slots__", ()) if n != "__dict__"]:
+        for name in [
+            n for cls in type(e).__mro__ for n in vars(cls).get("__slots__", ()) if n != "__dict__"
+        ]:
             missing = (object.__getattribute__, a, name), (object.__getattribute__, e, name)
             x, y = (attempt(*call) for call in missing)
             self._match(x, y, f"{path}.{name}")
@@ -209,7 +250,9 @@ class Matcher:
         finite = e[e.isfinite()].double().abs()
         scale = max(1e-2, finite.max().item()) if finite.numel() else 1.0
         atol = self.tolerance * scale
-        return torch.allclose(a.double(), e.double(), rtol=self.tolerance, atol=atol, equal_nan=True)
+        return torch.allclose(
+            a.double(), e.double(), rtol=self.tolerance, atol=atol, equal_nan=True
+        )
 
     def _match_storage(self, a: torch.Tensor, e: torch.Tensor, path: str) -> None:
         """Tensors that share memory do so at the same distance."""
@@ -223,7 +266,9 @@ class Matcher:
         for first, first_a, first_e in firsts:
             distances = a.data_ptr() - first_a.data_ptr(), e.data_ptr() - first_e.data_ptr()
             if distances[0] != distances[1]:
-                raise Mismatch(f"{path} lies {distances[0]} bytes behind {first}, in eager {distances[1]}")
+                raise Mismatch(
+                    f"{path} lies {distances[0]} bytes behind {first}, in eager {distances[1]}"
+                )
 
 
 MATCHES: dict[type, Any] = {

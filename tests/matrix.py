@@ -1,11 +1,13 @@
-"""A smoke of Ingot on each supported Python and torch: its wheel is built, installed and imported beside torch, and a
-chosen part of the tests runs against what the wheel has installed.
+"""A smoke of Ingot on each supported Python and torch: its wheel is built, installed and imported
+beside torch, and a chosen part of the tests runs against what the wheel has installed.
 
     python -m tests.matrix                                          the environments of ENVIRONMENTS, made where missing
     python -m tests.matrix python3.12:torch==2.11.0 /some/bin/python     others; an interpreter is taken as it is
-    python -m tests.matrix --tests tests/test_api.py -- -x          other tests, and arguments of pytest's
+    python -m tests.matrix --tests tests/test_api.py -- -x          other tests,
+    and arguments of pytest's
 
-Environments are kept in `.matrix`. An interpreter that is given needs torch, what Ingot depends on, pytest and triton.
+Environments are kept in `.matrix`. An interpreter that is given needs torch, what Ingot depends on,
+pytest and triton.
 """
 
 from __future__ import annotations
@@ -69,8 +71,15 @@ def main() -> int:
     arguments = sys.argv[1:]
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     chosen = parser.parse_args(arguments[:cut])
-    failed = [name for name in chosen.environments if not tried(name, [*chosen.tests, *arguments[cut + 1 :]])]
-    print(f"{len(chosen.environments) - len(failed)} of {len(chosen.environments)} environments pass", *failed)
+    failed = [
+        name
+        for name in chosen.environments
+        if not tried(name, [*chosen.tests, *arguments[cut + 1 :]])
+    ]
+    print(
+        f"{len(chosen.environments) - len(failed)} of {len(chosen.environments)} environments pass",
+        *failed,
+    )
     return bool(failed)
 
 
@@ -92,16 +101,23 @@ def tried(environment: str, tests: list[str]) -> bool:
 
 
 def installed(python: str, folder: Path) -> Path:
-    """Builds the wheel and installs it, beside what the tests need of the checkout and nothing else of it."""
+    """Builds the wheel and installs it, beside what the tests need of the checkout and nothing else
+    of it."""
     source, site = folder / "source", folder / "site"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.so", "*.egg-info", "__pycache__"))
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=shutil.ignore_patterns(".*", "build", "*.so", "*.egg-info", "__pycache__"),
+    )
     pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
     run([*pip, "wheel", "--no-deps", "-w", str(folder), str(source)])
     (wheel,) = folder.glob("ingot-*.whl")
     run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)])
     for name in ("tests", "examples", "docs", "benchmarks", "pyproject.toml", "README.md"):
         shutil.move(source / name, folder / name)
-    run([python, "-c", IMPORTED, str(site)], cwd=folder, env={**os.environ, "PYTHONPATH": str(site)})
+    run(
+        [python, "-c", IMPORTED, str(site)], cwd=folder, env={**os.environ, "PYTHONPATH": str(site)}
+    )
     return site
 
 
@@ -114,10 +130,13 @@ def made(environment: str) -> str:
         run([base, "-m", "venv", "--clear", str(folder)])
         limits = folder / "constraints.txt"
         pins = (ROOT / "constraints.txt").read_text().splitlines()
-        limits.write_text("\n".join(pin for pin in pins if not pin.startswith(("torch==", "triton=="))))
+        limits.write_text(
+            "\n".join(pin for pin in pins if not pin.startswith(("torch==", "triton==")))
+        )
         pip = [python, "-m", "pip", "install", "-q", "-c", str(limits)]
         run([*pip, torch])
-        run([*pip, "llvmlite", "numpy", "rich", "triton", *TOOLS])  # torch has chosen the triton, if it needs one
+        # torch has chosen the triton, if it needs one
+        run([*pip, "llvmlite", "numpy", "rich", "triton", *TOOLS])
         stamp.touch()
     return python
 

@@ -1,10 +1,12 @@
-"""Every op of torch.testing's database, compiled and in eager: the same results, whatever the dtype and layout.
+"""Every op of torch.testing's database, compiled and in eager: the same results, whatever the dtype
+and layout.
 
-`python -m tests.op_database` runs all of it on the CPU and prints a table. `--ops add sum` (or a category) and
-`--dtypes float32` run a part, `--samples N` at most N samples of each op and dtype, `--jobs N` in N processes,
-`--shard 2/5` the second fifth of the ops. `--save FILE` keeps the counts of each op as it is done, and
-`--sum FILE ...` prints the table of several such runs together. Each sample is run as the database gives it, and again
-with its tensors transposed, in channels-last or with gaps between their elements.
+`python -m tests.op_database` runs all of it on the CPU and prints a table. `--ops add sum` (or a
+category) and `--dtypes float32` run a part, `--samples N` at most N samples of each op and dtype,
+`--jobs N` in N processes, `--shard 2/5` the second fifth of the ops. `--save FILE` keeps the counts
+of each op as it is done, and `--sum FILE ...` prints the table of several such runs together. Each
+sample is run as the database gives it, and again with its tensors transposed, in channels-last or
+with gaps between their elements.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from ingot.codegen.llvm.module import CompiledKernels
 from tests.helpers import ignore_warnings
 from tests.op_outcome import Call, Different, Made, Ran, compare, made, text
 
-# -- the database ------------------------------------------------------------------------------------------------------
+# -- the database ----------------------------------------------------------------------------------
 
 VIEWS = frozenset(
     """
@@ -99,8 +101,9 @@ ONLY_AS_GIVEN = {
 
 
 def op_infos() -> dict[str, Any]:
-    """The database by name. torch's test utilities import a package that the database does not need, and seed the
-    generator within ops that draw: here that is left to who runs them, as a seed breaks the graph."""
+    """The database by name. torch's test utilities import a package that the database does not
+    need, and seed the generator within ops that draw: here that is left to who runs them, as a seed
+    breaks the graph."""
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         absent = sys.modules["expecttest"] = types.ModuleType("expecttest")
         absent.TestCase = unittest.TestCase  # type: ignore[attr-defined]
@@ -136,7 +139,7 @@ def short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# -- samples and their layouts -----------------------------------------------------------------------------------------
+# -- samples and their layouts ---------------------------------------------------------------------
 
 
 def _relaid(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call | None:
@@ -145,7 +148,12 @@ def _relaid(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call 
 
     def one(t: Any) -> Any:
         nonlocal changed
-        if not isinstance(t, torch.Tensor) or t.layout is not torch.strided or t.is_conj() or t.is_neg():
+        if (
+            not isinstance(t, torch.Tensor)
+            or t.layout is not torch.strided
+            or t.is_conj()
+            or t.is_neg()
+        ):
             return t
         with torch.no_grad():
             laid = change(t.detach())
@@ -192,13 +200,20 @@ def edges(dtype: torch.dtype) -> torch.Tensor:
         values = [0, 1]
     else:
         values = [0, 1, 2, 7, torch.iinfo(dtype).max, torch.iinfo(dtype).min]
-    return torch.tensor(values).to(dtype) if dtype.is_floating_point else torch.tensor(values, dtype=dtype)
+    return (
+        torch.tensor(values).to(dtype)
+        if dtype.is_floating_point
+        else torch.tensor(values, dtype=dtype)
+    )
 
 
 def at_the_edges(call: Call) -> Call | None:
-    """The call with tensors of all combinations of such numbers; None where there are too many, or complex ones."""
+    """The call with tensors of all combinations of such numbers; None where there are too many, or
+    complex ones."""
     tensors = [t for t in tree_flatten(call)[0] if isinstance(t, torch.Tensor)]
-    if not 0 < len(tensors) <= 3 or any(t.is_complex() or t.layout is not torch.strided for t in tensors):
+    if not 0 < len(tensors) <= 3 or any(
+        t.is_complex() or t.layout is not torch.strided for t in tensors
+    ):
         return None
     values = torch.meshgrid([edges(t.dtype) for t in tensors], indexing="ij")
     new = iter(values)
@@ -215,7 +230,10 @@ ALL_LAYOUTS = 3  # samples of an op and dtype that are run in all layouts; later
 def samples(info: Any, dtype: torch.dtype, most: int | None) -> list[Call]:
     """The database's samples, or `most` of them, evenly spread."""
     torch.manual_seed(0)
-    listed = [(s.input, tuple(s.args), dict(s.kwargs)) for s in info.sample_inputs("cpu", dtype, requires_grad=False)]
+    listed = [
+        (s.input, tuple(s.args), dict(s.kwargs))
+        for s in info.sample_inputs("cpu", dtype, requires_grad=False)
+    ]
     if most is not None and len(listed) > most:
         listed = [listed[k * (len(listed) - 1) // max(most - 1, 1)] for k in range(most)]
     return listed
@@ -224,8 +242,8 @@ def samples(info: Any, dtype: torch.dtype, most: int | None) -> list[Call]:
 def variants(
     calls: list[Call], kind: str, with_edges: bool = True, relaid_too: bool = True
 ) -> Iterator[tuple[str, Call]]:
-    """Each call as it is and in other layouts; the first of a pointwise op or a reduction also with no elements and
-    without dimensions."""
+    """Each call as it is and in other layouts; the first of a pointwise op or a reduction also with
+    no elements and without dimensions."""
     for k, call in enumerate(calls):
         yield f"sample {k}", call
         names = list(LAYOUTS) if relaid_too else []
@@ -243,7 +261,7 @@ def variants(
                 yield f"sample {k}, edges", edge
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -273,12 +291,16 @@ class Row:
 
     def __str__(self) -> str:
         """One line of the table."""
-        notes = [f"{name.removeprefix('aten.')} x{count}" for name, count in self.called.most_common(3)]
+        notes = [
+            f"{name.removeprefix('aten.')} x{count}" for name, count in self.called.most_common(3)
+        ]
         notes += [f"{why} x{count}" for why, count in self.left.most_common(2)]
         wrong = self.calls - self.equal
         return (
-            f"{self.name:<44.44} {self.category:<9} {self.calls:>6} {f'{wrong} WRONG' if wrong else 'equal':>10} "
-            f"{self.native:>6} native {self.aten:>6} ATen {self.eager:>6} eager {self.seconds:>6.1f} s  "
+            f"{self.name:<44.44} {self.category:<9} {self.calls:>6} "
+            f"{f'{wrong} WRONG' if wrong else 'equal':>10} "
+            f"{self.native:>6} native {self.aten:>6} ATen {self.eager:>6} eager "
+            f"{self.seconds:>6.1f} s  "
             f"{'; '.join(notes)}"
         )
 
@@ -318,7 +340,9 @@ def _run_samples(row: Row, info: Any, dtype: torch.dtype, most: int | None) -> N
         return
     compiled: dict[str, Any] = {}
     relaid_too = row.name not in ONLY_AS_GIVEN
-    for k, (label, call) in enumerate(variants(calls, row.category, row.name not in NO_EDGES, relaid_too)):
+    for k, (label, call) in enumerate(
+        variants(calls, row.category, row.name not in NO_EDGES, relaid_too)
+    ):
         where = f"{row.name} {short(dtype)} {label}"
         with _QuickCode(k > 0):
             _run_call(row, info.op, call, where, compiled)
@@ -367,8 +391,8 @@ def facts(call: Call) -> str:
 
 
 class _QuickCode:
-    """Within, LLVM generates code without optimizing it, which takes half the time, and equal code once: what is
-    computed does not depend on it."""
+    """Within, LLVM generates code without optimizing it, which takes half the time, and equal code
+    once: what is computed does not depend on it."""
 
     _objects: dict[int, list[bytes]] = {}
 
@@ -380,7 +404,11 @@ class _QuickCode:
             return
         from llvmlite.binding import Target
 
-        self._target, self._create, self._compile = Target, Target.create_target_machine, CompiledKernels._compile
+        self._target, self._create, self._compile = (
+            Target,
+            Target.create_target_machine,
+            CompiledKernels._compile,
+        )
         create, compile, objects = self._create, self._compile, self._objects
 
         def create_quick(target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -403,11 +431,14 @@ class _QuickCode:
             CompiledKernels._compile = self._compile  # type: ignore[method-assign]
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
-def work(names: Connection, infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any) -> None:
-    """A worker: runs the ops that are named to it, one after the other, and answers with each row."""
+def work(
+    names: Connection, infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any
+) -> None:
+    """A worker: runs the ops that are named to it, one after the other, and answers with each
+    row."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch warns of much
     torch.set_num_threads(1)
     while True:
@@ -443,7 +474,9 @@ class Worker:
             self.process.join()
         status = self.process.exitcode
         self.start()
-        return self.row_of(name, calls=1, failures=[f"{name}: the process ended with status {status}"])
+        return self.row_of(
+            name, calls=1, failures=[f"{name}: the process ended with status {status}"]
+        )
 
     def close(self) -> None:
         self.names.send(None)
@@ -454,8 +487,8 @@ def run_all(
     names: list[str], infos: dict[str, Any], options: argparse.Namespace, run: Any, row_of: Any,
     done: Callable[[Any], None] = lambda row: None,
 ) -> list[Any]:  # fmt: skip
-    """The rows that `run` makes of the ops; `row_of(name, calls=, failures=)` is that of one that it cannot. `done` is
-    called with each."""
+    """The rows that `run` makes of the ops; `row_of(name, calls=, failures=)` is that of one that
+    it cannot. `done` is called with each."""
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
         workers.put(Worker(infos, options, run, row_of))
@@ -484,9 +517,10 @@ LOOPS = CATEGORIES[:-1]  # what loops are for
 
 
 def summary(rows: list[Row]) -> str:
-    """Counts by category. An op is lowered natively in part where all of its calls of some dtype are, and a pair of op
-    and dtype where all of its calls are; complex dtypes count among the calls only. An op counts as called in ATen
-    where a program of any of its calls, those of complex dtypes too, calls a function of ATen."""
+    """Counts by category. An op is lowered natively in part where all of its calls of some dtype
+    are, and a pair of op and dtype where all of its calls are; complex dtypes count among the calls
+    only. An op counts as called in ATen where a program of any of its calls, those of complex
+    dtypes too, calls a function of ATen."""
     head = f"{'category':<14} {'ops':>4} {'native':>11} {'in part':>8} {'ATen':>5} {'op and dtype':>13} {'native':>11}"
     lines = [f"\n{head}   calls: native, ATen, eager, wrong"]
     kinds = {kind: (kind,) for kind in CATEGORIES} | {"all but other": LOOPS, "all": CATEGORIES}
@@ -499,15 +533,20 @@ def summary(rows: list[Row]) -> str:
         wrong = sum(r.calls - r.equal for r in rows if r.category in members)
         share = f"{whole} ({whole / max(len(native), 1):.0%})"
         lines.append(
-            f"{title:<14} {len(native):>4} {share:>11} {part:>8} {sum(r.aten > 0 for r in of_kind):>5} {pairs:>13} "
-            f"{f'{lowered} ({lowered / max(pairs, 1):.0%})':>11}   {', '.join(map(str, [*calls, wrong]))}"
+            f"{title:<14} {len(native):>4} {share:>11} {part:>8} "
+            f"{sum(r.aten > 0 for r in of_kind):>5} {pairs:>13} "
+            f"{f'{lowered} ({lowered / max(pairs, 1):.0%})':>11}   "
+            f"{', '.join(map(str, [*calls, wrong]))}"
         )
     return "\n".join(lines)
 
 
 def summed(files: list[Path], infos: dict[str, Any]) -> list[Row]:
-    """The rows of saved runs. The last row of an op that was run again counts; ops that no run holds are told."""
-    rows = {row.name: row for file in files for row in map(Row.saved, file.read_text().splitlines())}
+    """The rows of saved runs. The last row of an op that was run again counts; ops that no run
+    holds are told."""
+    rows = {
+        row.name: row for file in files for row in map(Row.saved, file.read_text().splitlines())
+    }
     for name in infos:
         if name not in rows:
             print(f"not run: {name}")
@@ -520,13 +559,19 @@ def summed(files: list[Path], infos: dict[str, Any]) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ops", nargs="*", help="names as in the table; a category runs all of it")
-    parser.add_argument("--dtypes", nargs="*", help="float32 int64 ...; all that the op takes by default")
+    parser.add_argument(
+        "--dtypes", nargs="*", help="float32 int64 ...; all that the op takes by default"
+    )
     parser.add_argument("--samples", type=int, help="at most so many samples of each op and dtype")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shard", help="k/n: the k-th of n parts of the ops, from 1")
-    parser.add_argument("--failures", type=int, default=4, help="failures of an op that are printed")
+    parser.add_argument(
+        "--failures", type=int, default=4, help="failures of an op that are printed"
+    )
     parser.add_argument("--save", type=Path, help="a file to which the counts of each op are added")
-    parser.add_argument("--sum", nargs="+", type=Path, help="run nothing, but print what such files hold")
+    parser.add_argument(
+        "--sum", nargs="+", type=Path, help="run nothing, but print what such files hold"
+    )
     options = parser.parse_args()
     infos = op_infos()
     if options.sum:
@@ -534,7 +579,11 @@ def main() -> int:
         print(summary(rows))
         return int(any(row.failures for row in rows))
     wanted = options.ops or list(infos)
-    names = [n for n in infos if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted]
+    names = [
+        n
+        for n in infos
+        if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted
+    ]
     if options.shard:
         part, parts = map(int, options.shard.split("/"))
         names = list(itertools.islice(names, part - 1, None, parts))

@@ -1,8 +1,9 @@
-"""Every differentiable op of torch.testing's database: a compiled call has eager's gradients, and these have eager's.
+"""Every differentiable op of torch.testing's database: a compiled call has eager's gradients, and
+these have eager's.
 
-`python -m tests.op_gradients` runs float32 and float64 on the CPU and prints a table; its options are those of
-`python -m tests.op_database`, and `--order 1` leaves out the second derivatives. The samples are those that
-torch tests its own derivatives on.
+`python -m tests.op_gradients` runs float32 and float64 on the CPU and prints a table; its options
+are those of `python -m tests.op_database`, and `--order 1` leaves out the second derivatives. The
+samples are those that torch tests its own derivatives on.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from tests.op_database import UNDEFINED, _QuickCode, category, facts, op_infos, 
 from tests.op_outcome import Call, Different, copied, made, text
 
 DTYPES = (torch.float32, torch.float64)
-ERROR_RATIO, ERROR_FLOOR = 1.2, 4  # of the relative L2 error of all gradients together, against eager's, and in eps
+# of the relative L2 error of all gradients together, against eager's, and in eps
+ERROR_RATIO, ERROR_FLOOR = 1.2, 4
 SEEDS = 5, 40  # sets of arguments and tangents over which errors are averaged where fewer do not do
 CLOSE = 1e-12  # results that differ by no more are not looked at
 
 EXCEPTIONS = {
     "linalg.vector_norm": ("a root of a power, where eager's errors happen to cancel", 5.0),
 }
-"""Ops whose derivatives of float32 may be less exact than eager's: why, and how many times its error, or eps. They are
-in docs/limits.md."""
+"""Ops whose derivatives of float32 may be less exact than eager's: why, and how many times its
+error, or eps. They are in docs/limits.md."""
 
 
 @dataclass
@@ -78,8 +80,8 @@ class Gradients:
 def gradients(
     function: Callable[..., Any], finish: Callable[..., Any], call: Call, order: int, seed: int = 0
 ) -> Gradients:
-    """The gradients of what `finish` makes of a call of `function`, for the tensors of the call that require them, up
-    to some order."""
+    """The gradients of what `finish` makes of a call of `function`, for the tensors of the call
+    that require them, up to some order."""
     found = Gradients()
     given = leaves_like(call)
     inputs = [t for t in tree_flatten(given)[0] if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -87,7 +89,9 @@ def gradients(
     try:
         heads = tracked(finish(function(*given)))
         found.results = [dense(h.detach()).clone() for h in heads]
-        tangents = [drawn_like(h, 100 * seed + k).requires_grad_(order > 1) for k, h in enumerate(heads)]
+        tangents = [
+            drawn_like(h, 100 * seed + k).requires_grad_(order > 1) for k, h in enumerate(heads)
+        ]
         if heads:
             found.first = taken(heads, inputs, tangents, order > 1)
         firsts = [g for g in found.first if g.requires_grad]
@@ -102,9 +106,18 @@ def gradients(
 
 def leaves_like(call: Call) -> Call:
     """The call with its tensors in memory of their own, as leaves."""
-    new = iter(tree_flatten(copied(tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, call)))[0])
+    new = iter(
+        tree_flatten(
+            copied(tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, call))
+        )[0]
+    )
     return tree_map(
-        lambda t: next(new).requires_grad_() if isinstance(t, torch.Tensor) and t.requires_grad else next(new), call
+        lambda t: (
+            next(new).requires_grad_()
+            if isinstance(t, torch.Tensor) and t.requires_grad
+            else next(new)
+        ),
+        call,
     )
 
 
@@ -119,7 +132,9 @@ def drawn_like(t: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(t.shape, dtype=kind, generator=generator).to(t.dtype)
 
 
-def taken(heads: list[Any], inputs: list[Any], tangents: list[Any], create: bool) -> list[torch.Tensor]:
+def taken(
+    heads: list[Any], inputs: list[Any], tangents: list[Any], create: bool
+) -> list[torch.Tensor]:
     """What autograd gives; a zero where it gives none."""
     found = torch.autograd.grad(heads, inputs, tangents, create_graph=create, allow_unused=True)
     return [torch.zeros_like(t) if g is None else dense(g) for g, t in zip(found, inputs)]
@@ -130,12 +145,13 @@ def dense(t: torch.Tensor) -> torch.Tensor:
 
 
 Errors = dict[str, tuple[float, float, float]]
-"""By what is compared: the relative error of the compiled call, that of eager, and the eps that both are told in."""
+"""By what is compared: the relative error of the compiled call, that of eager, and the eps that
+both are told in."""
 
 
 def compare(actual: Gradients, expected: Gradients, other: Callable[[], Gradients]) -> Errors:
-    """The errors of what is not equal. Raises Different where a compiled call did something else than eager's. `other`
-    gives what eager makes of the call in the other precision."""
+    """The errors of what is not equal. Raises Different where a compiled call did something else
+    than eager's. `other` gives what eager makes of the call in the other precision."""
     if type(actual.error) is not type(expected.error):
         raise Different(f"raises {text(actual.error)}, eager {text(expected.error)}")
     if not torch.equal(actual.random, expected.random):
@@ -154,8 +170,8 @@ def compare(actual: Gradients, expected: Gradients, other: Callable[[], Gradient
 
 
 def _errors(a: list[Any], e: list[Any], other: list[Any]) -> tuple[float, float, float]:
-    """Floats are held against eager's doubles. Doubles that differ are two results with an error, which that of eager's
-    floats tells the order of."""
+    """Floats are held against eager's doubles. Doubles that differ are two results with an error,
+    which that of eager's floats tells the order of."""
     eps = torch.finfo(e[0].dtype).eps
     if len(other) != len(e):
         return error(a, e), 0.0, eps
@@ -177,8 +193,9 @@ def is_as_exact(mine: float, its: float, eps: float) -> bool:
 
 
 def judge(errors: Callable[[int], Errors]) -> None:
-    """Raises Different unless the errors, for one set of arguments and tangents or else on average over some or over
-    many of them, are about eager's: those of an ill-conditioned call vary widely."""
+    """Raises Different unless the errors, for one set of arguments and tangents or else on average
+    over some or over many of them, are about eager's: those of an ill-conditioned call vary
+    widely."""
     first = errors(0)
     wrong = [label for label, found in first.items() if not is_as_exact(*found)]
     if not wrong:
@@ -190,7 +207,9 @@ def judge(errors: Callable[[int], Errors]) -> None:
         if not inexact:
             return
     mine, its, eps = _average(inexact[0], found)
-    raise Inexact(f"{inexact[0]}: error {mine / eps:.3g} eps, eager's {its / eps:.3g}", mine / max(its, eps))
+    raise Inexact(
+        f"{inexact[0]}: error {mine / eps:.3g} eps, eager's {its / eps:.3g}", mine / max(its, eps)
+    )
 
 
 def _average(label: str, found: list[Errors]) -> tuple[float, ...]:
@@ -198,7 +217,7 @@ def _average(label: str, found: list[Errors]) -> tuple[float, ...]:
     return tuple(sum(part) / len(found) for part in zip(*(e[label] for e in found if label in e)))
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 def samples(info: Any, dtype: torch.dtype, most: int | None) -> list[Any]:
@@ -235,7 +254,9 @@ def _run_samples(row: Row, info: Any, dtype: torch.dtype, options: argparse.Name
     for k, sample in enumerate(listed):
         call: Call = (sample.input, tuple(sample.args), dict(sample.kwargs))
         with _QuickCode(k > 0):
-            _run_call(row, info, call, sample, f"{row.name} {short(dtype)} sample {k}", order, compiled)
+            _run_call(
+                row, info, call, sample, f"{row.name} {short(dtype)} sample {k}", order, compiled
+            )
 
 
 def _run_call(
@@ -261,7 +282,11 @@ def _run_call(
 
     def errors(seed: int) -> Errors:
         given = rescaled(call, 1 - seed / 64)
-        both = (actual, expected) if not seed else (run(function, given, seed), run(eager, given, seed))
+        both = (
+            (actual, expected)
+            if not seed
+            else (run(function, given, seed), run(eager, given, seed))
+        )
         return compare(*both, lambda: run(eager, tree_map(in_other_precision, given), seed))
 
     try:
@@ -270,7 +295,11 @@ def _run_call(
         if any("internal error" in why for why in left):
             raise Different(left[0])
     except Different as difference:
-        most = isinstance(difference, Inexact) and " float32 " in where and EXCEPTIONS.get(row.name, ("", 0))[1]
+        most = (
+            isinstance(difference, Inexact)
+            and " float32 " in where
+            and EXCEPTIONS.get(row.name, ("", 0))[1]
+        )
         if most and difference.ratio <= most:
             row.excepted += 1
             return
@@ -280,8 +309,9 @@ def _run_call(
 
 
 def rescaled(call: Call, factor: float) -> Call:
-    """The call with other numbers, that round otherwise: what is differentiated, times a factor. That leaves zeros,
-    ties, symmetry and the rank of matrices as they are."""
+    """The call with other numbers, that round otherwise: what is differentiated, times a factor.
+    That leaves zeros, ties, symmetry and the rank of matrices as they are."""
+
     def one(t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or not t.requires_grad or factor == 1:
             return t
@@ -325,18 +355,28 @@ def main() -> int:
     parser.add_argument("--order", type=int, default=2, help="the highest derivative: 1 or 2")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--shard", help="k/n: the k-th of n parts of the ops, from 1")
-    parser.add_argument("--failures", type=int, default=4, help="failures of an op that are printed")
+    parser.add_argument(
+        "--failures", type=int, default=4, help="failures of an op that are printed"
+    )
     options = parser.parse_args()
     infos = {name: info for name, info in op_infos().items() if info.supports_autograd}
     wanted = options.ops or list(infos)
-    names = [n for n in infos if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted]
+    names = [
+        n
+        for n in infos
+        if n in wanted or category(n, infos[n]) in wanted or infos[n].name in wanted
+    ]
     if options.shard:
         part, parts = map(int, options.shard.split("/"))
         names = list(itertools.islice(names, part - 1, None, parts))
     rows = run_all(names, infos, options, run_op, Row)
     kinds = ("calls", "equal", "excepted", "compiled", "twice")
     counts = [len(rows), *(sum(getattr(row, kind) for row in rows) for kind in kinds)]
-    print("\n{} ops, {} calls: {} equal, {} excepted, {} compiled with their gradients, {} twice".format(*counts))
+    print(
+        "\n{} ops, {} calls: {} equal, {} excepted, {} compiled with their gradients, {} twice".format(
+            *counts
+        )
+    )
     return int(any(row.failures for row in rows))
 
 

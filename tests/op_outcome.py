@@ -1,4 +1,5 @@
-"""One call of one op, compiled and in eager: whether both did the same, and what the compiled program consists of."""
+"""One call of one op, compiled and in eager: whether both did the same, and what the compiled
+program consists of."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ingot.compiler import Compiler
 from ingot.schedule.plan import LibraryStep
 
-# Relative error, and absolute error relative to the largest magnitude of a result, that counts as equal without a look
-# at float64.
+# Relative error, and absolute error relative to the largest magnitude of a result, that counts as
+# equal without a look at float64.
 CLOSE = {
     torch.float64: 1e-13, torch.complex128: 1e-13, torch.float32: 5e-7, torch.complex64: 5e-7,
     torch.float16: 1e-3, torch.complex32: 1e-3, torch.bfloat16: 8e-3,
@@ -67,22 +68,27 @@ def copied(call: Call) -> Call:
 
     given = tree_flatten(call)[0]
     sparse = [t for t in given if isinstance(t, torch.Tensor) and t.layout is not torch.strided]
-    return copy.deepcopy(call, {id(t): t.clone() for t in sparse})  # they have no storage that deepcopy could see
+    # they have no storage that deepcopy could see
+    return copy.deepcopy(call, {id(t): t.clone() for t in sparse})
 
 
 def compare(
-    actual: Ran, expected: Ran, function: Any, call: Call, *, values: bool = True, elementwise: bool = False,
+    actual: Ran, expected: Ran, function: Any, call: Call, *, values: bool = True,
+    elementwise: bool = False,
     zeros: bool = True, peak: float = 0.0,
 ) -> None:  # fmt: skip
-    """Raises Different unless both raised the same type, or gave the same: types, values, dtypes, sizes, strides,
-    aliasing, what was written, what was drawn. `values`: whether these are defined at all, `elementwise`: whether each
-    element of the result depends on one of each argument only, so that eager can be asked for it elsewhere, `zeros`:
-    whether the signs of zeros are defined, `peak`: a magnitude that errors count against where results are smaller."""
+    """Raises Different unless both raised the same type, or gave the same: types, values, dtypes,
+    sizes, strides, aliasing, what was written, what was drawn. `values`: whether these are defined
+    at all, `elementwise`: whether each element of the result depends on one of each argument only,
+    so that eager can be asked for it elsewhere, `zeros`: whether the signs of zeros are defined,
+    `peak`: a magnitude that errors count against where results are smaller."""
     if type(actual.error) is not type(expected.error):
         raise Different(f"raises {text(actual.error)}, eager {text(expected.error)}")
     if expected.error is not None:
         return
-    if type(actual.result) is not type(expected.result) or len(actual.leaves) != len(expected.leaves):
+    if type(actual.result) is not type(expected.result) or len(actual.leaves) != len(
+        expected.leaves
+    ):
         raise Different(f"gives {text(actual.result)}, eager {text(expected.result)}")
     if not torch.equal(actual.random, expected.random):
         raise Different("draws other random numbers")
@@ -102,7 +108,9 @@ def compare(
         if not values or e.layout is not torch.strided or is_close(a, e, zeros):
             continue
         problem = difference(a, e, exactly(function, call, Ran.all_leaves, k, e), peak)
-        if problem and not (elementwise and is_an_answer(a, e, other_answers(function, call, k, e))):
+        if problem and not (
+            elementwise and is_an_answer(a, e, other_answers(function, call, k, e))
+        ):
             raise Different(problem)
 
 
@@ -127,7 +135,8 @@ def is_close(a: torch.Tensor, e: torch.Tensor, zeros: bool = True) -> bool:
 
 
 def close(a: torch.Tensor, e: torch.Tensor, zeros: bool = True) -> torch.Tensor:
-    """Where they are equal, `zeros`' signs included; floats within a few eps, infinite and NaN in the same places."""
+    """Where they are equal, `zeros`' signs included; floats within a few eps, infinite and NaN in
+    the same places."""
     if e.dtype not in CLOSE:
         return (a == e) | ((a != a) & (e != e))  # there are floats of 8 bits
     if e.is_complex():
@@ -151,8 +160,9 @@ def is_an_answer(a: torch.Tensor, e: torch.Tensor, others: list[torch.Tensor]) -
 
 
 def other_answers(function: Any, call: Call, k: int, e: torch.Tensor) -> list[torch.Tensor]:
-    """What else eager gives for the elements of an elementwise call, whose kernels have two codes for it that need not
-    agree: elements apart from each other go through that of scalars, many in a row through that of vectors."""
+    """What else eager gives for the elements of an elementwise call, whose kernels have two codes
+    for it that need not agree: elements apart from each other go through that of scalars, many in a
+    row through that of vectors."""
     tensors = [t for t in tree_flatten(call)[0] if isinstance(t, torch.Tensor)]
     if any(t.shape != e.shape or t.layout is not torch.strided for t in tensors):
         return []
@@ -160,17 +170,27 @@ def other_answers(function: Any, call: Call, k: int, e: torch.Tensor) -> list[to
     for step, count in ((2, 1), (1, 64)):
 
         def spread(t: Any, step: int = step, count: int = count) -> Any:
-            many = t.unsqueeze(-1).repeat(*[1] * t.dim(), step * count) if isinstance(t, torch.Tensor) else t
+            many = (
+                t.unsqueeze(-1).repeat(*[1] * t.dim(), step * count)
+                if isinstance(t, torch.Tensor)
+                else t
+            )
             return many[..., ::step] if isinstance(t, torch.Tensor) else t
 
         leaves = Ran.of(function, tree_map(spread, call)).leaves
         answer = leaves[k] if k < len(leaves) else None
-        if isinstance(answer, torch.Tensor) and answer.shape[:-1] == e.shape and answer.dtype is e.dtype:
+        if (
+            isinstance(answer, torch.Tensor)
+            and answer.shape[:-1] == e.shape
+            and answer.dtype is e.dtype
+        ):
             answers.append(answer[..., 0])
     return answers
 
 
-def difference(a: torch.Tensor, e: torch.Tensor, exact: torch.Tensor | None, peak: float = 0.0) -> str:
+def difference(
+    a: torch.Tensor, e: torch.Tensor, exact: torch.Tensor | None, peak: float = 0.0
+) -> str:
     """What is wrong with `a`, given what eager gave and what float64 gives; "" if nothing is."""
     both = f"{text(a)}, in eager {text(e)}"
     if e.dtype not in CLOSE:
@@ -196,18 +216,27 @@ def relative_error(t: torch.Tensor, exact: torch.Tensor, peak: float = 0.0) -> f
     """L2, over what is finite, relative to `peak` at least."""
     finite = t.isfinite() & exact.isfinite()
     size = max(exact[finite].abs().norm().item(), peak)
-    return (t[finite] - exact[finite]).abs().norm().item() / size if size else (t[finite].abs().norm().item() and 1e9)
+    return (
+        (t[finite] - exact[finite]).abs().norm().item() / size
+        if size
+        else (t[finite].abs().norm().item() and 1e9)
+    )
 
 
 def exactly(
     function: Any, call: Call, found: Callable[[Ran], list[Any]], k: int, e: torch.Tensor
 ) -> torch.Tensor | None:
-    """The k-th of what is `found` after eager's call with the arguments in float64 or complex128 (and asked for such a
-    result), integers too if that is needed; None where it refuses them, or gives another type all the same."""
+    """The k-th of what is `found` after eager's call with the arguments in float64 or complex128
+    (and asked for such a result), integers too if that is needed; None where it refuses them, or
+    gives another type all the same."""
     for wide in (WIDE, WIDE | dict.fromkeys(INTEGERS, torch.float64)):
         tensors = found(Ran.of(function, tree_map(lambda t, wide=wide: widened(t, wide), call)))
         exact = tensors[k] if k < len(tensors) else None
-        if isinstance(exact, torch.Tensor) and exact.dtype is WIDE.get(e.dtype) and exact.shape == e.shape:
+        if (
+            isinstance(exact, torch.Tensor)
+            and exact.dtype is WIDE.get(e.dtype)
+            and exact.shape == e.shape
+        ):
             return exact
     return None
 
@@ -219,8 +248,8 @@ def widened(t: Any, wide: dict[torch.dtype, torch.dtype]) -> Any:
 
 
 def sharing(ran: Ran) -> list[Any]:
-    """For each tensor returned: which tensor, given or returned before, has its storage, and how far apart they are in
-    bytes."""
+    """For each tensor returned: which tensor, given or returned before, has its storage, and how
+    far apart they are in bytes."""
     known: dict[int, tuple[str, int]] = {}
     pattern: list[Any] = []
     given, results = ran.tensors_given(), [t for t in ran.leaves if isinstance(t, torch.Tensor)]
@@ -245,7 +274,8 @@ def text(value: Any) -> str:
 
 @dataclass
 class Made:
-    """What became of a call: ATen functions that its programs call, and why something was left to eager."""
+    """What became of a call: ATen functions that its programs call, and why something was left to
+    eager."""
 
     called: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -266,5 +296,7 @@ def made(compiled: Any) -> Made:
                 result.left.append(re.sub(r"\d+", "#", why.reason)[:150])
         for step in compilation.plan.steps if compilation.plan is not None else ():
             if isinstance(step, LibraryStep):
-                result.called.append(step.node.origin.ops[0] if step.node.origin.ops else str(step.node.function))
+                result.called.append(
+                    step.node.origin.ops[0] if step.node.origin.ops else str(step.node.function)
+                )
     return result

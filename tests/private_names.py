@@ -1,10 +1,12 @@
 """Ingot with a torch that lacks some of its private names.
 
-    python -m tests.private_names < groups    each line is "compiled" or "eager", and paths of names that are hidden
+    python -m tests.private_names < groups    each line is "compiled" or "eager",
+    and paths of names that are hidden
     python -m tests.private_names --each      all names, one at a time
 
-Each group is tried in a process of its own, which is forked from one that has imported torch and not Ingot. A name is
-hidden from `ingot.torch_private` alone: it would be no use to hide it from torch, which needs it as well.
+Each group is tried in a process of its own, which is forked from one that has imported torch and
+not Ingot. A name is hidden from `ingot.torch_private` alone: it would be no use to hide it from
+torch, which needs it as well.
 """
 
 from __future__ import annotations
@@ -36,8 +38,16 @@ def paths() -> dict[str, tuple[str, str]]:
         name, value = node.targets[0].id, node.value
         if isinstance(value, ast.Constant):
             features[name] = str(value.value)
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "find":
-            path, feature = [ast.literal_eval(value.args[0]), *map(ast.unparse, value.args[1:]), ""][:2]
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Name)
+            and value.func.id == "find"
+        ):
+            path, feature = [
+                ast.literal_eval(value.args[0]),
+                *map(ast.unparse, value.args[1:]),
+                "",
+            ][:2]
             found[name] = (path, features[feature])
     return found
 
@@ -45,7 +55,12 @@ def paths() -> dict[str, tuple[str, str]]:
 def optional() -> set[str]:
     """The paths of names that some torches are known not to have."""
     calls = [node for node in ast.walk(ast.parse(SOURCE.read_text())) if isinstance(node, ast.Call)]
-    return {ast.literal_eval(call.args[0]) for call in calls for k in call.keywords if k.arg == "optional"}
+    return {
+        ast.literal_eval(call.args[0])
+        for call in calls
+        for k in call.keywords
+        if k.arg == "optional"
+    }
 
 
 def operators() -> list[str]:
@@ -53,13 +68,18 @@ def operators() -> list[str]:
     found = set()
     for file in (ROOT / "ingot").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "aten":
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "aten"
+            ):
                 found.add(node.attr)
     return sorted(name for name in found if name.startswith("_"))
 
 
 class _Hides:
-    """Loads `ingot.torch_private` with functions in place of `getattr` and `importlib` that do not find some names."""
+    """Loads `ingot.torch_private` with functions in place of `getattr` and `importlib` that do not
+    find some names."""
 
     def __init__(self, hidden: set[str]) -> None:
         self.hidden = hidden
@@ -74,7 +94,9 @@ class _Hides:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(getattr=self.getattr, importlib=SimpleNamespace(import_module=self.import_module))
+        vars(module).update(
+            getattr=self.getattr, importlib=SimpleNamespace(import_module=self.import_module)
+        )
         source = SOURCE.read_text().replace("\nimport importlib\n", "\n")
         exec(compile(source, str(SOURCE), "exec"), vars(module))
 
@@ -105,7 +127,8 @@ _PATHS: dict[Any, str] = {}
 
 
 def _note_paths() -> None:
-    """The paths by which `ingot.torch_private` comes to classes and modules, which these may not know themselves."""
+    """The paths by which `ingot.torch_private` comes to classes and modules, which these may not
+    know themselves."""
     for path, _ in paths().values():
         owner: Any = torch
         walked = "torch"
@@ -187,11 +210,17 @@ def _try_in_child(what: str, hidden: list[str]) -> bool:
 def main() -> None:
     if "--each" in sys.argv:
         listing = "from tests.test_torch_private import groups\nfor what, names in groups(): print(what, *names, sep='|')"  # noqa: E501
-        done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=ROOT)
-        rows = [line.split("|") for line in done.stdout.splitlines()[:-2]]  # but for those of all names at once
+        done = subprocess.run(
+            [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+        # but for those of all names at once
+        rows = [line.split("|") for line in done.stdout.splitlines()[:-2]]
         groups = [(what, [name]) for what, *names in rows for name in names]
     else:
-        groups = [(what, [n.replace("~", " ") for n in names]) for what, *names in map(str.split, sys.stdin)]
+        groups = [
+            (what, [n.replace("~", " ") for n in names])
+            for what, *names in map(str.split, sys.stdin)
+        ]
     _note_paths()
     right = sum([_try_in_child(what, hidden) for what, hidden in groups])
     print(f"{right} of {len(groups)} are right")

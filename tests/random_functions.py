@@ -1,5 +1,6 @@
-"""Random programs of custom autograd Functions, whose results share memory with arguments and with one another, of
-views, of modules with hooks on their backward, and of ops with effects; eager is the oracle.
+"""Random programs of custom autograd Functions, whose results share memory with arguments and with
+one another, of views, of modules with hooks on their backward, and of ops with effects; eager is
+the oracle.
 
 `python -m tests.random_functions COUNT SEED` runs so many programs from that seed on.
 """
@@ -121,7 +122,11 @@ class RandomFunctions:
             if function is None:
                 outside()
                 continue
-            of = values if not name.startswith("Function") else [v for v in values if v.shape == x.shape]
+            of = (
+                values
+                if not name.startswith("Function")
+                else [v for v in values if v.shape == x.shape]
+            )
             given = of[choice % len(of)]
             if name.startswith("module") and not given.requires_grad:
                 given = w * 2
@@ -137,7 +142,10 @@ def outcome(seed: int, wrap: Any) -> list[Any]:
     run, asked, found = wrap(RandomFunctions(seed)), Asked(seed, 2), list[Any]()
     for call in range(3):
         torch.manual_seed(seed + call)
-        given = [torch.randn(3, 4, dtype=torch.float64, requires_grad=k not in asked.frozen) for k in range(2)]
+        given = [
+            torch.randn(3, 4, dtype=torch.float64, requires_grad=k not in asked.frozen)
+            for k in range(2)
+        ]
         effectful_ops.LOG.clear()
         effectful_ops.KEPT.clear()
         results = list(tensors_in(run(*given)))
@@ -145,7 +153,9 @@ def outcome(seed: int, wrap: Any) -> list[Any]:
         memory = [t.untyped_storage().data_ptr() for t in (*given, *results)]
         found.append([memory.index(m) for m in memory])
         found.append([t.detach().clone() for t in results])
-        found.append([(t.requires_grad, t.is_leaf, t.stride(), t.storage_offset()) for t in results])
+        found.append(
+            [(t.requires_grad, t.is_leaf, t.stride(), t.storage_offset()) for t in results]
+        )
         heads = [t for t in dict.fromkeys(results) if t.requires_grad and not t.is_leaf]
         leaves = [t for t in given if t.requires_grad]
         tangents = [torch.randn(h.shape, dtype=h.dtype) for h in heads]

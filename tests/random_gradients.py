@@ -1,5 +1,5 @@
-"""Which gradients are asked for of a random program: of all of its results or of some, for all inputs or some, in one
-backward or two, and the same at each call or others.
+"""Which gradients are asked for of a random program: of all of its results or of some, for all
+inputs or some, in one backward or two, and the same at each call or others.
 
 Choices come of a generator of their own: they leave open what program a seed makes.
 """
@@ -14,7 +14,8 @@ import torch
 
 
 class Pass(NamedTuple):
-    """A backward: of which heads and for which leaves, by their positions, and whether the graph is kept."""
+    """A backward: of which heads and for which leaves, by their positions, and whether the graph is
+    kept."""
 
     heads: tuple[int, ...]
     leaves: tuple[int, ...]
@@ -36,26 +37,40 @@ class Asked:
 
     def passes(self, call: int, heads: int) -> list[Pass]:
         """The backwards behind a call, by its number, whose results have so many `heads`."""
-        rng = random.Random(f"gradients {self.seed} {call if self.manner == 'others each time' else ''}")
+        rng = random.Random(
+            f"gradients {self.seed} {call if self.manner == 'others each time' else ''}"
+        )
         wanted = [k for k in range(self.leaves) if k not in self.frozen]
         made = []
         for kept in [True, False] if self.twice else [False]:
             all_heads = self.manner == "all" or rng.random() < 0.1
             of = range(heads) if all_heads else _some(range(heads), rng)
-            made.append(Pass(tuple(of), tuple(_some(wanted, rng) if self.of_some_leaves else wanted), kept))
+            made.append(
+                Pass(tuple(of), tuple(_some(wanted, rng) if self.of_some_leaves else wanted), kept)
+            )
         return made
 
     def gradients(
-        self, call: int, heads: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+        self,
+        call: int,
+        heads: Sequence[torch.Tensor],
+        leaves: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
     ) -> list[tuple[torch.Tensor | None, ...] | RuntimeError]:
-        """Of each backward, the gradients, or what autograd raised, which ends it. `leaves` are those not frozen."""
+        """Of each backward, the gradients, or what autograd raised, which ends it. `leaves` are
+        those not frozen."""
         numbers = [k for k in range(self.leaves) if k not in self.frozen]
         found: list[Any] = []
         for asked in self.passes(call, len(heads)) if heads else ():
-            chosen = [heads[k] for k in asked.heads], [leaves[numbers.index(k)] for k in asked.leaves]
+            chosen = (
+                [heads[k] for k in asked.heads],
+                [leaves[numbers.index(k)] for k in asked.leaves],
+            )
             given = [tangents[k] for k in asked.heads]
             try:
-                found.append(torch.autograd.grad(*chosen, given, retain_graph=asked.keeps, allow_unused=True))
+                found.append(
+                    torch.autograd.grad(*chosen, given, retain_graph=asked.keeps, allow_unused=True)
+                )
             except RuntimeError as error:
                 return [*found, error]
         return found

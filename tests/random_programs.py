@@ -1,7 +1,7 @@
 """A seeded writer of random torch programs: the text of a function, and how to make its arguments.
 
-Every statement is run in eager as it is written, so what it says is legal for the sizes at hand; other sizes may raise,
-as they would for any program.
+Every statement is run in eager as it is written, so what it says is legal for the sizes at hand;
+other sizes may raise, as they would for any program.
 """
 
 from __future__ import annotations
@@ -20,48 +20,63 @@ INTS = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
 MOST_ELEMENTS = 3000
 
 
-# Arguments ------------------------------------------------------------------------------------------------------------
+# Arguments
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Given:
-    """An argument: a tensor of its own (`dims` name entries of the program's sizes) or made from an earlier one."""
+    """An argument: a tensor of its own (`dims` name entries of the program's sizes) or made from an
+    earlier one."""
 
     dtype: torch.dtype
     dims: tuple[str, ...] = ()
     layout: str = "plain"
     earlier: int | None = None
 
-    def make(self, sizes: dict[str, int], rng: random.Random, made: list[torch.Tensor]) -> torch.Tensor:
+    def make(
+        self, sizes: dict[str, int], rng: random.Random, made: list[torch.Tensor]
+    ) -> torch.Tensor:
         if self.earlier is not None:
             return ALIASES[self.layout](made[self.earlier])
-        return LAYOUTS[self.layout]([sizes[d] for d in self.dims], lambda shape: values(shape, self.dtype, rng))
+        return LAYOUTS[self.layout](
+            [sizes[d] for d in self.dims], lambda shape: values(shape, self.dtype, rng)
+        )
 
 
 def values(shape: Any, dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
-    """Random numbers of a dtype, exact in all narrower float types for a third of the calls; now and then an infinity
-    or NaN."""
+    """Random numbers of a dtype, exact in all narrower float types for a third of the calls; now
+    and then an infinity or NaN."""
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     if dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.6
     if not dtype.is_floating_point:
-        return torch.randint(0 if dtype is torch.uint8 else -6, 9, tuple(shape), generator=generator).to(dtype)
+        return torch.randint(
+            0 if dtype is torch.uint8 else -6, 9, tuple(shape), generator=generator
+        ).to(dtype)
     made = torch.randn(shape, generator=generator, dtype=torch.float64)
     if rng.random() < 0.3:
         made = (made * 4).round() / 4
     if rng.random() < 0.08 and made.numel():
-        made.view(-1)[rng.randrange(made.numel())] = rng.choice([float("nan"), float("inf"), -float("inf")])
-    return torch.empty(tuple(shape), dtype=dtype).copy_(made)  # whose strides are the same for all draws
+        made.view(-1)[rng.randrange(made.numel())] = rng.choice(
+            [float("nan"), float("inf"), -float("inf")]
+        )
+    # whose strides are the same for all draws
+    return torch.empty(tuple(shape), dtype=dtype).copy_(made)
 
 
 Filled = Callable[[Any], torch.Tensor]
 LAYOUTS: dict[str, Callable[[list[int], Filled], torch.Tensor]] = {
     "plain": lambda shape, fill: fill(shape),
     "reversed": lambda shape, fill: fill(shape[::-1]).permute([*range(len(shape))][::-1]),
-    "every second": lambda shape, fill: fill([*shape[:-1], 2 * shape[-1]])[..., ::2] if shape else fill(shape),
+    "every second": lambda shape, fill: (
+        fill([*shape[:-1], 2 * shape[-1]])[..., ::2] if shape else fill(shape)
+    ),
     "middle": lambda shape, fill: fill([shape[0] + 2, *shape[1:]])[1:-1] if shape else fill([3])[1],
     "expanded": lambda shape, fill: fill([1, *shape[1:]]).expand(shape) if shape else fill(shape),
-    "swapped": lambda shape, fill: fill([*shape[:-2], shape[-1], shape[-2]]).mT if len(shape) > 1 else fill(shape),
+    "swapped": lambda shape, fill: (
+        fill([*shape[:-2], shape[-1], shape[-2]]).mT if len(shape) > 1 else fill(shape)
+    ),
 }
 ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "same": lambda t: t,
@@ -72,7 +87,8 @@ ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-# Programs -------------------------------------------------------------------------------------------------------------
+# Programs
+# -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -99,9 +115,7 @@ class RandomProgram:
         return (*tensors, k + other, flag)
 
     def __str__(self) -> str:
-        return (
-            f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
-        )
+        return f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
 
     def describe(self) -> str:
         return "".join(f"#   a{i}: {g}\n" for i, g in enumerate(self.given))
@@ -152,7 +166,9 @@ class _Writer:
             other[name] = rng.choice([0, 1, 2, 4, 6, 9, 20])
         given = self._given()
         numbers = rng.randint(1, 4), rng.random() < 0.5
-        program = RandomProgram(self.seed, "", given, sizes, other, numbers, {"__name__": "random_program"})
+        program = RandomProgram(
+            self.seed, "", given, sizes, other, numbers, {"__name__": "random_program"}
+        )
         exec(HELPERS, program.namespace)
         arguments = program.arguments(0)
         self.names = [f"a{i}" for i in range(len(given))]
@@ -172,22 +188,36 @@ class _Writer:
 
     def _given(self) -> list[Given]:
         rng, given = self.rng, []
-        main = rng.choice([torch.float32] * 6 + [torch.bfloat16] * 2 + [torch.float64, torch.float16, torch.int64])
+        main = rng.choice(
+            [torch.float32] * 6 + [torch.bfloat16] * 2 + [torch.float64, torch.float16, torch.int64]
+        )
         for k in range(rng.randint(1, 4)):
             if k and rng.random() < 0.15:
-                given.append(Given(given[-1].dtype, (), rng.choice(list(ALIASES)), rng.randrange(k)))
+                given.append(
+                    Given(given[-1].dtype, (), rng.choice(list(ALIASES)), rng.randrange(k))
+                )
                 continue
-            dtype = main if rng.random() < 0.65 else rng.choice([*FLOATS, *INTS, torch.bool, torch.bool])
-            dims = tuple(rng.choice(["AB", "AB", "BC", "ABC", "ABC", "B", "1B", "A1", "A", "", "CB", "1ABC"]))
+            dtype = (
+                main
+                if rng.random() < 0.65
+                else rng.choice([*FLOATS, *INTS, torch.bool, torch.bool])
+            )
+            dims = tuple(
+                rng.choice(["AB", "AB", "BC", "ABC", "ABC", "B", "1B", "A1", "A", "", "CB", "1ABC"])
+            )
             layout = "plain" if rng.random() < 0.6 else rng.choice(list(LAYOUTS))
             given.append(Given(dtype, dims, layout))
         return given
 
-    # -- what statements ask for ------------------------------------------------------------------------------------
+    # -- what statements ask for -------------------------------------------------------------------
 
     def pick(self, want: Callable[[torch.Tensor], bool] = lambda t: True) -> str:
         """The name of a tensor; recent ones are likelier."""
-        fitting = [n for n in self.names if isinstance(self.values[n], torch.Tensor) and want(self.values[n])]
+        fitting = [
+            n
+            for n in self.names
+            if isinstance(self.values[n], torch.Tensor) and want(self.values[n])
+        ]
         if not fitting:
             raise _NothingFits
         return fitting[-1] if self.rng.random() < 0.45 else self.rng.choice(fitting)
@@ -213,7 +243,7 @@ class _Writer:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.values[name].shape)
 
-    # -- writing ----------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def _statement(self) -> None:
         kind = self.rng.choices(list(STATEMENTS), list(STATEMENTS.values()))[0]
@@ -235,7 +265,10 @@ class _Writer:
             self.values.update(before)
             return
         made = [n for n in self.values if n[0] == "v" and n[1:].isdigit() and n not in before]
-        if not all(isinstance(self.values[n], torch.Tensor) and self.values[n].numel() <= MOST_ELEMENTS for n in made):
+        if not all(
+            isinstance(self.values[n], torch.Tensor) and self.values[n].numel() <= MOST_ELEMENTS
+            for n in made
+        ):
             for n in made:
                 del self.values[n]
             return
@@ -249,7 +282,10 @@ class _Writer:
     def _result(self) -> str:
         rng = self.rng
         recent = [n for n in self.names if n in self.values][-5:]
-        items = [rng.choice(recent if rng.random() < 0.7 else self.names) for _ in range(rng.randint(1, 4))]
+        items = [
+            rng.choice(recent if rng.random() < 0.7 else self.names)
+            for _ in range(rng.randint(1, 4))
+        ]
         for i in range(len(items)):
             t = self.values[items[i]]
             if rng.random() < 0.15 and t.dim():
@@ -257,12 +293,16 @@ class _Writer:
                     ["[0:1]", ".unsqueeze(0)", "[...]", ".detach()", "[-1:]", ".view_as({0})"]
                 ).format(items[i])
             elif rng.random() < 0.08:
-                items[i] = rng.choice(["k", "None", "flag", f"{items[i]}.shape", f"{items[i]}.dtype", "k * 2.5"])
+                items[i] = rng.choice(
+                    ["k", "None", "flag", f"{items[i]}.shape", f"{items[i]}.dtype", "k * 2.5"]
+                )
         if len(items) == 1:
             return items[0]
         pair = ", ".join(items)
         nested = f"{{'first': {items[0]}, 'rest': [{', '.join(items[1:])}]}}"
-        return rng.choice([f"({pair})", f"({pair})", f"[{pair}]", nested, f"(({items[0]},), {nested})"])
+        return rng.choice(
+            [f"({pair})", f"({pair})", f"[{pair}]", nested, f"(({items[0]},), {nested})"]
+        )
 
 
 class _NothingFits(Exception):
@@ -292,7 +332,8 @@ FAULTS = [
     "{0} = torch.arange(3).gather(0, torch.tensor([7]))",
 ]
 
-# Statements: kind -> weight. Each gives an expression, whose value gets a name, or a whole statement.
+# Statements: kind -> weight. Each gives an expression, whose value gets a name, or a whole
+# statement.
 
 Kind = Callable[[_Writer], str]
 STATEMENTS: dict[Kind, float] = {}
@@ -307,7 +348,8 @@ def kind(weight: float) -> Callable[[Kind], Kind]:
 
 
 UNARY = (
-    "sin cos tanh sigmoid exp neg abs relu sqrt square floor round trunc ceil sign erf rsqrt reciprocal log log1p expm1 "
+    "sin cos tanh sigmoid exp neg abs relu sqrt square floor round trunc ceil sign erf rsqrt "
+    "reciprocal log log1p expm1 "
     "isnan isinf logical_not isfinite bitwise_not positive sinh atan log2 exp2 tan frac signbit"
 ).split()
 
@@ -320,10 +362,14 @@ def unary(w: _Writer) -> str:
 @kind(1.5)
 def activation(w: _Writer) -> str:
     forms = (
-        "F.gelu({0}.clamp(-9, 9))|F.gelu({0}, approximate='tanh')|F.silu({0})|F.leaky_relu({0}, 0.1)|F.elu({0})|F.softplus({0})|F.hardtanh({0})|"
+        "F.gelu({0}.clamp(-9, 9))|F.gelu({0}, approximate='tanh')|F.silu({0})|F.leaky_relu({0}, "
+        "0.1)|F.elu({0})|F.softplus({0})|F.hardtanh({0})|"
         "F.hardswish({0})|F.relu6({0})|F.logsigmoid({0})|F.mish({0})|F.selu({0})|F.softsign({0})|F.tanhshrink({0})|F.hardshrink({0})|"
-        "{0}.clamp(-0.5, 0.75)|{0}.clamp(min=0)|{0}.clamp(max=1.5)|{0}.nan_to_num()|{0}.nan_to_num(0.5, 2.0, -2.0)|F.celu({0})|"
-        "F.softshrink({0})|F.threshold({0}, 0.1, 20)|F.glu({0}, -1)|{0}.logit(1e-3)|F.hardsigmoid({0})"
+        "{0}.clamp(-0.5, "
+        "0.75)|{0}.clamp(min=0)|{0}.clamp(max=1.5)|{0}.nan_to_num()|{0}.nan_to_num(0.5, 2.0, "
+        "-2.0)|F.celu({0})|"
+        "F.softshrink({0})|F.threshold({0}, 0.1, 20)|F.glu({0}, "
+        "-1)|{0}.logit(1e-3)|F.hardsigmoid({0})"
     ).split("|")
     return w.rng.choice(forms).format(w.floating())
 
@@ -332,10 +378,31 @@ def activation(w: _Writer) -> str:
 def binary(w: _Writer) -> str:
     a = w.pick()
     b = w.like(a)
-    ops = ["{} + {}", "{} - {}", "{} * {}", "{} / {}", "torch.maximum({}, {})", "torch.minimum({}, {})"]
-    ops += ["torch.add({}, {}, alpha=2)", "torch.sub({}, {}, alpha=0.5)", "torch.atan2({}, {})", "torch.hypot({}, {})"]
-    ops += ["torch.lerp({0}, {1}, 0.3)", "torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.addcdiv({1}, {0}, {0})"]
-    ops += ["torch.true_divide({}, {})", "torch.xlogy({}, {})", "torch.copysign({}, {})", "torch.rsub({}, {})"]
+    ops = [
+        "{} + {}",
+        "{} - {}",
+        "{} * {}",
+        "{} / {}",
+        "torch.maximum({}, {})",
+        "torch.minimum({}, {})",
+    ]
+    ops += [
+        "torch.add({}, {}, alpha=2)",
+        "torch.sub({}, {}, alpha=0.5)",
+        "torch.atan2({}, {})",
+        "torch.hypot({}, {})",
+    ]
+    ops += [
+        "torch.lerp({0}, {1}, 0.3)",
+        "torch.addcmul({0}, {0}, {1}, value=0.5)",
+        "torch.addcdiv({1}, {0}, {0})",
+    ]
+    ops += [
+        "torch.true_divide({}, {})",
+        "torch.xlogy({}, {})",
+        "torch.copysign({}, {})",
+        "torch.rsub({}, {})",
+    ]
     return w.rng.choice(ops[:4] if w.rng.random() < 0.6 else ops).format(a, b)
 
 
@@ -359,7 +426,12 @@ def bits(w: _Writer) -> str:
     a = w.pick(lambda t: not t.is_floating_point())
     b = w.like(a, lambda t: not t.is_floating_point())
     forms = "{} & {}|{} | {}|{} ^ {}|~{}|torch.logical_and({}, {})|torch.logical_xor({}, {})|torch.logical_or({}, {})"
-    forms = forms.replace("} | {", "} OR {").split("|") + ["{} << 1", "{} >> 1", "{} << 40", "torch.gcd({}, {})"]
+    forms = forms.replace("} | {", "} OR {").split("|") + [
+        "{} << 1",
+        "{} >> 1",
+        "{} << 40",
+        "torch.gcd({}, {})",
+    ]
     return w.rng.choice(forms).replace("OR", "|").format(a, b)
 
 
@@ -372,8 +444,16 @@ def comparison(w: _Writer) -> str:
 @kind(2)
 def selection(w: _Writer) -> str:
     a = w.pick()
-    b, mask = w.like(a), w.rng.choice([f"{a} > 0", f"{a} != 0", ""]) or w.like(a, lambda t: t.dtype is torch.bool)
-    forms = ["torch.where({1}, {0}, {2})", "torch.where({1}, {0}, 0)", "{0}.masked_fill({1}, 2)", "{0} * ({1})"]
+    b, mask = (
+        w.like(a),
+        w.rng.choice([f"{a} > 0", f"{a} != 0", ""]) or w.like(a, lambda t: t.dtype is torch.bool),
+    )
+    forms = [
+        "torch.where({1}, {0}, {2})",
+        "torch.where({1}, {0}, 0)",
+        "{0}.masked_fill({1}, 2)",
+        "{0} * ({1})",
+    ]
     forms += ["torch.where({1}, 1.0, {0})", "{0}.masked_fill({1}, float('-inf'))"]
     return w.rng.choice(forms).format(a, mask, b)
 
@@ -411,7 +491,11 @@ def reshaped(w: _Writer) -> str:
         f"{v}.ravel()",
     ]
     if len(sizes) > 1:
-        forms += [f"{v}.reshape({v}.shape[1], -1)", f"{v}.view({v}.shape[0], -1)", f"{v}.flatten(0, 1)"]
+        forms += [
+            f"{v}.reshape({v}.shape[1], -1)",
+            f"{v}.view({v}.shape[0], -1)",
+            f"{v}.flatten(0, 1)",
+        ]
         forms += [f"{v}.unflatten(-1, (1, {v}.shape[-1]))"]
     return w.rng.choice(forms)
 
@@ -420,7 +504,10 @@ def reshaped(w: _Writer) -> str:
 def sliced(w: _Writer) -> str:
     v = w.ranked(1)
     rank = len(w.shape(v))
-    parts = [w.rng.choice([":", "1:", ":-1", "::2", "1::3", ":2", "-2:", ":0", "None, :"]) for _ in range(rank)]
+    parts = [
+        w.rng.choice([":", "1:", ":-1", "::2", "1::3", ":2", "-2:", ":0", "None, :"])
+        for _ in range(rank)
+    ]
     if w.rng.random() < 0.4:
         parts[w.rng.randrange(rank)] = w.rng.choice(["0", "-1"])
     parts = parts[: w.rng.randint(1, rank)]
@@ -443,7 +530,10 @@ def viewed(w: _Writer) -> str:
         f"{v}.expand(2, *{v}.shape)",
         f"{v}.unfold({d}, {min(size, 2)}, 1)",
     ]
-    forms += [f"{v}.expand(*[3 if s == 1 else s for s in {v}.shape])", f"torch.broadcast_to({v}, (2, *{v}.shape))"]
+    forms += [
+        f"{v}.expand(*[3 if s == 1 else s for s in {v}.shape])",
+        f"torch.broadcast_to({v}, (2, *{v}.shape))",
+    ]
     forms += [
         f"{v}.detach()",
         f"{v}.diagonal(0, {d}, {w.dim(v)})",
@@ -527,12 +617,8 @@ def write_to_view(w: _Writer) -> str:
     other = w.pick()
     forms = "{0}[0] = {1}|{0}[..., 1:] = 2|{0}[::2] += 1|{0}[-1].mul_(2)|{0}.T.add_(1)|{0}.view(-1)[::3] = 0.5|{0}[:, 0] = {1}|"
     forms += "{0}[0:1].copy_({1})|{0}.transpose(0, -1)[0].add_({1})|{0}.unsqueeze(0).mul_(0.5)|{0}[..., 0].zero_()|{0}[:] = {1}|"
-    forms += (
-        "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
-    )
-    forms += (
-        "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
-    )
+    forms += "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
+    forms += "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
     text = w.rng.choice(forms.split("|")).format(v, other)
     return text if "=" in text.split("(")[0] or " = " in text else f"_ = {text}"
 
@@ -541,7 +627,9 @@ def write_to_view(w: _Writer) -> str:
 def out_argument(w: _Writer) -> str:
     a = w.floating()
     b = w.like(a)
-    target = w.rng.choice([f"torch.empty_like({a})", f"torch.zeros({a}.shape, dtype={a}.dtype)", a, _target(w)])
+    target = w.rng.choice(
+        [f"torch.empty_like({a})", f"torch.zeros({a}.shape, dtype={a}.dtype)", a, _target(w)]
+    )
     forms = "torch.add({0}, {1}, out={2})|torch.sin({0}, out={2})|torch.mul({0}, 2, out={2})|torch.maximum({0}, {1}, out={2})"
     forms += "|torch.sum({0}, 0, out=torch.empty_like({0}[0]))|torch.matmul({0}, {0}.mT, out=torch.empty_like({0} @ {0}.mT))|torch.clamp({0}, 0, 1, out={2})"
     return w.rng.choice(forms.split("|")).format(a, b, target)
@@ -579,7 +667,9 @@ def reduction(w: _Writer) -> str:
         f"{v}.nansum()",
     ]
     forms += [
-        f"{v}.sum({where or '()'}, dtype=torch.float32)" if where else f"{v}.sum(dtype=torch.float64)",
+        f"{v}.sum({where or '()'}, dtype=torch.float32)"
+        if where
+        else f"{v}.sum(dtype=torch.float64)",
         f"{v}.norm(1)",
     ]
     return w.rng.choice(forms[:4] if w.rng.random() < 0.4 else forms)
@@ -615,9 +705,15 @@ def normalization(w: _Writer) -> str:
         f"F.normalize({v}, dim={d})",
         f"F.rms_norm({v}, {v}.shape[-1:])",
     ]
-    forms += [f"F.layer_norm({v}, {v}.shape[-1:], torch.ones({v}.shape[-1], dtype={v}.dtype), None, 1e-3)"]
+    forms += [
+        f"F.layer_norm({v}, {v}.shape[-1:], torch.ones({v}.shape[-1], dtype={v}.dtype), None, 1e-3)"
+    ]
     forms += [f"F.group_norm({v}, 1)", f"F.instance_norm({v})", f"{v}.softmax({d})"]
-    forms += [f"F.batch_norm({v}, torch.zeros({v}.shape[1]), torch.ones({v}.shape[1]))"] if len(w.shape(v)) > 1 else []
+    forms += (
+        [f"F.batch_norm({v}, torch.zeros({v}.shape[1]), torch.ones({v}.shape[1]))"]
+        if len(w.shape(v)) > 1
+        else []
+    )
     return w.rng.choice(forms)
 
 
@@ -632,7 +728,11 @@ def joined(w: _Writer) -> str:
         f"F.pad({v}, (1, 2))",
         f"F.pad({v}, (0, -1), value=2)",
     ]
-    forms += [f"torch.cat([{v}, {v}[:1], {same}])", f"torch.hstack([{v}, {same}])", f"torch.vstack([{v}, {same}])"]
+    forms += [
+        f"torch.cat([{v}, {v}[:1], {same}])",
+        f"torch.hstack([{v}, {same}])",
+        f"torch.vstack([{v}, {same}])",
+    ]
     forms += [
         f"F.pad({v}, (1, 1), mode='reflect')",
         f"torch.cat([{v}.flatten(), {w.pick()}.flatten()])",
@@ -654,7 +754,11 @@ def indexed(w: _Writer) -> str:
         ]
     )
     index = w.rng.choice(
-        [f"{v}.argsort({d}, stable=True)", f"torch.zeros({sizes}, dtype=torch.long)", f"({v} > 0).long()"]
+        [
+            f"{v}.argsort({d}, stable=True)",
+            f"torch.zeros({sizes}, dtype=torch.long)",
+            f"({v} > 0).long()",
+        ]
     )
     forms = [
         f"{v}[{where}]",
@@ -686,9 +790,15 @@ def looked_up(w: _Writer) -> str:
     table = w.floating(2)
     rows = w.shape(table)[0]
     index = w.rng.choice(
-        [f"torch.arange({rows})", "torch.tensor([[0, 0]])", f"({w.integral()}.long() % {max(rows, 1)})"]
+        [
+            f"torch.arange({rows})",
+            "torch.tensor([[0, 0]])",
+            f"({w.integral()}.long() % {max(rows, 1)})",
+        ]
     )
-    return w.rng.choice([f"F.embedding({index}, {table})", f"{table}[{index}]", f"F.one_hot({index}, {rows + 1})"])
+    return w.rng.choice(
+        [f"F.embedding({index}, {table})", f"{table}[{index}]", f"F.one_hot({index}, {rows + 1})"]
+    )
 
 
 @kind(2.5)
@@ -697,13 +807,9 @@ def product(w: _Writer) -> str:
     t = w.values[a]
     n = t.shape[-1]
     other = w.pick(lambda u: u.dtype is t.dtype and u.dim() >= 1 and n in (u.shape[-1], u.shape[0]))
-    forms = (
-        f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
-    )
+    forms = f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
     forms += f"|torch.matmul({a}, {other}.T)|F.linear({a}, {other}, {other}[..., 0])|torch.addmm({a}, {a}, torch.eye({n}, dtype={t.dtype}))"
-    forms += (
-        f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
-    )
+    forms += f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
     return w.rng.choice(forms.split("|"))
 
 
@@ -722,7 +828,11 @@ def convolution(w: _Writer) -> str:
         f"F.conv1d({v}, {weight}, torch.ones(2, dtype={w.values[v].dtype}), stride=2, padding=2)",
         f"F.interpolate({v}, scale_factor=2)",
     ]
-    forms += [f"F.scaled_dot_product_attention({v}, {v}, {v})", f"F.avg_pool2d({v}, 2)", f"torch.bmm({v}, {v}.mT)"]
+    forms += [
+        f"F.scaled_dot_product_attention({v}, {v}, {v})",
+        f"F.avg_pool2d({v}, 2)",
+        f"torch.bmm({v}, {v}.mT)",
+    ]
     return w.rng.choice(forms)
 
 

@@ -1,4 +1,5 @@
-"""Statements of random programs that call ops with effects (see `effectful_ops.py`), and lines that are printed."""
+"""Statements of random programs that call ops with effects (see `effectful_ops.py`), and lines that
+are printed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def _counted(w: _Writer) -> str:
 
 def _repeated(w: _Writer) -> str:
     x = w.floating()
-    return w.rng.choice([f"fx.counted({x}) + fx.counted({x})", f"fx.scaled(fx.scaled({x}, 0.5), 0.5)"])
+    return w.rng.choice(
+        [f"fx.counted({x}) + fx.counted({x})", f"fx.scaled(fx.scaled({x}, 0.5), 0.5)"]
+    )
 
 
 def _several(w: _Writer) -> str:
@@ -48,7 +51,15 @@ def _around_an_update(w: _Writer) -> str:
     return f"for j in range(2):\n    fx.noted({x})\n    {x}.mul_(0.5)\n    fx.counted({x})"
 
 
-_STATEMENTS = {_noted: 6, _counted: 6, _repeated: 3, _several: 3, _written: 0.5, _printed: 0.7, _around_an_update: 1}
+_STATEMENTS = {
+    _noted: 6,
+    _counted: 6,
+    _repeated: 3,
+    _several: 3,
+    _written: 0.5,
+    _printed: 0.7,
+    _around_an_update: 1,
+}
 
 
 @contextmanager

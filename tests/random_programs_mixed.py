@@ -1,5 +1,6 @@
-"""Random tensor programs of all kinds, by turns: plain ones, ones that call ops with effects, with or without
-gradients, and ones of custom autograd Functions and effects, whose gradients are compared.
+"""Random tensor programs of all kinds, by turns: plain ones, ones that call ops with effects, with
+or without gradients, and ones of custom autograd Functions and effects, whose gradients are
+compared.
 
 `python -m tests.random_programs_mixed COUNT [FIRST]` runs them.
 """
@@ -39,7 +40,9 @@ def main(count: int, first: int = 0) -> None:
             check(seed)
         except Exception as error:
             failed.append(seed)
-            print(f"==== seed {seed}, {check.__name__}\n{type(error).__name__}: {error}", flush=True)
+            print(
+                f"==== seed {seed}, {check.__name__}\n{type(error).__name__}: {error}", flush=True
+            )
         ingot.reset()
     print(f"{count} programs, failed: {failed}")
 

@@ -1,8 +1,10 @@
-"""A seeded writer of random Python programs around tensors: the text of a module, readable and complete.
+"""A seeded writer of random Python programs around tensors: the text of a module, readable and
+complete.
 
-The module defines `program` (a function or a module), `arguments(other)`, which makes fresh arguments (equal ones for
-equal `other`), and `reset()`, which puts the module's own state back. Programs end by construction, draw no random
-numbers, and were run in eager before they are given out: most of them end without an error.
+The module defines `program` (a function or a module), `arguments(other)`, which makes fresh
+arguments (equal ones for equal `other`), and `reset()`, which puts the module's own state back.
+Programs end by construction, draw no random numbers, and were run in eager before they are given
+out: most of them end without an error.
 
 `python -m tests.random_python SEED` prints one.
 """
@@ -55,7 +57,8 @@ class RandomPython:
 
     def load(self) -> ModuleType:
         linecache.cache[self.file] = (len(self.text), None, self.text.splitlines(True), self.file)
-        module = sys.modules["random_python"] = ModuleType("random_python")  # where dataclasses look for it
+        # where dataclasses look for it
+        module = sys.modules["random_python"] = ModuleType("random_python")
         try:
             exec(compile(self.text, self.file, "exec"), vars(module))
         finally:
@@ -64,7 +67,8 @@ class RandomPython:
 
 
 def random_python(seed: int) -> RandomPython:
-    """The program of a seed: the first attempt that ends in time, and with no error but for a few."""
+    """The program of a seed: the first attempt that ends in time, and with no error but for a
+    few."""
     for attempt in range(100):
         rng = random.Random(f"{seed} {attempt}")
         tolerant = rng.random() < 0.5
@@ -129,10 +133,14 @@ def _variables(frame: Any) -> dict[str, Any]:
 
 
 def is_large(variables: dict[str, Any]) -> bool:
-    return any(type(v) not in SMALL and _size(v) > MOST_ITEMS for n, v in variables.items() if n[0] != "_")
+    return any(
+        type(v) not in SMALL and _size(v) > MOST_ITEMS for n, v in variables.items() if n[0] != "_"
+    )
 
 
-SMALL = frozenset({torch.Tensor, float, bool, type, ModuleType, type(None), type(is_large), type(len)})
+SMALL = frozenset(
+    {torch.Tensor, float, bool, type, ModuleType, type(None), type(is_large), type(len)}
+)
 
 
 def _size(o: Any) -> int:
@@ -145,7 +153,14 @@ def _size(o: Any) -> int:
     attributes = getattr(o, "__dict__", None)
     if isinstance(o, (type, ModuleType)) or attributes is None:
         return 0
-    return max([len(v) for v in attributes.values() if isinstance(v, (str, list, dict, collections.deque))], default=0)
+    return max(
+        [
+            len(v)
+            for v in attributes.values()
+            if isinstance(v, (str, list, dict, collections.deque))
+        ],
+        default=0,
+    )
 
 
 class NothingFits(Exception):
@@ -154,7 +169,8 @@ class NothingFits(Exception):
 
 @dataclass
 class Scope:
-    """What a place in the program can see: variables it may assign to, those it may only read, by name."""
+    """What a place in the program can see: variables it may assign to, those it may only read, by
+    name."""
 
     local: dict[str, str]
     outer: dict[str, str] = field(default_factory=dict)
@@ -165,7 +181,9 @@ class Scope:
 
     def inner(self, loop: bool = False) -> Scope:
         """The scope of a block: what it defines is forgotten at its end."""
-        return Scope(dict(self.local), self.outer, self.returns, self.kind, self.loop or loop, self.depth + 1)
+        return Scope(
+            dict(self.local), self.outer, self.returns, self.kind, self.loop or loop, self.depth + 1
+        )
 
     def names(self, type: str, assignable: bool = False) -> list[str]:
         known = self.local if assignable else {**self.outer, **self.local}
@@ -173,12 +191,40 @@ class Scope:
 
 
 def matches(type: str, has: str, assignable: bool) -> bool:
-    return has == type or not assignable and (type == "any" and has != "genfn" or type == "int" and has == "counter")
+    return (
+        has == type
+        or not assignable
+        and (type == "any" and has != "genfn" or type == "int" and has == "counter")
+    )
 
 
-PREFIXES = {"list[V]": "items", "list[int]": "ns", "list[str]": "log", "dict[V]": "table", "dict[int]": "counts"}
-PREFIXES |= {"int": "n", "float": "c", "bool": "flag", "str": "s", "counter": "i", "set": "seen", "deque": "queue"}
-PREFIXES |= {"V": "v", "M": "m", "S": "r", "N": "k", "W": "mask", "any": "o", "fn": "f", "genfn": "gen", "iter": "it"}
+PREFIXES = {
+    "list[V]": "items",
+    "list[int]": "ns",
+    "list[str]": "log",
+    "dict[V]": "table",
+    "dict[int]": "counts",
+}
+PREFIXES |= {
+    "int": "n",
+    "float": "c",
+    "bool": "flag",
+    "str": "s",
+    "counter": "i",
+    "set": "seen",
+    "deque": "queue",
+}
+PREFIXES |= {
+    "V": "v",
+    "M": "m",
+    "S": "r",
+    "N": "k",
+    "W": "mask",
+    "any": "o",
+    "fn": "f",
+    "genfn": "gen",
+    "iter": "it",
+}
 PREFIXES |= shared.PREFIXES
 
 
@@ -188,7 +234,8 @@ def options(table: dict[str, str], type: str) -> list[str]:
 
 @dataclass
 class Helper:
-    """A function at module level: its parameters (name, type), and how many of the last have defaults."""
+    """A function at module level: its parameters (name, type), and how many of the last have
+    defaults."""
 
     name: str
     parameters: list[tuple[str, str]]
@@ -215,7 +262,7 @@ class Writer:
         self.fresh[prefix] = self.fresh.get(prefix, -1) + 1
         return f"{prefix}{self.fresh[prefix]}"
 
-    # -- expressions ---------------------------------------------------------------------------------------------------
+    # -- expressions -------------------------------------------------------------------------------
 
     def expression(self, type: str, scope: Scope, depth: int = 0) -> str:
         """The text of an expression, in parentheses where it is not a name."""
@@ -232,7 +279,10 @@ class Writer:
 
     def _template(self, type: str, depth: int) -> str:
         rng = self.rng
-        if type in grammar.ATOMS and rng.random() < (0.03 if type == "bool" else 0.1, 0.3, 0.6, 1.0)[min(depth, 3)]:
+        if (
+            type in grammar.ATOMS
+            and rng.random() < (0.03 if type == "bool" else 0.1, 0.3, 0.6, 1.0)[min(depth, 3)]
+        ):
             return rng.choice(grammar.ATOMS[type].split("|"))
         if rng.random() < self.breaks and type in grammar.DATA_DEPENDENT:
             return rng.choice(options(grammar.DATA_DEPENDENT, type))
@@ -247,11 +297,17 @@ class Writer:
         """A template of a call: some of the defaults left out, some arguments by keyword."""
         given = len(helper.parameters) - self.rng.randint(0, helper.defaults)
         by_name = self.rng.randint(1, given)
-        parts = [f"<{t}>" if i < by_name else f"{n}=<{t}>" for i, (n, t) in enumerate(helper.parameters[:given])]
+        parts = [
+            f"<{t}>" if i < by_name else f"{n}=<{t}>"
+            for i, (n, t) in enumerate(helper.parameters[:given])
+        ]
         return f"{helper.name}({', '.join(parts)})"
 
-    def fill(self, template: str, scope: Scope, depth: int, names: dict[str, str] | None = None) -> str:
-        """The template with its holes filled. `names` holds what was named, and receives what is new."""
+    def fill(
+        self, template: str, scope: Scope, depth: int, names: dict[str, str] | None = None
+    ) -> str:
+        """The template with its holes filled. `names` holds what was named, and receives what is
+        new."""
         names = {} if names is None else names
 
         def hole(match: re.Match[str]) -> str:
@@ -291,9 +347,13 @@ class Writer:
     def _size(self, which: str, scope: Scope) -> str:
         if which == "cols" and self.rng.random() < 0.6:
             name = self._variable("V", scope, False)
-            return self.rng.choice(["len({})", "{}.shape[0]", "{}.numel()", "{}.size(0)"]).format(name)
+            return self.rng.choice(["len({})", "{}.shape[0]", "{}.numel()", "{}.size(0)"]).format(
+                name
+            )
         name = self._variable("M", scope, False)
-        return self.rng.choice(["{}.shape[{d}]", "{}.size({d})"]).format(name, d=0 if which == "rows" else 1)
+        return self.rng.choice(["{}.shape[{d}]", "{}.size({d})"]).format(
+            name, d=0 if which == "rows" else 1
+        )
 
     def _test(self, scope: Scope) -> str:
         if self.rng.random() < 2 * self.breaks:
@@ -301,12 +361,18 @@ class Writer:
         return self.expression("bool", scope)
 
     def _result(self, scope: Scope) -> str:
-        """What a return statement gives: an expression of the function's type, or any structure of variables."""
+        """What a return statement gives: an expression of the function's type, or any structure of
+        variables."""
         if scope.returns != "result":
             return self.expression(scope.returns, scope)
         rng = self.rng
-        visible = [n for n, t in {**scope.outer, **scope.local}.items() if t not in ("genfn", "any", "fn")]
-        items = [rng.choice(visible[-6:] if rng.random() < 0.7 else visible) for _ in range(rng.randint(1, 4))]
+        visible = [
+            n for n, t in {**scope.outer, **scope.local}.items() if t not in ("genfn", "any", "fn")
+        ]
+        items = [
+            rng.choice(visible[-6:] if rng.random() < 0.7 else visible)
+            for _ in range(rng.randint(1, 4))
+        ]
         items.append(self.expression("V", scope, 1))
         rng.shuffle(items)
         forms = [
@@ -318,7 +384,7 @@ class Writer:
         forms += ["{0}", "[{0}, {0}, ({rest},)]", "dict(first={0}, rest=({rest},))"]
         return rng.choice(forms).format(items[0], rest=", ".join(items[1:]))
 
-    # -- statements ----------------------------------------------------------------------------------------------------
+    # -- statements --------------------------------------------------------------------------------
 
     def statements(self, scope: Scope, count: int) -> list[str]:
         """Lines of up to `count` statements; at least one."""
@@ -341,7 +407,9 @@ class Writer:
         if self.shares and rng.random() < 0.25:
             return self._shared(scope)
         if chance < 0.22 and scope.depth < DEPTH and self.budget > 0:
-            return self._compound(rng.choice(statements.COMPOUND_STATEMENTS.strip().split("\n\n")), scope)
+            return self._compound(
+                rng.choice(statements.COMPOUND_STATEMENTS.strip().split("\n\n")), scope
+            )
         if chance < 0.26 and scope.depth < 2:
             return self._inner_function(scope)
         if chance < 0.30 and scope.kind == "generator":
@@ -351,7 +419,9 @@ class Writer:
         if chance < 0.355 and scope.depth and scope.kind != "generator":
             return self._compound("if <test>:\n    return <return>", scope)
         if rng.random() < self.opaque:
-            return self._simple(rng.choice(statements.OPAQUE_STATEMENTS.strip().split("\n\n")), scope)
+            return self._simple(
+                rng.choice(statements.OPAQUE_STATEMENTS.strip().split("\n\n")), scope
+            )
         return self._simple(rng.choice(statements.SIMPLE_STATEMENTS.strip().split("\n")), scope)
 
     def _shared(self, scope: Scope) -> list[str]:
@@ -369,15 +439,17 @@ class Writer:
         return [line]
 
     def _compound(self, template: str, scope: Scope) -> list[str]:
-        """Line by line. A name is visible until a line that lies further out than the one that made it, and until the
-        next clause of the same statement."""
+        """Line by line. A name is visible until a line that lies further out than the one that made
+        it, and until the next clause of the same statement."""
         inside, lines = scope.inner(), []
         names: dict[str, str] = {}
         made_at: dict[str, int] = {}
         for line in template.split("\n"):
             indent = len(line) - len(line.lstrip())
             clause = line.lstrip().startswith(("else", "elif", "except", "finally", "case"))
-            for name in [n for n, at in made_at.items() if at > indent or (at == indent and clause)]:
+            for name in [
+                n for n, at in made_at.items() if at > indent or (at == indent and clause)
+            ]:
                 inside.local.pop(name)
                 made_at.pop(name)
             if line.lstrip().startswith("<block"):
@@ -394,11 +466,19 @@ class Writer:
         return lines
 
     def _inner_function(self, scope: Scope) -> list[str]:
-        """A nested function: of a vector, or a generator of vectors; it sees all, and may assign to one outer name."""
+        """A nested function: of a vector, or a generator of vectors; it sees all, and may assign to
+        one outer name."""
         rng = self.rng
         generator = rng.random() < 0.35
         name = self.new("genfn" if generator else "fn")
-        inside = Scope({}, {**scope.outer, **scope.local}, "V", "generator" if generator else "function", False, 2)
+        inside = Scope(
+            {},
+            {**scope.outer, **scope.local},
+            "V",
+            "generator" if generator else "function",
+            False,
+            2,
+        )
         head, lines = "", []
         if not generator:
             parameter = self.new("V")
@@ -406,7 +486,11 @@ class Writer:
             head = parameter
             if rng.random() < 0.3:
                 head += self.fill(f", {self.new('int')}=<int>", scope, 2)
-        outer = [n for n, t in scope.local.items() if t in ("int", "V", "str", "list[V]") and n.isidentifier()]
+        outer = [
+            n
+            for n, t in scope.local.items()
+            if t in ("int", "V", "str", "list[V]") and n.isidentifier()
+        ]
         outer = [n for n in outer if n not in self.state]  # those are global
         if outer and rng.random() < 0.5:
             chosen = rng.choice(outer)
@@ -418,7 +502,11 @@ class Writer:
         lines = [f"def {name}({head}):", *["    " + line for line in lines]]
         if generator and scope.depth < DEPTH and rng.random() < 0.5:
             return lines + self._compound(f"for <new V> in {name}():\n    <block loop>", scope)
-        uses = [f"<new V> = next({name}())", f"<new list[V]> = [*{name}()]", f"<new iter> = {name}()"]
+        uses = [
+            f"<new V> = next({name}())",
+            f"<new list[V]> = [*{name}()]",
+            f"<new iter> = {name}()",
+        ]
         if not generator:
             uses = [
                 f"<new V> = {name}(<V>)",
@@ -427,22 +515,35 @@ class Writer:
             ]
         return lines + (self._simple(rng.choice(uses), scope) if rng.random() < 0.8 else [])
 
-    # -- the module ----------------------------------------------------------------------------------------------------
+    # -- the module --------------------------------------------------------------------------------
 
     def module(self) -> str:
         rng = self.rng
-        for type, first in (("int", "0"), ("list[V]", "[]"), ("dict[int]", "{'n': 0}"), ("list[str]", "[]")):
+        for type, first in (
+            ("int", "0"),
+            ("list[V]", "[]"),
+            ("dict[int]", "{'n': 0}"),
+            ("list[str]", "[]"),
+        ):
             if rng.random() < 0.35:
                 name = self.new(type).upper()
                 self.state[name] = (type, first)
-                self.resets.append(f"global {name}; {name} = {first}" if type == "int" else _refill(name, first))
-        helpers = [self._helper(rng.choice(HELPER_KINDS)) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+                self.resets.append(
+                    f"global {name}; {name} = {first}" if type == "int" else _refill(name, first)
+                )
+        helpers = [
+            self._helper(rng.choice(HELPER_KINDS)) for _ in range(rng.choice([0, 1, 1, 2, 3]))
+        ]
         main = self._net() if rng.random() < 0.3 else self._program()
         variables = [f"{name} = {first}" for name, (_, first) in self.state.items()]
         body = "\n".join([*variables, *helpers, main])
         used = "\n".join(_used_parts(body))
-        self.resets += [text for name, text in RESETS.items() if re.search(rf"\b{name}\b", used + body)]
-        reset = "def reset():\n" + textwrap.indent("\n".join(self.resets) or "pass", "    ").replace("; ", "\n    ")
+        self.resets += [
+            text for name, text in RESETS.items() if re.search(rf"\b{name}\b", used + body)
+        ]
+        reset = "def reset():\n" + textwrap.indent(
+            "\n".join(self.resets) or "pass", "    "
+        ).replace("; ", "\n    ")
         return ast.unparse(ast.parse("\n".join([parts.IMPORTS, used, body, reset]))) + "\n"
 
     def _globals(self, scope: Scope) -> list[str]:
@@ -460,15 +561,25 @@ class Writer:
         rng = self.rng
         name = f"{kind}{len(self.helpers)}"
         parameters = [(self.new("V"), "V")]
-        extra = rng.sample(["M", "int", "list[V]", "bool", "float", "dict[V]", "fn"], rng.randint(0, 2))
-        parameters += [(self.new(type), type) for type in extra] if kind != "recurse" else [("depth", "counter")]
+        extra = rng.sample(
+            ["M", "int", "list[V]", "bool", "float", "dict[V]", "fn"], rng.randint(0, 2)
+        )
+        parameters += (
+            [(self.new(type), type) for type in extra]
+            if kind != "recurse"
+            else [("depth", "counter")]
+        )
         scope = Scope(dict(parameters), {}, "V", "generator" if kind == "stream" else "function")
         lines = self._globals(scope)
         self.budget = rng.randint(2, 6)
         head = [n for n, _ in parameters]
         defaults = 0
         if kind == "helper" and rng.random() < 0.5:
-            head += [rng.choice(["*, scale=0.5", "shift=1", "*rest, shift=1", "seen=[]", "*rest, **named"])]
+            head += [
+                rng.choice(
+                    ["*, scale=0.5", "shift=1", "*rest, shift=1", "seen=[]", "*rest, **named"]
+                )
+            ]
             lines += _use_of_extra(head[-1], parameters[0][0])
             if head[-1] == "seen=[]":
                 self.resets.append(f"{name}.__defaults__[-1].clear()")
@@ -476,7 +587,9 @@ class Writer:
             lines += [f"if depth <= 0:\n        return {parameters[0][0]}"]
         lines += self.statements(scope, rng.randint(2, 4))
         if kind == "stream":
-            lines += self._compound("for <new counter> in range(<small>):\n    <block loop>\n    yield <V>", scope)
+            lines += self._compound(
+                "for <new counter> in range(<small>):\n    <block loop>\n    yield <V>", scope
+            )
         elif kind == "recurse":
             lines.append(self.fill(f"return {name}(<V>, depth - 1) + <V>", scope, 0))
         else:
@@ -510,7 +623,9 @@ class Writer:
         rng = self.rng
         rows, cols = rng.randint(1, 3), 3
         change = (
-            rng.choice(["rows", "cols", "both", "none"]) if "nn.Module" not in head else rng.choice(["rows", "none"])
+            rng.choice(["rows", "cols", "both", "none"])
+            if "nn.Module" not in head
+            else rng.choice(["rows", "none"])
         )
         sizes = [f"a = {rows} + other" if change in ("rows", "both") else f"a = {rows}"]
         sizes += [f"b = {cols} + 2 * other" if change in ("cols", "both") else f"b = {cols}"]
@@ -530,7 +645,9 @@ class Writer:
             use = self.rng.choice(loops) if helper.returns == "iter" else "<new V> = {}"
             lines += self.statements(scope, self.rng.randint(1, 3))
             lines += (
-                self._compound(use.format(call), scope) if "block" in use else self._simple(use.format(call), scope)
+                self._compound(use.format(call), scope)
+                if "block" in use
+                else self._simple(use.format(call), scope)
             )
         lines += self.statements(scope, self.rng.randint(4, 9))
         lines.append(f"return {self._result(scope)}")
@@ -541,7 +658,9 @@ class Writer:
         scope = Scope(dict(parameters))
         lines = self._globals(scope)
         head = ", ".join(n for n, _ in parameters)
-        return f"def program({head}):\n{self._body(scope, lines)}\n" + self._arguments(parameters, made, head)
+        return f"def program({head}):\n{self._body(scope, lines)}\n" + self._arguments(
+            parameters, made, head
+        )
 
     def _net(self) -> str:
         """A module with parameters, a buffer, submodules and plain attributes."""
@@ -606,8 +725,8 @@ ARGUMENTS = {
     "iter": "iter([?V, ?V])|(t for t in [?V, ?V])|yielding(?V)",
 }
 
-# Attribute -> its type ("" for one that expressions do not use), whether programs may assign to it, how it is made, and
-# how it is put back.
+# Attribute -> its type ("" for one that expressions do not use), whether programs may assign to it,
+# how it is made, and how it is put back.
 MEMBERS = {
     "linear": ("fn", False, "self.linear = torch.nn.Linear(3, 3)", ""),
     "stack": ("fn", False, "self.stack = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())", ""),

@@ -1,12 +1,15 @@
-"""What random Python programs are made of: templates of expressions, statements, classes and helpers.
+"""What random Python programs are made of: templates of expressions, statements, classes and
+helpers.
 
-In a template `<T>` is an expression of type T, `<T!>` a variable of it, `<T=>` one that may be assigned to, `<new T>`
-a fresh one; `<T! as x>` names what was chosen, for `<.x>` to repeat; `<block>` and `<block loop>` are statements;
-`<rows>` and `<cols>` are the sizes that all tensors share, `<small>` is a count, `<test>` a condition.
+In a template `<T>` is an expression of type T, `<T!>` a variable of it, `<T=>` one that may be
+assigned to, `<new T>` a fresh one; `<T! as x>` names what was chosen, for `<.x>` to repeat;
+`<block>` and `<block loop>` are statements; `<rows>` and `<cols>` are the sizes that all tensors
+share, `<small>` is a count, `<test>` a condition.
 
-The types: V, M, S are float tensors of one, two and no dimensions, N an integer and W a boolean one; `int`, `float`,
-`bool`, `str`, `list[T]`, `dict[T]` (of strings to T), `set`, `deque`, `array`, `iter`; `fn` takes a V to a V, `genfn`
-gives an `iter` of Vs; `counter` is an int that nothing assigns to; the others are classes of random_python_parts.py.
+The types: V, M, S are float tensors of one, two and no dimensions, N an integer and W a boolean
+one; `int`, `float`, `bool`, `str`, `list[T]`, `dict[T]` (of strings to T), `set`, `deque`, `array`,
+`iter`; `fn` takes a V to a V, `genfn` gives an `iter` of Vs; `counter` is an int that nothing
+assigns to; the others are classes of random_python_parts.py.
 """
 
 from __future__ import annotations
@@ -761,7 +764,8 @@ functools.partial(Runner(2).step, k=<int>)
     "array": "np.arange(<cols>, dtype=np.float32)\nnp.full(<cols>, <float>, dtype=np.float32)",
 }
 
-# The value is not known before the tensor work has been done. Sums decide away from 0, where rounding would decide.
+# The value is not known before the tensor work has been done. Sums decide away from 0, where
+# rounding would decide.
 DATA_DEPENDENT = {
     "V": """
 max(<V>, <V>, key=lambda t: round(t.sum().item(), 3))

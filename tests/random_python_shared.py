@@ -1,5 +1,5 @@
-"""Statements of random Python programs with subclasses of built-in types that override a method, and with iterators
-that several constructs read.
+"""Statements of random Python programs with subclasses of built-in types that override a method,
+and with iterators that several constructs read.
 
 What they find goes to `NOTES`, a list of the program's module.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 
-# Subclasses -----------------------------------------------------------------------------------------------------------
+# Subclasses
+# -----------------------------------------------------------------------------------------------------------
 
 # Method -> its parameters and what it returns: nothing that agrees with the content.
 OVERRIDES = {
@@ -74,7 +75,11 @@ def _class(base: str, methods: tuple[str, ...]) -> tuple[str, str]:
         parameters, result = OVERRIDES[method]
         body = [f"NOTES.append({method!r})", f"return {result}"]
         lines += [f"    def {method}(self{parameters}):", *(f"        {line}" for line in body)]
-    if "__eq__" in methods and "__hash__" not in methods and base in ("tuple", "int", "float", "str"):
+    if (
+        "__eq__" in methods
+        and "__hash__" not in methods
+        and base in ("tuple", "int", "float", "str")
+    ):
         lines.append(f"    __hash__ = {base}.__hash__")
     return name, "\n" + "\n".join(lines) + "\n"
 
@@ -84,7 +89,9 @@ def _classes() -> dict[str, dict[str, str]]:
     found = {}
     for base, text in METHODS.items():
         methods = text.split()
-        found[base] = dict(_class(base, chosen) for chosen in [*zip(methods), *itertools.pairwise(methods)])
+        found[base] = dict(
+            _class(base, chosen) for chosen in [*zip(methods), *itertools.pairwise(methods)]
+        )
     return found
 
 
@@ -116,7 +123,8 @@ found.append(<V> + <s> * <V>)|found.append(<V> * <s>)|found.append(<s> * <V>)|fo
 
 
 def _named(template: str, mark: str, type: str) -> str:
-    """The template with its mark filled by one variable of a type: chosen where it comes first, then repeated."""
+    """The template with its mark filled by one variable of a type: chosen where it comes first,
+    then repeated."""
     return template.replace(mark, f"<{type}! as it>", 1).replace(mark, "<.it>")
 
 
@@ -138,7 +146,8 @@ def _of_subclass(base: str) -> list[str]:
     return [_guarded([_named(text, "<s>", f"Sub {base}")]) for text in uses]
 
 
-# Shared iterators -----------------------------------------------------------------------------------------------------
+# Shared iterators
+# -----------------------------------------------------------------------------------------------------
 
 _SOURCES = """
 iter(<list[int]!>)
@@ -283,23 +292,34 @@ except (Oops, ZeroDivisionError) as <new any as e>:
 
 def _of_iterator(type: str) -> list[str]:
     reads = [f"found.append({text})" for text in _lines(_READS)] + _lines(_FILLS)
-    found = [_guarded([_named(text, "<i>", type)]) + "\nNOTES.append(next(<.it>, 'end'))" for text in reads]
+    found = [
+        _guarded([_named(text, "<i>", type)]) + "\nNOTES.append(next(<.it>, 'end'))"
+        for text in reads
+    ]
     return found + [loop for loop in _LOOPS.strip().split("\n\n") if f"<{type}!" in loop] * 4
 
 
 EXPRESSIONS = {"iter[int]": _SOURCES, "source": _FAILING}
 for _base, _found in CLASSES.items():
-    EXPRESSIONS[f"Sub {_base}"] = "\n".join(f"{name}({c})" for name, c in itertools.product(_found, CONTENTS[_base]))
+    EXPRESSIONS[f"Sub {_base}"] = "\n".join(
+        f"{name}({c})" for name, c in itertools.product(_found, CONTENTS[_base])
+    )
 
 # Type -> statements that use a variable of it.
 USES = {
     "iter[int]": _of_iterator("iter[int]"),
     "source": _of_iterator("source"),
-    "lists that change": [loop for loop in _LOOPS.strip().split("\n\n") if loop.startswith("found")],
+    "lists that change": [
+        loop for loop in _LOOPS.strip().split("\n\n") if loop.startswith("found")
+    ],
 }
 USES |= {f"Sub {base}": _of_subclass(base) for base in CLASSES}
-WEIGHTS = {"iter[int]": 4, "source": 2, "lists that change": 1} | {f"Sub {base}": 1 for base in CLASSES}
-PREFIXES = {"iter[int]": "numbers", "source": "source"} | {f"Sub {base}": f"sub_{base}" for base in CLASSES}
+WEIGHTS = {"iter[int]": 4, "source": 2, "lists that change": 1} | {
+    f"Sub {base}": 1 for base in CLASSES
+}
+PREFIXES = {"iter[int]": "numbers", "source": "source"} | {
+    f"Sub {base}": f"sub_{base}" for base in CLASSES
+}
 
 PARTS = {
     "NOTES": "NOTES = []",

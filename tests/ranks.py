@@ -1,5 +1,5 @@
-"""Runs parts of a test on several gloo ranks: `on_ranks(count, "module:function", *arguments)`. Each rank is a process
-of its own, and has so many seconds."""
+"""Runs parts of a test on several gloo ranks: `on_ranks(count, "module:function", *arguments)`.
+Each rank is a process of its own, and has so many seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SECONDS = 600
 
 
 def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
-    """What the function gives on each rank, as JSON; AssertionError with the output where one fails."""
+    """What the function gives on each rank, as JSON; AssertionError with the output where one
+    fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.ranks", folder, str(count), place, *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

@@ -1,8 +1,8 @@
-"""Makes a failing random program small: statements are deleted, blocks opened and expressions replaced by their parts
-for as long as the program fails in the same way.
+"""Makes a failing random program small: statements are deleted, blocks opened and expressions
+replaced by their parts for as long as the program fails in the same way.
 
-`python -m tests.reduce_python SEED [--backend ingot] [--apart] [FILE]`; `--apart` runs each trial in a process of its
-own, for crashes. With FILE the program is read from there.
+`python -m tests.reduce_python SEED [--backend ingot] [--apart] [FILE]`; `--apart` runs each trial
+in a process of its own, for crashes. With FILE the program is read from there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ def _printed(program: RandomPython) -> str:
     """What an eager call prints and gives."""
     module = program.load()
     args, kwargs = module.arguments(False)
-    with contextlib.redirect_stdout(io.StringIO()) as printed, torch.no_grad(), contextlib.suppress(Exception):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        torch.no_grad(),
+        contextlib.suppress(Exception),
+    ):
         print(module.program(*args, **kwargs))
     return printed.getvalue()
 
@@ -74,7 +78,16 @@ def apart(text: str, backend: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(text)
         file.flush()
-        command = [sys.executable, "-m", "tests.reduce_python", "--only", "--backend", backend, "0", file.name]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.reduce_python",
+            "--only",
+            "--backend",
+            backend,
+            "0",
+            file.name,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return "crash" if done.returncode < 0 or done.returncode > 128 else done.stdout.strip()
 
@@ -88,7 +101,11 @@ def reduced(text: str, fails: Fails) -> str:
         progress = False
         position = 0
         while (candidate := nth(text, position)) is not None:
-            if candidate != text and len(candidate) <= len(text) and signature(fails(candidate)) == wanted:
+            if (
+                candidate != text
+                and len(candidate) <= len(text)
+                and signature(fails(candidate)) == wanted
+            ):
                 text, progress = candidate, True
             else:
                 position += 1
@@ -96,7 +113,8 @@ def reduced(text: str, fails: Fails) -> str:
 
 
 def nth(text: str, position: int) -> str | None:
-    """The text after the change of this number; the text itself where that cannot be written, None beyond the last."""
+    """The text after the change of this number; the text itself where that cannot be written, None
+    beyond the last."""
     tree = ast.parse(text)
     for i, change in enumerate(changes(tree)):
         if i == position:
@@ -129,7 +147,9 @@ def changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
 
 def _changes_of_block(node: ast.AST, field: str, block: list) -> Iterator[Callable[[], None]]:
     for i, statement in enumerate(block):
-        if not isinstance(statement, ast.Pass) and not (isinstance(node, ast.Module) and _needed(statement)):
+        if not isinstance(statement, ast.Pass) and not (
+            isinstance(node, ast.Module) and _needed(statement)
+        ):
 
             def delete(i: int = i) -> None:
                 block[i : i + 1] = [] if len(block) > 1 or field not in ("body",) else [ast.Pass()]
@@ -143,10 +163,14 @@ def _changes_of_block(node: ast.AST, field: str, block: list) -> Iterator[Callab
 
 
 def _needed(statement: ast.stmt) -> bool:
-    return getattr(statement, "name", "") in ("program", "arguments", "reset") or isinstance(statement, ast.Import)
+    return getattr(statement, "name", "") in ("program", "arguments", "reset") or isinstance(
+        statement, ast.Import
+    )
 
 
-def _changes_of_expression(node: ast.AST, name: str, value: ast.expr) -> Iterator[Callable[[], None]]:
+def _changes_of_expression(
+    node: ast.AST, name: str, value: ast.expr
+) -> Iterator[Callable[[], None]]:
     parts = [p for p in ast.walk(value) if isinstance(p, ast.expr) and p is not value]
     parts = [p for p in parts if isinstance(getattr(p, "ctx", ast.Load()), ast.Load)]
     if name in ("value", "test", "iter", "elt", "left", "right", "operand", "context_expr", "exc"):

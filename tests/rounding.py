@@ -1,13 +1,16 @@
-"""How far rounding carries in a program: eager again, with the operands of every op that rounds moved by an ulp.
+"""How far rounding carries in a program: eager again, with the operands of every op that rounds
+moved by an ulp.
 
-Results of two right implementations differ by rounding, and a program may magnify that without bound: by subtracting
-what is almost equal, by comparing it, by taking the largest of it. A difference between a compiled program and eager
-is one of rounding where eager differs from itself as much when each operand of an op that rounds is moved by up to one
-unit in its last place, which is what such an op may do to its result anyway.
+Results of two right implementations differ by rounding, and a program may magnify that without
+bound: by subtracting what is almost equal, by comparing it, by taking the largest of it. A
+difference between a compiled program and eager is one of rounding where eager differs from itself
+as much when each operand of an op that rounds is moved by up to one unit in its last place, which
+is what such an op may do to its result anyway.
 
-Nor does eager agree with itself at NaN: of a tensor that lies densely, whole vectors go through other code than what is
-left behind them, and than all elements of one that does not, and some ops have another gradient there (hardtanh,
-softshrink). So operands are also moved apart, where each element is computed for itself; what that changes is open.
+Nor does eager agree with itself at NaN: of a tensor that lies densely, whole vectors go through
+other code than what is left behind them, and than all elements of one that does not, and some ops
+have another gradient there (hardtanh, softshrink). So operands are also moved apart, where each
+element is computed for itself; what that changes is open.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ EXACT = frozenset(
 
 
 class Moved(TorchDispatchMode):
-    """Within, floating-point operands of ops that round are moved by up to one ulp, at random, and if `apart` to where
-    elements do not lie side by side."""
+    """Within, floating-point operands of ops that round are moved by up to one ulp, at random, and
+    if `apart` to where elements do not lie side by side."""
 
     def __init__(self, seed: int, apart: bool = False) -> None:
         super().__init__()
@@ -61,7 +64,11 @@ class Moved(TorchDispatchMode):
             if not self.apart or op._schema.is_mutable:
                 raise
             result = op(*tree_map_only(torch.Tensor, torch.Tensor.contiguous, args), **kwargs)
-        if op._schema.is_mutable and _is_rounded(args[0]) and not torch._debug_has_internal_overlap(args[0]):
+        if (
+            op._schema.is_mutable
+            and _is_rounded(args[0])
+            and not torch._debug_has_internal_overlap(args[0])
+        ):
             args[0].copy_(self.moved(args[0]))
         return result
 
@@ -69,7 +76,9 @@ class Moved(TorchDispatchMode):
         """A copy of `t`, each element its own or a neighbour."""
         if not _is_rounded(t):
             return t
-        noise = torch.rand(t.shape, generator=self.generator, dtype=torch.float64).to(t.device) * 2 - 1
+        noise = (
+            torch.rand(t.shape, generator=self.generator, dtype=torch.float64).to(t.device) * 2 - 1
+        )
         made = t.clone()
         if self.apart:
             made = made.new_empty_strided(t.shape, [2 * stride for stride in made.stride()])
@@ -80,10 +89,19 @@ def _is_rounded(t: Any) -> bool:
     return isinstance(t, torch.Tensor) and t.is_floating_point()
 
 
-def within_rounding(actual: torch.Tensor, expected: torch.Tensor, runs: list[torch.Tensor]) -> torch.Tensor:
-    """Where `actual` is no further from `expected`, eager's, than some of eager's `runs` with moved operands."""
+def within_rounding(
+    actual: torch.Tensor, expected: torch.Tensor, runs: list[torch.Tensor]
+) -> torch.Tensor:
+    """Where `actual` is no further from `expected`, eager's, than some of eager's `runs` with moved
+    operands."""
     if not expected.is_floating_point():
         return torch.stack([run != expected for run in runs]).any(0)
     finite = expected.isfinite() & actual.isfinite()
-    spread = torch.stack([(run.double() - expected.double()).abs() for run in runs]).nan_to_num(torch.inf).amax(0)
-    return torch.where(finite, (actual.double() - expected.double()).abs() <= MARGIN * spread, spread == torch.inf)
+    spread = (
+        torch.stack([(run.double() - expected.double()).abs() for run in runs])
+        .nan_to_num(torch.inf)
+        .amax(0)
+    )
+    return torch.where(
+        finite, (actual.double() - expected.double()).abs() <= MARGIN * spread, spread == torch.inf
+    )

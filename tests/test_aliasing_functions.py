@@ -1,5 +1,5 @@
-"""Custom backwards whose results share memory with an argument or with another result: gradients, and what shares
-memory with what, are those of eager."""
+"""Custom backwards whose results share memory with an argument or with another result: gradients,
+and what shares memory with what, are those of eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ import ingot
 from tests.aliasing_functions import FORMS, PLACES, differences, tensors_in
 from tests.test_differentiation import both, wanted
 
-PAIRS = [(form, place) for k, form in enumerate(FORMS) for j, place in enumerate(PLACES) if (k + j) % 4 == 0]
+PAIRS = [
+    (form, place)
+    for k, form in enumerate(FORMS)
+    for j, place in enumerate(PLACES)
+    if (k + j) % 4 == 0
+]
 
 
 @pytest.mark.parametrize("form, place", PAIRS)

@@ -1,4 +1,5 @@
-"""Hooks on the backward of modules whose results share memory with their arguments: gradients are those of eager."""
+"""Hooks on the backward of modules whose results share memory with their arguments: gradients are
+those of eager."""
 
 from __future__ import annotations
 

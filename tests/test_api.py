@@ -99,7 +99,10 @@ class TestWhatMayBeCompiled:
         for s in (a, b, a):
             assert_same(s.decorated(X), X * s.by + 2)
             assert_same(s.with_options(X), X * s.by + 5)
-        assert_same((a.static(X), Scaled.static(X), a.of_class(X), Scaled.of_class(X)), (X + 4, X + 4, X + 6, X + 6))
+        assert_same(
+            (a.static(X), Scaled.static(X), a.of_class(X), Scaled.of_class(X)),
+            (X + 4, X + 4, X + 6, X + 6),
+        )
         report = compiled_whole(a.decorated, X)
         assert report.name == "Scaled.decorated" and report.graph_count == 2
 
@@ -173,8 +176,15 @@ class TestWhatMayBeCompiled:
             take()(what)
 
     def test_it_looks_and_travels_like_the_function(self):
-        assert (at_module_level.__name__, at_module_level.__doc__) == ("at_module_level", "Doubles.")
-        assert pickle.loads(pickle.dumps(at_module_level)) is copy.deepcopy(at_module_level) is at_module_level
+        assert (at_module_level.__name__, at_module_level.__doc__) == (
+            "at_module_level",
+            "Doubles.",
+        )
+        assert (
+            pickle.loads(pickle.dumps(at_module_level))
+            is copy.deepcopy(at_module_level)
+            is at_module_level
+        )
         assert "at_module_level" in repr(at_module_level)
 
 
@@ -184,15 +194,39 @@ class TestOptions:
     @pytest.mark.parametrize(
         "options, error, says",
         [
-            ({"backend": "nope"}, ValueError, "unknown backend 'nope'; one of ingot, aot_eager, eager, inductor"),
-            ({"backend": "ingto"}, ValueError, r"unknown backend 'ingto'; did you mean 'ingot'\? \(one of"),
+            (
+                {"backend": "nope"},
+                ValueError,
+                "unknown backend 'nope'; one of ingot, aot_eager, eager, inductor",
+            ),
+            (
+                {"backend": "ingto"},
+                ValueError,
+                r"unknown backend 'ingto'; did you mean 'ingot'\? \(one of",
+            ),
             ({"backend": 3}, TypeError, "backend must be"),
             ({"mode": "x"}, ValueError, "unknown mode 'x'; one of default"),
-            ({"mode": "max-autotun"}, ValueError, "unknown mode 'max-autotun'; did you mean 'max-autotune'"),
+            (
+                {"mode": "max-autotun"},
+                ValueError,
+                "unknown mode 'max-autotun'; did you mean 'max-autotune'",
+            ),
             ({"mode": 3}, ValueError, "unknown mode 3; one of"),
-            ({"options": {"y": 1}}, ValueError, "unknown option 'y'; one of numerics, freeze, specialize"),
-            ({"options": {"numeric": "fast"}}, ValueError, "unknown option 'numeric'; did you mean 'numerics'"),
-            ({"options": {"numerics": "x"}}, ValueError, "option numerics may not be 'x'; one of eager, fast"),
+            (
+                {"options": {"y": 1}},
+                ValueError,
+                "unknown option 'y'; one of numerics, freeze, specialize",
+            ),
+            (
+                {"options": {"numeric": "fast"}},
+                ValueError,
+                "unknown option 'numeric'; did you mean 'numerics'",
+            ),
+            (
+                {"options": {"numerics": "x"}},
+                ValueError,
+                "option numerics may not be 'x'; one of eager, fast",
+            ),
             ({"options": 3}, TypeError, "options must be a dict"),
             ({"fullgraph": 1}, TypeError, "fullgraph must be a bool"),
             ({"dynamic": "yes"}, TypeError, "dynamic must be"),
@@ -213,11 +247,17 @@ class TestOptions:
         assert_same(ingot.compile(branches, fullgraph=False)(X), X + 1)
         compiled = ingot.compile(branches, fullgraph=True)
         for _ in range(2):
-            with pytest.raises(ingot.GraphBreakError, match=r"a branch on .* at .*test_api.py:\d+ \(hint: ") as raised:
+            with pytest.raises(
+                ingot.GraphBreakError, match=r"a branch on .* at .*test_api.py:\d+ \(hint: "
+            ) as raised:
                 compiled(X)
         error = raised.value
         assert error.where.endswith(f"test_api.py:{branches.__code__.co_firstlineno + 2}")
-        assert error.__cause__ is None and error.function.endswith("branches") and "torch.where" in error.hint
+        assert (
+            error.__cause__ is None
+            and error.function.endswith("branches")
+            and "torch.where" in error.hint
+        )
         with pytest.raises(ingot.GraphBreakError, match="a branch on"):
             ingot.explain(compiled)(X)
 
@@ -226,7 +266,9 @@ class TestOptions:
         tracked = Tracked(lambda x: torch.softmax(x * 2, -1), dynamic=dynamic)
         assert sum(tracked(torch.randn(n, 5)) for n in (2, 3, 7)) == compilations
 
-    @pytest.mark.parametrize("mode", [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+    @pytest.mark.parametrize(
+        "mode", [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    )
     def test_mode(self, mode):
         assert Tracked(lambda x: x.sin(), mode=mode)(X) == 1
 
@@ -250,7 +292,9 @@ class TestOptions:
             return gm.forward
 
         assert_same(ingot.compile(lambda x: x + 1, backend=mine)(X), X + 1)
-        assert seen == [(torch.fx.GraphModule, [X.shape])] or issubclass(seen[0][0], torch.fx.GraphModule)
+        assert seen == [(torch.fx.GraphModule, [X.shape])] or issubclass(
+            seen[0][0], torch.fx.GraphModule
+        )
         assert_same(ingot.compile(lambda x: x + 1, backend="eager")(X), X + 1)
         assert ingot.list_backends()[0] == "ingot" and "eager" in ingot.list_backends()
 
@@ -362,13 +406,16 @@ class TestErrors:
         assert_same(compiled(X), X + 1)
 
     @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may strike in a finalizer
+    # it may strike in a finalizer
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     @pytest.mark.parametrize("delay", [0.001, 0.003, 0.01])
     def test_a_signal_at_any_time(self, delay):
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        compiled = ingot.compile(lambda x: torch.softmax(nn.functional.gelu(x) + x.sin(), -1).cumsum(0))
+        compiled = ingot.compile(
+            lambda x: torch.softmax(nn.functional.gelu(x) + x.sin(), -1).cumsum(0)
+        )
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, delay)
@@ -382,7 +429,8 @@ class TestErrors:
         assert_same(compiled(X), compiled.__wrapped__(X))
 
     @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may strike in a finalizer
+    # it may strike in a finalizer
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_a_signal_at_any_time_around_graph_breaks(self):
         kept = ingot.disable(lambda x: x.sum().item())
 
@@ -442,7 +490,10 @@ class TestCompilationIsInvisible:
         model = nn.Linear(4, 4)
         compiled, function = ingot.compile(model), ingot.compile(lambda x: x + 1)
         compiled(X), function(X)
-        alive = [weakref.ref(o) for o in (model, compiled, function, Compiler.of(compiled), Compiler.of(function))]
+        alive = [
+            weakref.ref(o)
+            for o in (model, compiled, function, Compiler.of(compiled), Compiler.of(function))
+        ]
         del model, compiled, function
         gc.collect()
         assert [reference() for reference in alive] == [None] * 5
@@ -470,9 +521,15 @@ class TestLimits:
             assert_same(compiled(X, str(k)), X * k)
         compiler = Compiler.of(compiled)
         assert len(compiler.compilations) == 4
-        assert [r.message for r in caplog.records if "more than 3 variants" in r.message] == [caplog.records[0].message]
+        assert [r.message for r in caplog.records if "more than 3 variants" in r.message] == [
+            caplog.records[0].message
+        ]
         report = ingot.explain(compiled)(X, "1")
-        assert report.graph_count == 3 and len(report.recompiles) == 2 and report.breaks[0].file == __file__
+        assert (
+            report.graph_count == 3
+            and len(report.recompiles) == 2
+            and report.breaks[0].file == __file__
+        )
         assert "k was '0', is '1'" in report.recompiles[0]
         ingot.reset()
         assert_same(compiled(X, "99"), X * 99)
@@ -524,12 +581,17 @@ class TestReport:
     """`explain` has what it promises."""
 
     @pytest.mark.parametrize("compiled", [True, False])
-    @pytest.mark.parametrize("fn", [lambda x: nn.functional.gelu(x) @ x.T, nn.Linear(4, 4)], ids=["function", "module"])
+    @pytest.mark.parametrize(
+        "fn", [lambda x: nn.functional.gelu(x) @ x.T, nn.Linear(4, 4)], ids=["function", "module"]
+    )
     def test_fields(self, fn, compiled):
         report = ingot.explain(ingot.compile(fn) if compiled else fn)(X)
         assert report.graph_count == len(report.graphs) == 1 and report.break_count == 0
         assert {k.kind for k in report.kernels} <= {"fused", "extern"} and report.kernels[-1].ops
-        assert all(k.reads_bytes > 0 and k.writes_bytes > 0 and k.source and k.where for k in report.kernels)
+        assert all(
+            k.reads_bytes > 0 and k.writes_bytes > 0 and k.source and k.where
+            for k in report.kernels
+        )
         assert report.guards and report.recompiles == [] and report.peak_bytes > X.nbytes
         assert {"capture", "trace", "lower", "schedule", "codegen"} <= set(report.stages)
         assert len(str(report).splitlines()) <= 40
@@ -548,7 +610,11 @@ class TestReport:
     def test_rewrites_are_kept(self):
         report = ingot.explain(lambda x: (x * 1).sin() + x.sin())(X)
         text = "\n".join(report.compilations[0].rewrites)
-        assert "remove no-ops: - mul" in text and "share common subexpressions: - sin" in text and "test_api.py" in text
+        assert (
+            "remove no-ops: - mul" in text
+            and "share common subexpressions: - sin" in text
+            and "test_api.py" in text
+        )
 
 
 def test_explain_compiles_without_running():

@@ -26,7 +26,9 @@ def r(*sizes, dtype=torch.float32):
 
 
 def double(value):
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    return (
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    )
 
 
 @torch.no_grad()
@@ -53,29 +55,45 @@ SHARED = ((2, 6, 50, 16), (2, 2, 77, 16), (2, 2, 77, 16))
 def test_the_functional_form_is_one_kernel(sizes, causal):
     shared = sizes[0][1] != sizes[1][1]
     qkv = [r(*size) for size in sizes]
-    check(lambda q, k, v: attention(q, k, v, is_causal=causal, enable_gqa=shared), *qkv, kernels=["attention"])
+    check(
+        lambda q, k, v: attention(q, k, v, is_causal=causal, enable_gqa=shared),
+        *qkv,
+        kernels=["attention"],
+    )
 
 
 @pytest.mark.parametrize("sizes", [(50, 77), (1, 77), (2, 1, 1, 77), (2, 3, 50, 77)], ids=str)
 def test_masks_are_added(sizes):
     qkv = [r(*size) for size in PLAIN]
-    check(lambda q, k, v, m: attention(q, k, v, attn_mask=m), *qkv, r(*sizes), kernels=["attention"])
+    check(
+        lambda q, k, v, m: attention(q, k, v, attn_mask=m), *qkv, r(*sizes), kernels=["attention"]
+    )
 
 
 def test_a_mask_that_is_the_same_for_all_keys():
-    check(lambda q, k, v, m: attention(q, k, v, attn_mask=m), *(r(*size) for size in PLAIN), r(2, 1, 50, 1))
+    check(
+        lambda q, k, v, m: attention(q, k, v, attn_mask=m),
+        *(r(*size) for size in PLAIN),
+        r(2, 1, 50, 1),
+    )
 
 
 def test_a_boolean_mask_with_a_row_of_nothing():
     mask = torch.rand(2, 1, 50, 77) > 0.5
     mask[0, 0, 3] = False
-    found = check(lambda q, k, v, m: attention(q, k, v, attn_mask=m), *(r(*size) for size in PLAIN), mask)
+    found = check(
+        lambda q, k, v, m: attention(q, k, v, attn_mask=m), *(r(*size) for size in PLAIN), mask
+    )
     assert [k.name for k in found.kernels][-1] == "attention"
 
 
 @pytest.mark.parametrize("scale", [0.3, -2.0])
 def test_scales(scale):
-    check(lambda q, k, v: attention(q, k, v, scale=scale), *(r(*size) for size in PLAIN), kernels=["attention"])
+    check(
+        lambda q, k, v: attention(q, k, v, scale=scale),
+        *(r(*size) for size in PLAIN),
+        kernels=["attention"],
+    )
 
 
 def heads_of_one_projection(x):
@@ -90,7 +108,7 @@ def test_heads_are_read_and_written_where_they_lie():
     assert report.peak_bytes == 4 * (x.numel() + 2 * 33 * 64)
 
 
-# -- written out -------------------------------------------------------------------------------------------------------
+# -- written out -----------------------------------------------------------------------------------
 
 
 def heads(*tensors):
@@ -100,8 +118,15 @@ def heads(*tensors):
 
 def divided(q, k, v):
     q, k, v = heads(q, k, v)
-    weights = F.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), dim=-1, dtype=torch.float32)
-    return (F.dropout(weights.to(q.dtype), 0.1, training=False) @ v).transpose(1, 2).contiguous().flatten(2)
+    weights = F.softmax(
+        q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), dim=-1, dtype=torch.float32
+    )
+    return (
+        (F.dropout(weights.to(q.dtype), 0.1, training=False) @ v)
+        .transpose(1, 2)
+        .contiguous()
+        .flatten(2)
+    )
 
 
 def with_einsum(q, k, v):
@@ -127,7 +152,8 @@ def unscaled(q, k, v):
 
 
 def in_columns(q, k, v):
-    """Features that lie apart are refused by the fused kernel: torch itself writes the products out."""
+    """Features that lie apart are refused by the fused kernel: torch itself writes the products
+    out."""
     q, k, v = (t.transpose(1, 2).mT.contiguous().mT for t in (q, k, v))
     return attention(q, k, v)
 
@@ -162,7 +188,10 @@ MASKED = {
     "filled with infinity": (lambda s, m: s.masked_fill(m, -torch.inf), torch.bool),
     "chosen": (lambda s, m: torch.where(m, s, torch.finfo(s.dtype).min), torch.bool),
     "chosen from a tensor": (lambda s, m: torch.where(m, torch.tensor(-5.0), s), torch.bool),
-    "causal": (lambda s, m: s.masked_fill(~torch.ones(33, 21, dtype=torch.bool).tril(), -torch.inf), None),
+    "causal": (
+        lambda s, m: s.masked_fill(~torch.ones(33, 21, dtype=torch.bool).tril(), -torch.inf),
+        None,
+    ),
 }
 
 
@@ -178,7 +207,9 @@ def masked(apply, late_scale=1.0):
 @pytest.mark.parametrize("sizes", [(33, 21), (2, 1, 1, 21), (2, 4, 33, 21), (21,)], ids=str)
 def test_masks_of_written_out_forms(name, sizes):
     apply, dtype = MASKED[name]
-    mask = [] if dtype is None else [r(*sizes) if dtype is torch.float32 else torch.rand(sizes) > 0.5]
+    mask = (
+        [] if dtype is None else [r(*sizes) if dtype is torch.float32 else torch.rand(sizes) > 0.5]
+    )
     report = check(masked(apply), *(r(*size) for size in TOKENS), *mask)
     assert report.kernels[-1].name == "attention" and all(k.kind == "fused" for k in report.kernels)
 
@@ -207,7 +238,8 @@ def test_a_filled_score_hides_what_was_there():
 
 
 def test_several_masks_are_added():
-    """A bias for each head and a mask for each batch, as T5 has them; with scores of three dimensions, as Bloom's."""
+    """A bias for each head and a mask for each batch, as T5 has them; with scores of three
+    dimensions, as Bloom's."""
 
     def t5(q, k, v, bias, mask):
         q, k, v = heads(q, k, v)
@@ -263,8 +295,12 @@ def hide(scores, v, column):
 
 NOT_ATTENTION = {
     "two masks that replace": lambda q, k, v: hide(hide(q @ k.mT, v, 0), v, 1).softmax(-1) @ v,
-    "a mask that replaces a sum": lambda q, k, v: hide(q @ k.mT + v[0, 0, :, 0], v, 1).softmax(-1) @ v,
-    "a mask added to what was replaced": lambda q, k, v: (hide(q @ k.mT, v, 0) + v[0, 0, :, 0]).softmax(-1) @ v,
+    "a mask that replaces a sum": lambda q, k, v: (
+        hide(q @ k.mT + v[0, 0, :, 0], v, 1).softmax(-1) @ v
+    ),
+    "a mask added to what was replaced": lambda q, k, v: (
+        (hide(q @ k.mT, v, 0) + v[0, 0, :, 0]).softmax(-1) @ v
+    ),
     "probabilities are returned": lambda q, k, v: (p := (q @ k.mT).softmax(-1), p @ v),
     "scores are returned": lambda q, k, v: (s := q @ k.mT, s.softmax(-1) @ v),
     "a mask before the scale": lambda q, k, v: (((q @ k.mT) + 1.0) * 0.25).softmax(-1) @ v,
@@ -274,10 +310,16 @@ NOT_ATTENTION = {
     "weights that change": lambda q, k, v: ((q @ k.mT).softmax(-1) * 2) @ v,
     "weights on the right": lambda q, k, v: v.mT @ (q @ k.mT).softmax(-1).mT,
     "weights turned": lambda q, k, v: (q @ q.mT).softmax(-1).mT @ q,
-    "heads taken for rows": lambda q, k, v: (q @ q.mT).softmax(-1).transpose(0, 1).reshape(2, 4, 33, 33) @ q,
-    "a softmax over several": lambda q, k, v: (q @ k.mT).flatten(2).softmax(-1).view(2, 4, 33, 21) @ v,
+    "heads taken for rows": lambda q, k, v: (
+        (q @ q.mT).softmax(-1).transpose(0, 1).reshape(2, 4, 33, 33) @ q
+    ),
+    "a softmax over several": lambda q, k, v: (
+        (q @ k.mT).flatten(2).softmax(-1).view(2, 4, 33, 21) @ v
+    ),
     "another sum": lambda q, k, v: (lambda e: e / e.sum(-2, keepdim=True))(torch.exp(q @ q.mT)) @ q,
-    "a random mask": lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.0, training=True) * 1.5 @ v,
+    "a random mask": lambda q, k, v: (
+        F.dropout((q @ k.mT).softmax(-1), 0.0, training=True) * 1.5 @ v
+    ),
     "one query": lambda q, k, v: (q[:, :, :1] @ k.mT).softmax(-1) @ v,
 }
 
@@ -310,7 +352,11 @@ def test_other_dtypes_are_left_to_the_library(dtype):
 
 def test_one_query_is_left_to_the_library():
     sizes = ((2, 3, 1, 16), (2, 3, 77, 16), (2, 3, 77, 16))
-    check(attention, *(r(*size) for size in sizes), kernels=["_scaled_dot_product_flash_attention_for_cpu"])
+    check(
+        attention,
+        *(r(*size) for size in sizes),
+        kernels=["_scaled_dot_product_flash_attention_for_cpu"],
+    )
 
 
 def test_sizes_that_are_not_known_are_left_to_the_library():
@@ -329,13 +375,22 @@ def test_batches_and_lengths_may_be_symbols(mask):
         return attention(q, k, v, added, is_causal=mask == "causal").transpose(1, 2).flatten(2)
 
     compiled = ingot.compile(mixed, fullgraph=True)
-    for batch, queries, keys in [(2, 9, 7), (3, 20, 30), (2, 2, 2), (5, 130, 3), (2, 33, 129), (2, 3, 300)]:
+    for batch, queries, keys in [
+        (2, 9, 7),
+        (3, 20, 30),
+        (2, 2, 2),
+        (5, 130, 3),
+        (2, 33, 129),
+        (2, 3, 300),
+    ]:
         x, context = r(batch, queries, 32), r(batch, keys, 64)
         for dim in (0, 1):
             ingot.mark_dynamic(x, dim)
             ingot.mark_dynamic(context, dim)
         with torch.no_grad():
-            torch.testing.assert_close(compiled(x, context), mixed(x, context), rtol=1e-5, atol=2e-6)
+            torch.testing.assert_close(
+                compiled(x, context), mixed(x, context), rtol=1e-5, atol=2e-6
+            )
     with torch.no_grad():
         report = ingot.explain(compiled)(x, context)
     assert len(report.compilations) == 1
@@ -364,7 +419,7 @@ def test_threads_do_not_change_a_bit(threads):
             torch.set_num_threads(before)
 
 
-# -- torch's own layers ------------------------------------------------------------------------------------------------
+# -- torch's own layers ----------------------------------------------------------------------------
 
 
 def encoder(**options):
@@ -396,7 +451,8 @@ PADDINGS = {
     "numbers": (torch.where(AT_THE_END, -0.5, 0.0), 3),
     "between": (torch.arange(17) % 5 == torch.tensor([[1], [2], [3]]), 4),
 }
-"""By name: a padding mask, and how many graphs there are where there is work before and after the encoder."""
+"""By name: a padding mask, and how many graphs there are where there is work before and after the
+encoder."""
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -417,13 +473,17 @@ def test_padding_is_what_it_is_in_eager(kind):
         for _ in range(2):
             torch.testing.assert_close(compiled(x, mask), f(x, mask))
         assert ingot.explain(compiled)(x, mask).graph_count == graphs
-    torch.testing.assert_close(compiled(x.nan_to_num(), mask), f(x.nan_to_num(), mask), equal_nan=True)  # gradients
+    # gradients
+    torch.testing.assert_close(
+        compiled(x.nan_to_num(), mask), f(x.nan_to_num(), mask), equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_masks_of_encoders(kind, dtype):
-    """A token does not see what the mask is not zero for, whatever the number; one that sees nothing is NaN."""
+    """A token does not see what the mask is not zero for, whatever the number; one that sees
+    nothing is NaN."""
     layer, x = encoder().layers[0], r(3, 17, 32)
     mask = torch.rand([(17, 17), (3, 17), (3, 4, 17, 17)][kind]) > 0.5
     mask[1] = True
@@ -433,12 +493,16 @@ def test_masks_of_encoders(kind, dtype):
 
     def f(x, mask):
         projections = own.in_proj_weight, own.in_proj_bias, own.out_proj.weight, own.out_proj.bias
-        return torch._transformer_encoder_layer_fwd(x, 32, 4, *projections, False, False, 1e-5, *parts, mask, kind)
+        return torch._transformer_encoder_layer_fwd(
+            x, 32, 4, *projections, False, False, 1e-5, *parts, mask, kind
+        )
 
     compiled = ingot.compile(f, fullgraph=True)
     with torch.no_grad():
         mask = mask if dtype is torch.bool else torch.where(mask, -0.5, 0.0)
-        torch.testing.assert_close(compiled(x, mask), f(x, mask), equal_nan=True, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(x, mask), f(x, mask), equal_nan=True, rtol=1e-5, atol=1e-5
+        )
         assert "attention" in [kernel.name for kernel in ingot.explain(compiled)(x, mask).kernels]
 
 
@@ -466,7 +530,9 @@ def test_masks_of_a_layer_are_no_break(masked, padding):
         return layer(x, x, x, attn_mask=masked, key_padding_mask=padding)
 
     with torch.no_grad():
-        torch.testing.assert_close(ingot.compile(program, fullgraph=True)(x), program(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            ingot.compile(program, fullgraph=True)(x), program(x), rtol=1e-5, atol=1e-5
+        )
 
 
 def _asks_of_types(x):

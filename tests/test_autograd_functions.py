@@ -1,4 +1,5 @@
-"""torch.autograd.Function inside compiled functions, where gradients are wanted: forward and backward are captured."""
+"""torch.autograd.Function inside compiled functions, where gradients are wanted: forward and
+backward are captured."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.test_differentiation import both, wanted
 
 
 class Cube(Function):
-    """x^3 times a number; its gradient is wrong by a factor of 2, which tells whether it is used."""
+    """x^3 times a number; its gradient is wrong by a factor of 2, which tells whether it is
+    used."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
@@ -59,9 +61,20 @@ class Parts(Function):
         return largest, where, masked, product, len(names)
 
     @staticmethod
-    def backward(ctx: Any, of_largest: Tensor, of_where: Tensor, of_masked: Tensor, of_product: Tensor, _: None) -> Any:
+    def backward(
+        ctx: Any,
+        of_largest: Tensor,
+        of_where: Tensor,
+        of_masked: Tensor,
+        of_product: Tensor,
+        _: None,
+    ) -> Any:
         x, y, largest, product = ctx.saved_tensors
-        of_x = of_largest * (x == largest) + of_product * y + product if ctx.needs_input_grad[0] else None
+        of_x = (
+            of_largest * (x == largest) + of_product * y + product
+            if ctx.needs_input_grad[0]
+            else None
+        )
         of_y = of_masked * (y > 0) + of_product * x if ctx.needs_input_grad[2] else None
         return of_x, None, of_y
 
@@ -333,7 +346,8 @@ def mapped(x: Tensor, y: Tensor) -> Any:
 
 
 FUNCTIONS = [cube, exponential, parts, parts_of_one, turned, recomputed, once, no_gradient, nested,
-             optional_both, optional_first, optional_last, optional_none, listed, accumulates, inherited,
+             optional_both, optional_first, optional_last, optional_none, listed, accumulates,
+             inherited,
              held, mapped]  # fmt: skip
 
 
@@ -353,7 +367,9 @@ def test_gradients(function: Any) -> None:
     both(program)
 
 
-@pytest.mark.parametrize("function", [cube, exponential, listed, accumulates, inherited, held, mapped])
+@pytest.mark.parametrize(
+    "function", [cube, exponential, listed, accumulates, inherited, held, mapped]
+)
 def test_functions_do_not_break_the_graph(function: Any) -> None:
     report = ingot.explain(function)(wanted(3, 4), wanted(3, 4))
     assert (report.graph_count, report.break_count) == (1, 0)
@@ -397,7 +413,9 @@ def test_gradients_that_are_not_there(again: bool) -> None:
             x, y = wanted(3, 4), wanted(3, 4)
             results = compiled(x, y)
             heads = [results[k] for k in chosen]
-            found += torch.autograd.grad(heads, (x, y), [torch.ones_like(h) for h in heads], again, allow_unused=True)
+            found += torch.autograd.grad(
+                heads, (x, y), [torch.ones_like(h) for h in heads], again, allow_unused=True
+            )
             if again:
                 found += torch.autograd.grad(results[0].sum(), (x, y), create_graph=True)
         return found
@@ -423,7 +441,9 @@ def test_a_part_that_reads_more_than_the_whole() -> None:
     def program(wrap: Any) -> Any:
         x = torch.tensor(3.0, requires_grad=True)
         compiled = wrap(lambda x: Reads.apply(x + 1))
-        return [torch.autograd.grad(compiled(x)[k], x) for k in (0, 1)], torch.autograd.grad(sum(compiled(x)), x)
+        return [torch.autograd.grad(compiled(x)[k], x) for k in (0, 1)], torch.autograd.grad(
+            sum(compiled(x)), x
+        )
 
     both(program)
 

@@ -1,4 +1,5 @@
-"""Graphs for other backends are Python that runs, whatever the program gave to torch's functions."""
+"""Graphs for other backends are Python that runs, whatever the program gave to torch's
+functions."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def no_internal_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.mark.parametrize("chosen", ["ingot", backend], ids=["ingot", "another"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, chosen: Any, caplog: pytest.LogCaptureFixture) -> None:
-    program, x = PROGRAMS[name], torch.randn(3, 4).mul(64).round() / 64  # sums in any order are exact
+    # sums in any order are exact
+    program, x = PROGRAMS[name], torch.randn(3, 4).mul(64).round() / 64
     with no_internal_errors(caplog):
         found = ingot.compile(program, backend=chosen, fullgraph=True)(x)
     torch.testing.assert_close(found, program(x), equal_nan=True)

@@ -1,5 +1,5 @@
-"""Backends: torch.compile's calling convention, errors, gradients, the compilers that torch has, and Ingot as one of
-torch.compile's."""
+"""Backends: torch.compile's calling convention, errors, gradients, the compilers that torch has,
+and Ingot as one of torch.compile's."""
 
 from __future__ import annotations
 
@@ -76,27 +76,38 @@ class TestConvention:
 
     @pytest.mark.parametrize("container", [tuple, list])
     def test_tuples_and_lists_may_be_returned(self, container, no_grad):
-        tracked = Tracked(lambda x: (x + 1, {"a": x * 2}), backend=lambda gm, _: lambda *i: container(gm(*i)))
+        tracked = Tracked(
+            lambda x: (x + 1, {"a": x * 2}), backend=lambda gm, _: lambda *i: container(gm(*i))
+        )
         assert tracked(X) == 1 and tracked(X) == 0
 
     def test_mode_and_options_reach_it(self, no_grad):
         backend = Recording()
         ingot.compile(lambda x: x + 1, backend=backend, mode="max-autotune", options={"a": 1})(X)
         assert backend.calls[0][2] == {"mode": "max-autotune", "options": {"a": 1}}
-        assert_same(ingot.compile(lambda x: x + 1, backend=with_keywords, options={"scale": 2.0})(X), (X + 1) * 2)
+        assert_same(
+            ingot.compile(lambda x: x + 1, backend=with_keywords, options={"scale": 2.0})(X),
+            (X + 1) * 2,
+        )
 
     @pytest.mark.parametrize("keywords", [{"options": {"a": 1}}, {"mode": "max-autotune"}])
     def test_what_it_does_not_take_is_an_error_at_once(self, keywords):
-        with pytest.raises(TypeError, match=f"backend 'without_keywords' takes no {next(iter(keywords))}"):
+        with pytest.raises(
+            TypeError, match=f"backend 'without_keywords' takes no {next(iter(keywords))}"
+        ):
             ingot.compile(lambda x: x, backend=without_keywords, **keywords)
         ingot.compile(lambda x: x, backend=without_keywords, mode="default", options={})
 
     def test_registered_ones_have_names(self, no_grad):
         ingot.register_backend(with_keywords, name="test_backends_scaled")
         try:
-            assert ingot.register_backend(with_keywords, name="test_backends_scaled") is with_keywords
+            assert (
+                ingot.register_backend(with_keywords, name="test_backends_scaled") is with_keywords
+            )
             assert "test_backends_scaled" in ingot.list_backends()
-            compiled = ingot.compile(lambda x: x + 1, backend="test_backends_scaled", options={"scale": 3.0})
+            compiled = ingot.compile(
+                lambda x: x + 1, backend="test_backends_scaled", options={"scale": 3.0}
+            )
             assert_same(compiled(X), (X + 1) * 3)
             with pytest.raises(ValueError, match="did you mean 'test_backends_scaled'"):
                 ingot.compile(backend="test_backend_scaled")
@@ -105,7 +116,9 @@ class TestConvention:
 
     @pytest.mark.parametrize("name", ["ingot", "eager", "inductor"])
     def test_names_that_are_taken(self, name):
-        with pytest.raises(ValueError, match=f"the name {name!r} cannot be used; taken are ingot, aot_eager"):
+        with pytest.raises(
+            ValueError, match=f"the name {name!r} cannot be used; taken are ingot, aot_eager"
+        ):
             ingot.register_backend(with_keywords, name=name)
 
     def test_what_is_no_backend(self):
@@ -123,7 +136,9 @@ class TestFaults:
 
         compiled = ingot.compile(lambda x: x + 1, backend=bad, fullgraph=fullgraph)
         for _ in range(2):
-            with pytest.raises(ingot.BackendError, match="the backend 'bad' failed: RuntimeError: no such") as raised:
+            with pytest.raises(
+                ingot.BackendError, match="the backend 'bad' failed: RuntimeError: no such"
+            ) as raised:
                 compiled(X)
             assert isinstance(raised.value.__cause__, RuntimeError)
         assert torch.is_grad_enabled() is False
@@ -154,7 +169,9 @@ class TestFaults:
         [lambda x: x + 1, lambda x: (x + 1, x + 2), lambda x: {"a": x + 1, "b": x * 2}],
         ids=["one", "two", "dict"],
     )
-    @pytest.mark.parametrize("change", [lambda out: (*out, out[0]), lambda out: list(out)[:-1]], ids=["more", "fewer"])
+    @pytest.mark.parametrize(
+        "change", [lambda out: (*out, out[0]), lambda out: list(out)[:-1]], ids=["more", "fewer"]
+    )
     def test_its_callable_returns_another_number_of_outputs(self, fn, change, no_grad):
         wrong = []
 
@@ -166,13 +183,19 @@ class TestFaults:
         wrong.append(True)
         with pytest.raises(TypeError, match=r"a compiled graph of \d outputs? returned \d"):
             compiled(X)
-        with pytest.raises(TypeError, match=r"'miscounting' made .* returned \d outputs for a graph of \d"):
+        with pytest.raises(
+            TypeError, match=r"'miscounting' made .* returned \d outputs for a graph of \d"
+        ):
             ingot.compile(fn, backend=miscounting)(X)
 
     def test_its_callable_returns_a_tensor(self, no_grad):
-        compiled = ingot.compile(lambda x: x + 1, backend=lambda gm, _: lambda *inputs: gm(*inputs)[0])
+        compiled = ingot.compile(
+            lambda x: x + 1, backend=lambda gm, _: lambda *inputs: gm(*inputs)[0]
+        )
         for _ in range(2):
-            with pytest.raises(TypeError, match="tuple or list of .*outputs, not Tensor|returned a Tensor"):
+            with pytest.raises(
+                TypeError, match="tuple or list of .*outputs, not Tensor|returned a Tensor"
+            ):
                 compiled(X)
 
     def test_its_callable_raises(self, no_grad):
@@ -186,7 +209,9 @@ class TestFaults:
 
         compiled = ingot.compile(lambda x: x + 1, backend=refusing)
         for _ in range(2):
-            with pytest.warns(RuntimeWarning, match="graph raised KeyError.'never'., which .*<lambda>.* does not"):
+            with pytest.warns(
+                RuntimeWarning, match="graph raised KeyError.'never'., which .*<lambda>.* does not"
+            ):
                 assert_same(compiled(X), X + 1)
 
     @pytest.mark.filterwarnings("error")
@@ -280,11 +305,15 @@ class TestCompilersOfTorch:
 def test_inductor():
     layer = nn.Linear(4, 4)
     options = {"max_fusion_size": 8}
-    compiled = ingot.compile(mixed, backend="inductor", options=options, mode="max-autotune", fullgraph=True)
+    compiled = ingot.compile(
+        mixed, backend="inductor", options=options, mode="max-autotune", fullgraph=True
+    )
     mine, theirs = compiled(layer, X), mixed(layer, X)
     assert_same(mine, theirs)
     weights = list(layer.parameters())
-    assert_same(torch.autograd.grad(mine[0].sum(), weights), torch.autograd.grad(theirs[0].sum(), weights))
+    assert_same(
+        torch.autograd.grad(mine[0].sum(), weights), torch.autograd.grad(theirs[0].sum(), weights)
+    )
     with pytest.raises(ingot.BackendError, match="the backend 'inductor' failed"):
         ingot.compile(lambda x: x.cos(), backend="inductor", options={"no such setting": 8})(X)
 
@@ -319,7 +348,10 @@ class TestUnderTorchCompile:
         return backend
 
     def report(self, made):
-        return [(c.skipped and c.skipped.reason, c.plan is not None) for c in Compiler.of(made).compilations]
+        return [
+            (c.skipped and c.skipped.reason, c.plan is not None)
+            for c in Compiler.of(made).compilations
+        ]
 
     def test_it_is_an_entry_point(self):
         found = importlib.metadata.entry_points(group="torch_dynamo_backends", name="ingot")
@@ -345,7 +377,10 @@ class TestUnderTorchCompile:
         mine, theirs = compiled(X), model(X)
         assert_same(mine, theirs)
         parameters = list(model.parameters())
-        assert_same(torch.autograd.grad(mine.sum(), parameters), torch.autograd.grad(theirs.sum(), parameters))
+        assert_same(
+            torch.autograd.grad(mine.sum(), parameters),
+            torch.autograd.grad(theirs.sum(), parameters),
+        )
         assert self.report(seen[0]) == [(None, True)]
 
     def test_symbolic_sizes(self, no_grad):
@@ -372,7 +407,9 @@ class TestUnderTorchCompile:
         assert_same(compiled(base[:4], base[2:6]), f(expected[:4], expected[2:6]))
         assert_same(base, expected)
 
-    @pytest.mark.filterwarnings("error:Dynamo does not know how to trace the builtin .ingot.native._native.[hr]")
+    @pytest.mark.filterwarnings(
+        "error:Dynamo does not know how to trace the builtin .ingot.native._native.[hr]"
+    )
     def test_functions_that_ingot_compiled_inside_it(self, no_grad, caplog):
         """torch.compile's frame hook sees neither that they compile nor what they run."""
 
@@ -393,7 +430,10 @@ class TestUnderTorchCompile:
         assert not [record for record in caplog.records if "internal error" in record.message]
 
     def test_alignment(self, no_grad):
-        compiled, base = torch.compile(lambda x: x.exp() + 1, backend=torch_backend), torch.rand(1025)
+        compiled, base = (
+            torch.compile(lambda x: x.exp() + 1, backend=torch_backend),
+            torch.rand(1025),
+        )
         for x in (base[:1024], base[1:]):
             assert_same(compiled(x), x.exp() + 1)
 
@@ -407,7 +447,10 @@ def test_nothing_of_torchs_is_imported_unless_it_is_named():
         "    f = ingot.disable(lambda x: x + 1); ingot.compile(lambda x: f(x) + 1)(x)\n"
         "    g = ingot.allow_in_graph(lambda x: x + 1); ingot.compile(lambda x: g(x) + 1)(x)\n"
         "    ingot.set_stance('eager_on_recompile'); ingot.compile(lambda x: x + 2)(x)\n"
-        "print([name for name in ('torch._dynamo', 'torch._inductor') if name in sys.modules], ingot.list_backends())\n"
+        "print([name for name in ('torch._dynamo', 'torch._inductor') if name in sys.modules], "
+        "ingot.list_backends())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "[] ['ingot', 'aot_eager', 'eager', 'inductor']\n", done.stderr[-2000:]

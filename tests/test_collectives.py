@@ -1,4 +1,5 @@
-"""Collectives in compiled functions: each rank makes the calls that eager makes, in its order, and waits as it does."""
+"""Collectives in compiled functions: each rank makes the calls that eager makes, in its order, and
+waits as it does."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.ranks import on_ranks
 if dist.is_available():
     import torch.distributed._functional_collectives as fc
 
-pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
+pytestmark = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo"
+)
 RANKS = 2
 ops = torch.ops._c10d_functional
 
@@ -98,13 +101,18 @@ def _into_lists(x, group):
 PROGRAMS = {
     name: value
     for name, value in list(globals().items())
-    if isinstance(value, FunctionType) and value.__module__ == __name__ and value.__code__.co_argcount == 2
+    if isinstance(value, FunctionType)
+    and value.__module__ == __name__
+    and value.__code__.co_argcount == 2
 }
 
 
 def compare() -> dict[str, list[str]]:
     """On a rank: the graph breaks of each program, which gives what it gives in eager."""
-    return {name: [*_breaks(program, False), *_breaks(program, True)] for name, program in PROGRAMS.items()}
+    return {
+        name: [*_breaks(program, False), *_breaks(program, True)]
+        for name, program in PROGRAMS.items()
+    }
 
 
 def _breaks(program: FunctionType, gradients: bool) -> list[str]:

@@ -1,4 +1,5 @@
-"""`ingot.compiled_backward`: a backward over graph breaks is one graph, and does what eager's does."""
+"""`ingot.compiled_backward`: a backward over graph breaks is one graph, and does what eager's
+does."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def same_gradients(compiled, eager):
 
 
 def reasons():
-    return [str(c.skipped.reason) for c in ingot.compiled_backward.report().compilations if c.skipped is not None]
+    return [
+        str(c.skipped.reason)
+        for c in ingot.compiled_backward.report().compilations
+        if c.skipped is not None
+    ]
 
 
 def graphs():
@@ -136,7 +141,10 @@ def test_second_backward_raises():
         loss.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"), ingot.compiled_backward():
+    with (
+        pytest.raises(RuntimeError, match="backward through the graph a second time"),
+        ingot.compiled_backward(),
+    ):
         loss.backward()
 
 
@@ -159,8 +167,12 @@ def test_grad():
     x = torch.randn(5, 6, requires_grad=True)
     unused = torch.randn(3, requires_grad=True)
     with ingot.compiled_backward():
-        found = torch.autograd.grad(compiled(x).cos().sum(), [x, compiled.second.weight, unused], allow_unused=True)
-    expected = torch.autograd.grad(eager(x).cos().sum(), [x, eager.second.weight, unused], allow_unused=True)
+        found = torch.autograd.grad(
+            compiled(x).cos().sum(), [x, compiled.second.weight, unused], allow_unused=True
+        )
+    expected = torch.autograd.grad(
+        eager(x).cos().sum(), [x, eager.second.weight, unused], allow_unused=True
+    )
     assert found[2] is None and expected[2] is None
     torch.testing.assert_close(found[:2], expected[:2])
     assert all(p.grad is None for p in compiled.parameters())
@@ -207,7 +219,14 @@ def test_gradients_do_not_share_memory():
 def test_constants_of_nodes_are_told_apart():
     """What a node keeps beside tensors is not in any input of the graph."""
     x = torch.randn(4, 3, requires_grad=True)
-    for make in (lambda: x * 2, lambda: x * 3, lambda: x.sum(0), lambda: x.sum(1), lambda: x**2, lambda: x**3.0):
+    for make in (
+        lambda: x * 2,
+        lambda: x * 3,
+        lambda: x.sum(0),
+        lambda: x.sum(1),
+        lambda: x**2,
+        lambda: x**3.0,
+    ):
         x.grad = None
         with ingot.compiled_backward():
             make().sum().backward()
@@ -244,14 +263,18 @@ def test_what_is_left_to_eager():
     text = " ".join(reasons())
     for part in ("create_graph", "AsStrided"):
         assert part in text
-    assert all(isinstance(c.skipped, Unsupported) for c in ingot.compiled_backward.report().compilations)
+    assert all(
+        isinstance(c.skipped, Unsupported) for c in ingot.compiled_backward.report().compilations
+    )
 
 
 def test_sparse_gradients_are_eagers():
     table = torch.nn.Embedding(5, 3, sparse=True)
     with ingot.compiled_backward():
         table(torch.tensor([1, 1])).sum().backward()
-    assert table.weight.grad.is_sparse and torch.equal(table.weight.grad.to_dense()[1], torch.full((3,), 2.0))
+    assert table.weight.grad.is_sparse and torch.equal(
+        table.weight.grad.to_dense()[1], torch.full((3,), 2.0)
+    )
     assert "sparse gradient" in reasons()[0]
 
 
@@ -265,7 +288,8 @@ def test_outside_it_is_eager():
 
 
 def test_hooks_on_tensors():
-    """Of a leaf, of an entry's result and of an operation's; functions made anew at each step take the same graph."""
+    """Of a leaf, of an entry's result and of an operation's; functions made anew at each step take
+    the same graph."""
     compiled, eager = pair()
     for _ in range(3):
         x = torch.randn(5, 6)
@@ -285,7 +309,8 @@ def test_hooks_on_tensors():
 
 @pytest.mark.parametrize("accumulates", [True, False])
 def test_results_that_retain_their_gradients(accumulates):
-    """Of an entry, of operations, of one of several results of an operation, with hooks; a second time they add up."""
+    """Of an entry, of operations, of one of several results of an operation, with hooks; a second
+    time they add up."""
     compiled, eager = pair()
     for _ in range(2):
         x, found = torch.randn(5, 6), []
@@ -307,7 +332,9 @@ def test_results_that_retain_their_gradients(accumulates):
                         grads = []
                     else:
                         grads = torch.autograd.grad(loss, [m.first.weight, c], retain_graph=k == 0)
-                    found.append((grads, [t.grad.clone() for t in kept], [t.grad.stride() for t in kept]))
+                    found.append(
+                        (grads, [t.grad.clone() for t in kept], [t.grad.stride() for t in kept])
+                    )
         torch.testing.assert_close(found[:2], found[2:])
         same_gradients(compiled, eager)
     assert graphs() == 1 + accumulates
@@ -388,7 +415,9 @@ def test_hooks_of_modules():
     first, last = nn.Linear(6, 6), nn.Linear(6, 2)
     middle = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
     for scale in (1.0, 2.0):
-        middle.register_full_backward_hook(lambda m, made, came, scale=scale: (made[0] * scale + came[0].sum(),))
+        middle.register_full_backward_hook(
+            lambda m, made, came, scale=scale: (made[0] * scale + came[0].sum(),)
+        )
     middle.register_full_backward_pre_hook(lambda m, came: (came[0] * m[0].bias.mean(),))
     eager = copy.deepcopy([first, middle, last])
     compiled = [ingot.compile(first), middle, ingot.compile(last)]

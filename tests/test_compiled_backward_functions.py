@@ -1,4 +1,5 @@
-"""`ingot.compiled_backward` over torch.autograd.Function: the user's backward is part of the graph, or eager's."""
+"""`ingot.compiled_backward` over torch.autograd.Function: the user's backward is part of the graph,
+or eager's."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ class Once(Function):
 
 
 def compared(make, *tensors, repeats=2, inside=True):
-    """The gradients that .backward() of what `make` gives leaves in the tensors, which are eager's."""
+    """The gradients that .backward() of what `make` gives leaves in the tensors, which are
+    eager's."""
     found = []
     for compiled in (True, False):
         leaves = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
@@ -130,7 +132,9 @@ def test_numbers_that_the_context_keeps():
 @pytest.mark.parametrize("taken", [(0, 2), (0,), (2,)])
 def test_several_results(needed, taken):
     a, b = [torch.randn(3, 4, requires_grad=need) for need in needed]
-    compared(lambda a, b: sum(Several.apply(a.sin(), b.cos(), 3)[k].square().sum() for k in taken), a, b)
+    compared(
+        lambda a, b: sum(Several.apply(a.sin(), b.cos(), 3)[k].square().sum() for k in taken), a, b
+    )
     assert graphs() == 2
 
 
@@ -154,7 +158,11 @@ def test_what_becomes_of_missing_gradients_is_told_apart():
     for zeros in (True, False, True):
         (g,) = compared(lambda x: Chosen.apply(x, zeros)[0].sum(), leaf(5), repeats=1)  # noqa: B023
         assert torch.equal(g, torch.full((5,), 2.0))
-    (g,) = compared(lambda x: Chosen.apply(x, True)[0].square().sum(), torch.ones(5, requires_grad=True), repeats=1)
+    (g,) = compared(
+        lambda x: Chosen.apply(x, True)[0].square().sum(),
+        torch.ones(5, requires_grad=True),
+        repeats=1,
+    )
     assert torch.equal(g, torch.full((5,), 3.0))
     assert graphs() == 3
 
@@ -224,7 +232,10 @@ def test_a_second_backward_raises_as_in_eager():
     y = Between.apply(z := x * 1, -1, 1).sum()
     with torch.no_grad():
         z.add_(1)
-    with ingot.compiled_backward(), pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with (
+        ingot.compiled_backward(),
+        pytest.raises(RuntimeError, match="modified by an inplace operation"),
+    ):
         y.backward()
 
 
@@ -331,7 +342,10 @@ class Raising(Between):
 def test_errors_are_eagers(cls):
     x, texts = leaf(4), []
     for compiled in (True, False):
-        with ingot.compiled_backward() if compiled else contextlib.nullcontext(), pytest.raises(Exception) as info:
+        with (
+            ingot.compiled_backward() if compiled else contextlib.nullcontext(),
+            pytest.raises(Exception) as info,
+        ):
             cls.apply(x.sin(), -1, 1).sum().backward()
         texts.append((type(info.value), str(info.value)))
     assert texts[0] == texts[1]
@@ -360,6 +374,10 @@ def test_no_gradient_comes_in():
         def backward(ctx: Any, g: Tensor) -> Any:
             return None, None, None
 
-    (g,) = compared(lambda x: Nothing.apply(Between.apply(x, -1, 1), -1, 1).sum() + 0 * x.sum(), leaf(4), repeats=1)
+    (g,) = compared(
+        lambda x: Nothing.apply(Between.apply(x, -1, 1), -1, 1).sum() + 0 * x.sum(),
+        leaf(4),
+        repeats=1,
+    )
     assert torch.equal(g, torch.zeros(4))
     assert len(reasons()) == 1 and "no gradient comes to" in reasons()[0]

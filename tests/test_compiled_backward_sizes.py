@@ -1,4 +1,5 @@
-"""`ingot.compiled_backward` where sizes vary: the second graph is for all of them, or the report says why not."""
+"""`ingot.compiled_backward` where sizes vary: the second graph is for all of them, or the report
+says why not."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ FORMULAS = {
     "slice to the end but one": lambda x, w: x.sin()[:-1].exp().sum(),
     "index": lambda x, w: x.sin()[torch.tensor([0, 2, 2])].exp().sum(),
     "index_select": lambda x, w: x.sin().index_select(0, torch.tensor([0, 2, 2])).exp().sum(),
-    "squeeze": lambda x, w: (x[None].squeeze(0) * 2).sin().sum() + x[None].sin().squeeze().cos().sum(),
+    "squeeze": lambda x, w: (
+        (x[None].squeeze(0) * 2).sin().sum() + x[None].sin().squeeze().cos().sum()
+    ),
     "max": lambda x, w: x.sin().max(0)[0].sum() + x.sin().max(1, keepdim=True)[0].sum(),
     "topk": lambda x, w: x.sin().topk(2, 0)[0].exp().sum(),
     "sort": lambda x, w: (x.sin().sort(0)[0] * torch.arange(x.shape[0])[:, None]).sum(),
@@ -88,23 +91,39 @@ FORMULAS = {
     "dropped columns": lambda x, w: x.sin().unbind(1)[1].exp().sum(),
     "split": lambda x, w: sum((k * part).exp().sum() for k, part in enumerate(x.sin().split(2, 1))),
     "split, a part of it": lambda x, w: x.sin().split(2, -1)[1].exp().sum(),
-    "split in": lambda x, w: x.sin().split([1, 2], 1)[0].exp().sum() + x.cos().split([1, 2], 1)[1].exp().sum(),
+    "split in": lambda x, w: (
+        x.sin().split([1, 2], 1)[0].exp().sum() + x.cos().split([1, 2], 1)[1].exp().sum()
+    ),
     "halves of twice as many": lambda x, w: torch.cat([x, x.sin()]).chunk(2)[1].exp().sum(),
     "repeat": lambda x, w: x.sin().repeat(2, 3).cos().sum() + x.sin().repeat(4, 1, 2).exp().sum(),
     "repeat none": lambda x, w: x.sin().repeat(2, 0).sum() + x.sum(),
-    "amax": lambda x, w: x.sin().amax(0).sum() + x.sin().amin((0, 1), keepdim=True).sum() + x.cos().amax().exp(),
-    "equal extremes": lambda x, w: x.sign().amax(-1).exp().sum() + x.relu().amin(0).sum() + x.relu().min().exp(),
+    "amax": lambda x, w: (
+        x.sin().amax(0).sum() + x.sin().amin((0, 1), keepdim=True).sum() + x.cos().amax().exp()
+    ),
+    "equal extremes": lambda x, w: (
+        x.sign().amax(-1).exp().sum() + x.relu().amin(0).sum() + x.relu().min().exp()
+    ),
     "extremes": lambda x, w: x.sin().max().exp() + x.sin().min() * 3,
-    "std": lambda x, w: (x @ w).std(0).sum() + (x @ w).std(1, keepdim=True).exp().sum() + (x @ w).std(),
+    "std": lambda x, w: (
+        (x @ w).std(0).sum() + (x @ w).std(1, keepdim=True).exp().sum() + (x @ w).std()
+    ),
     "unfold": lambda x, w: x.sin().unfold(1, 2, 1).exp().sum(),
-    "scatter": lambda x, w: x.sin().scatter(0, torch.zeros(1, 3, dtype=torch.long), 2.0).exp().sum(),
+    "scatter": lambda x, w: (
+        x.sin().scatter(0, torch.zeros(1, 3, dtype=torch.long), 2.0).exp().sum()
+    ),
     "pow": lambda x, w: (x.sin() ** 3).sum() / x.shape[0],
     "times a size": lambda x, w: (x.sin() * x.shape[0]).exp().sum() / 3,
     "var of all": lambda x, w: (x @ w).var(unbiased=False) + (x @ w).var(1, keepdim=True).sum(),
     "bce with weights": lambda x, w: F.binary_cross_entropy_with_logits(
-        x @ w, torch.ones(x.shape[0], 4), weight=torch.rand(4), pos_weight=torch.rand(4), reduction="sum"
+        x @ w,
+        torch.ones(x.shape[0], 4),
+        weight=torch.rand(4),
+        pos_weight=torch.rand(4),
+        reduction="sum",
     ),
-    "bce with targets": lambda x, w: F.binary_cross_entropy_with_logits(x, x.sigmoid(), weight=torch.rand(3)),
+    "bce with targets": lambda x, w: F.binary_cross_entropy_with_logits(
+        x, x.sigmoid(), weight=torch.rand(3)
+    ),
     "bce with weights and targets": lambda x, w: F.binary_cross_entropy_with_logits(
         x @ w, (x @ w).sigmoid(), pos_weight=torch.rand(4)
     ),
@@ -209,7 +228,9 @@ def test_joined_tensors_of_which_some_gradients_are_not_asked_for():
     for n in (4, 5, 6, 7):
         found, leaves = [], [torch.randn(n + k, 3, requires_grad=True) for k in range(3)]
         for compiled in (True, False):
-            loss = (torch.cat([leaf.sin() for leaf in leaves]) * torch.arange(3.0 * n + 3)[:, None]).sum()
+            loss = (
+                torch.cat([leaf.sin() for leaf in leaves]) * torch.arange(3.0 * n + 3)[:, None]
+            ).sum()
             with ingot.compiled_backward() if compiled else contextlib.nullcontext():
                 found += torch.autograd.grad(loss, leaves[1])
         torch.testing.assert_close(*found)

@@ -1,4 +1,5 @@
-"""Matrix products, compiled, against float64 and against eager: values, layouts, accuracy, and what is launched."""
+"""Matrix products, compiled, against float64 and against eager: values, layouts, accuracy, and what
+is launched."""
 
 from __future__ import annotations
 
@@ -22,9 +23,15 @@ def _no_gradients():
         yield
 
 
-def assert_product(result: Tensor, expected: Tensor, a: Tensor, b: Tensor, more: Tensor | float = 0.0) -> None:
+def assert_product(
+    result: Tensor, expected: Tensor, a: Tensor, b: Tensor, more: Tensor | float = 0.0
+) -> None:
     """`result` is `a @ b + more` to the last bound of rounding: each element's own."""
-    assert (result.dtype, result.shape, result.stride()) == (expected.dtype, expected.shape, expected.stride())
+    assert (result.dtype, result.shape, result.stride()) == (
+        expected.dtype,
+        expected.shape,
+        expected.stride(),
+    )
     a, b = a.double(), b.double()
     exact, size = a @ b + more, a.abs() @ b.abs() + abs(more)
     assert ((result.double() - exact).abs() <= (a.shape[-1] + 3) * EPS * size).all()
@@ -39,7 +46,11 @@ def test_sizes_that_are_symbols(rows):
     """One compilation serves all sizes but 1; test_contraction.py goes through more of them."""
     compiled = ingot.compile(F.linear, dynamic=True, fullgraph=True)
     for columns, inner in itertools.product([1, 2, 15, 17, 49, 100], [1, 2, 17, 130, 300]):
-        x, weight, bias = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(columns)
+        x, weight, bias = (
+            torch.randn(rows, inner),
+            torch.randn(columns, inner),
+            torch.randn(columns),
+        )
         assert_product(compiled(x, weight, bias), F.linear(x, weight, bias), x, weight.t(), bias)
 
 
@@ -47,7 +58,9 @@ LAYOUTS = {
     "contiguous": lambda *sizes: torch.randn(*sizes),
     "transposed": lambda *sizes: torch.randn(*sizes[:-2], sizes[-1], sizes[-2]).transpose(-1, -2),
     "every second": lambda *sizes: torch.randn(*sizes[:-1], 2 * sizes[-1])[..., ::2],
-    "window": lambda *sizes: torch.randn(*sizes[:-2], sizes[-2] + 3, sizes[-1] + 5)[..., 1:-2, 2:-3],
+    "window": lambda *sizes: torch.randn(*sizes[:-2], sizes[-2] + 3, sizes[-1] + 5)[
+        ..., 1:-2, 2:-3
+    ],
     "expanded row": lambda *sizes: torch.randn(*sizes[:-2], 1, sizes[-1]).expand(sizes),
     "expanded column": lambda *sizes: torch.randn(*sizes[:-1], 1).expand(sizes),
 }
@@ -63,7 +76,14 @@ def test_layouts(left, right):
 
 
 @pytest.mark.parametrize(
-    "left, right", [((9,), (9, 20)), ((20, 9), (9,)), ((9,), (9,)), ((4, 1, 8, 9), (3, 9, 10)), ((2, 30, 9), (9, 20))]
+    "left, right",
+    [
+        ((9,), (9, 20)),
+        ((20, 9), (9,)),
+        ((9,), (9,)),
+        ((4, 1, 8, 9), (3, 9, 10)),
+        ((2, 30, 9), (9, 20)),
+    ],
 )
 def test_matmul_of_other_ranks(left, right):
     a, b = torch.randn(left), torch.randn(right)
@@ -85,7 +105,9 @@ def test_scaled_products(beta, alpha, bias):
     a, b, c = torch.randn(9, 30), torch.randn(30, 20), torch.randn(bias)
 
     def fn(c, a, b):
-        return torch.addmm(c, a, b, beta=beta, alpha=alpha), torch.baddbmm(c, a[None], b[None], beta=beta, alpha=alpha)
+        return torch.addmm(c, a, b, beta=beta, alpha=alpha), torch.baddbmm(
+            c, a[None], b[None], beta=beta, alpha=alpha
+        )
 
     for result, expected in zip(ingot.compile(fn)(c, a, b), fn(c, a, b)):
         torch.testing.assert_close(result, expected, rtol=2e-5, atol=2e-5)
@@ -113,10 +135,14 @@ def test_doubles():
     for rows in (1, 9):
         (kernel,) = launches(F.linear, x[:rows], w, b)
         assert kernel.kind == "fused"
-        torch.testing.assert_close(ingot.compile(F.linear)(x[:rows], w, b), F.linear(x[:rows], w, b))
+        torch.testing.assert_close(
+            ingot.compile(F.linear)(x[:rows], w, b), F.linear(x[:rows], w, b)
+        )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.int64, torch.complex64], ids=str
+)
 def test_other_dtypes_are_left_to_the_library(dtype):
     x, w = (torch.randint(-9, 9, sizes).to(dtype) for sizes in ((9, 30), (30, 20)))
     assert [k.kind for k in launches(torch.mm, x, w)] == ["extern"]
@@ -128,9 +154,17 @@ def test_a_bias_that_does_not_count_may_be_anything():
     assert not ingot.compile(lambda c, a, b: torch.addmm(c, a, b, beta=0))(c, a, b).isnan().any()
 
 
-@pytest.mark.parametrize("sizes", [(9, 30, 20), (3, 5, 4)], ids=str)  # eager's products of few elements are others
+def with_factors(form, beta, alpha):
+    """`form` with two factors that are constants of its closure."""
+    return lambda b, x, y: form(b, x, y, beta=beta, alpha=alpha)
+
+
+# eager's products of few elements are others
+@pytest.mark.parametrize("sizes", [(9, 30, 20), (3, 5, 4)], ids=str)
 @pytest.mark.parametrize("outside", [False, True], ids=["constants", "inputs"])
-@pytest.mark.parametrize("form", [torch.addmm, torch.addmv, torch.addr, torch.baddbmm, torch.addbmm])
+@pytest.mark.parametrize(
+    "form", [torch.addmm, torch.addmv, torch.addr, torch.baddbmm, torch.addbmm]
+)
 def test_factors_by_which_nan_and_infinity_count_or_not(form, outside, sizes):
     m, k, n = sizes
     left, right = torch.randn(2, m, k), torch.randn(2, k, n)
@@ -144,25 +178,37 @@ def test_factors_by_which_nan_and_infinity_count_or_not(form, outside, sizes):
     }[form]
     bias.view(-1)[1] = math.nan
     given = ingot.compile(lambda b, x, y, beta, alpha: form(b, x, y, beta=beta, alpha=alpha))
-    for beta, alpha in ((0.5, 2.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, -0.0), (1.0, math.inf), (math.nan, 1.0)):
+    for beta, alpha in (
+        (0.5, 2.0),
+        (1.0, 0.0),
+        (0.0, 1.0),
+        (0.0, 0.0),
+        (0.5, -0.0),
+        (1.0, math.inf),
+        (math.nan, 1.0),
+    ):
         expected = form(bias, *operands, beta=beta, alpha=alpha)
         if outside:
             result = given(bias, *operands, beta, alpha)
         else:
-            result = ingot.compile(lambda b, x, y: form(b, x, y, beta=beta, alpha=alpha))(bias, *operands)  # noqa: B023
+            result = ingot.compile(with_factors(form, beta, alpha))(bias, *operands)
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_nan_and_infinity():
     a, b = torch.randn(9, 40), torch.randn(40, 60)
     a[2, 3], a[5, 0], b[7, 50], b[8, 50] = float("nan"), float("inf"), float("inf"), -float("inf")
-    torch.testing.assert_close(ingot.compile(torch.mm)(a, b), a @ b, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(
+        ingot.compile(torch.mm)(a, b), a @ b, rtol=1e-5, atol=1e-5, equal_nan=True
+    )
 
 
-# -- accuracy ----------------------------------------------------------------------------------------------------------
+# -- accuracy --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 768, 96), (17, 3072, 100), (100, 147, 64)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(64, 64, 64), (128, 768, 96), (17, 3072, 100), (100, 147, 64)], ids=str
+)
 def test_the_error_is_at_most_eager_s(sizes):
     m, k, n = sizes
     compiled = ingot.compile(F.linear)
@@ -191,7 +237,7 @@ def test_the_number_of_threads_changes_nothing():
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
-# -- what is launched --------------------------------------------------------------------------------------------------
+# -- what is launched ------------------------------------------------------------------------------
 
 X, W, B = torch.randn(16, 40), torch.randn(50, 40), torch.randn(50)
 R = torch.randn(16, 50)
@@ -203,7 +249,11 @@ EPILOGUES = {
     "residual": lambda x, w, b, r: r + F.linear(x, w, b),
     "scale and mask": lambda x, w, b, r: (F.linear(x, w) * 0.125).masked_fill(r > 0, float("-inf")),
     "cast": lambda x, w, b, r: F.linear(x, w, b).to(torch.bfloat16),
-    "several results": lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).relu(), F.linear(x, w, b) + r),
+    "several results": lambda x, w, b, r: (
+        F.linear(x, w, b),
+        F.linear(x, w, b).relu(),
+        F.linear(x, w, b) + r,
+    ),
     "along rows": lambda x, w, b, r: F.linear(x, w) * r[:, :1],
     "batch": lambda x, w, b, r: torch.relu(F.linear(x.view(2, 8, 40), w, b)) + r.view(2, 8, 50),
     "without bias": lambda x, w, b, r: torch.addmm(r, x, w.t(), beta=0.5, alpha=2).sigmoid(),
@@ -239,7 +289,9 @@ def test_other_consumers_run_after_it(name):
 
 def test_parts_of_a_linear_share_its_bias():
     def fn(x, w, b):
-        return [part.view(2, 8, 5, 5).transpose(1, 2) for part in F.linear(x, w, b).split(25, dim=1)]
+        return [
+            part.view(2, 8, 5, 5).transpose(1, 2) for part in F.linear(x, w, b).split(25, dim=1)
+        ]
 
     assert len(launches(fn, X, W, B)) == 1
     torch.testing.assert_close(ingot.compile(fn)(X, W, B), fn(X, W, B), rtol=1e-5, atol=1e-5)
@@ -253,7 +305,9 @@ def test_an_operand_that_the_epilogue_would_overwrite():
         return x * 2
 
     mine, eager = X.clone(), X.clone()
-    torch.testing.assert_close(ingot.compile(fn)(mine, square), fn(eager, square), rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(
+        ingot.compile(fn)(mine, square), fn(eager, square), rtol=1e-5, atol=2e-5
+    )
     torch.testing.assert_close(mine, eager, rtol=1e-5, atol=2e-5)
 
 
@@ -283,12 +337,14 @@ def residual_is_an_operand(x, w, r):
 
 
 @pytest.mark.parametrize(
-    "fn, overwritten", [(residual, True), (residual_read_later, True), (residual_is_an_operand, False)]
+    "fn, overwritten",
+    [(residual, True), (residual_read_later, True), (residual_is_an_operand, False)],
 )
 def test_a_dead_residual_is_overwritten(fn, overwritten):
     found = ingot.explain(ingot.compile(fn, fullgraph=True))(X, W, R)
     assert len(found.kernels) == 2
-    assert (found.arena_bytes < 16 * 40 * 4) == overwritten  # where it is not, all of it takes memory of its own
+    # where it is not, all of it takes memory of its own
+    assert (found.arena_bytes < 16 * 40 * 4) == overwritten
     torch.testing.assert_close(ingot.compile(fn)(X, W, R), fn(X, W, R), rtol=1e-5, atol=1e-5)
 
 
@@ -304,7 +360,10 @@ def test_a_lower_precision_is_left_to_the_library(precision):
 
 def test_precisions_by_backend():
     """Those that torch has no one word for."""
-    compiled, before = ingot.compile(lambda x, y: x @ y + 1), torch.backends.cuda.matmul.fp32_precision
+    compiled, before = (
+        ingot.compile(lambda x, y: x @ y + 1),
+        torch.backends.cuda.matmul.fp32_precision,
+    )
     torch.testing.assert_close(compiled(X, W.t()), X @ W.t() + 1)
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
@@ -336,7 +395,8 @@ def reads_before_and_behind(x, w, h):
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (1, 3), (64, 64)], ids=str)
 @pytest.mark.parametrize("fn", [reads_before, reads_twice_before, reads_before_and_behind])
 def test_what_a_product_writes_is_read_before(fn, shape):
-    """A kernel that reads an argument runs before the product whose epilogue overwrites it, and is none of its own."""
+    """A kernel that reads an argument runs before the product whose epilogue overwrites it, and is
+    none of its own."""
     w = torch.randn(shape[-1], shape[-1])
     given = [torch.randn(shape), w, torch.randn(shape)]
     ours, eager = [t.clone() for t in given], [t.clone() for t in given]

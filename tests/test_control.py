@@ -1,4 +1,5 @@
-"""What says whether functions are compiled: disable, allow_in_graph, set_stance, and torch.compile's own marks."""
+"""What says whether functions are compiled: disable, allow_in_graph, set_stance, and
+torch.compile's own marks."""
 
 from __future__ import annotations
 
@@ -88,7 +89,10 @@ class TestDisable:
     def test_fullgraph(self):
         compiled = ingot.compile(lambda x: disabled(x) + 1, fullgraph=True)
         for _ in range(2):
-            with pytest.raises(ingot.GraphBreakError, match=r"disabled\(\) is disabled .*test_control.py:\d+ \(hint: "):
+            with pytest.raises(
+                ingot.GraphBreakError,
+                match=r"disabled\(\) is disabled .*test_control.py:\d+ \(hint: ",
+            ):
                 compiled(X)
 
     def test_what_it_calls_is_not_compiled_either(self):
@@ -170,7 +174,10 @@ class TestDisable:
         assert isinstance(model[1], Layer) and list(model.state_dict())[2] == "1.linear.weight"
         model[1].linear.bias.add_(1)
         assert_same(compiled(X), model[2](plain.linear(model[0].linear(X)) + 1 + 1 + ones))
-        assert ingot.explain(compiled)(X).breaks[0].reason == "Layer() is disabled by ingot.disable: slow"
+        assert (
+            ingot.explain(compiled)(X).breaks[0].reason
+            == "Layer() is disabled by ingot.disable: slow"
+        )
 
     def test_copies_of_a_disabled_module(self):
         layer = ingot.disable(Layer())
@@ -225,7 +232,9 @@ class TestTorchsOwnMarks:
         tracked = Tracked(f)
         tracked(X)
         report = ingot.explain(tracked.compiled)(X)
-        assert [b.reason for b in report.breaks] == ["a graph break is asked for by torch._dynamo.graph_break()"]
+        assert [b.reason for b in report.breaks] == [
+            "a graph break is asked for by torch._dynamo.graph_break()"
+        ]
         assert report.graph_count == 2
 
     def test_allowed_functions(self):
@@ -237,13 +246,16 @@ class TestTorchsOwnMarks:
         assert [node.target for node in gm.graph.nodes if node.op == "call_function"][0] is function
 
     def test_is_compiling(self):
-        tracked = ingot.compile(lambda x: (x * 0 + torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()))
+        tracked = ingot.compile(
+            lambda x: (x * 0 + torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling())
+        )
         assert_same(tracked(X), (X * 0 + 1, False))
         assert not torch.compiler.is_compiling()
 
 
 def marks_of_one_function():
-    """Calls disabled functions that share the code of torch.compile's wrapper with one that is not heeded."""
+    """Calls disabled functions that share the code of torch.compile's wrapper with one that is not
+    heeded."""
     unheeded = torch.compiler.disable(lambda match: "b")
     unheeded.__module__ = "torch.optim.sgd"
     nodes = []
@@ -267,7 +279,10 @@ def marks_of_one_function():
 @long
 def test_marks_of_one_function():
     """What is decided of a code object is decided once in a process."""
-    subprocess.run([sys.executable, "-c", "from tests import test_control as t; t.marks_of_one_function()"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "from tests import test_control as t; t.marks_of_one_function()"],
+        check=True,
+    )
 
 
 class TestInsideACompiledFunction:
@@ -401,7 +416,11 @@ class TestAllowInGraph:
 
     @pytest.mark.parametrize(
         "fn, says",
-        [(adds_a_global, "no argument of the function"), (gives_a_dict, "gives a dict"), (asks_for_data, "data")],
+        [
+            (adds_a_global, "no argument of the function"),
+            (gives_a_dict, "gives a dict"),
+            (asks_for_data, "data"),
+        ],
     )
     def test_what_may_not_be_in_a_graph_is_run_for_real(self, fn, says):
         def f(x):
@@ -464,7 +483,9 @@ class TestStance:
         compiled(X, 2)
         with ingot.set_stance("fail_on_recompile"):
             assert_same(compiled(X, 2), X * 2)
-            with pytest.raises(ingot.RecompileError, match=r"<lambda> would be compiled .*: k was 2, is 3"):
+            with pytest.raises(
+                ingot.RecompileError, match=r"<lambda> would be compiled .*: k was 2, is 3"
+            ):
                 compiled(X, 3)
             with pytest.raises(ingot.RecompileError, match="nothing that it could run"):
                 ingot.compile(doubled)(X)
@@ -570,7 +591,9 @@ class TestStance:
 
     @pytest.mark.parametrize("stance", ["force_eager", "eagre", 3, None])
     def test_mistakes(self, stance):
-        with pytest.raises(ValueError, match="unknown stance .*one of default, eager, fail_on_recompile"):
+        with pytest.raises(
+            ValueError, match="unknown stance .*one of default, eager, fail_on_recompile"
+        ):
             ingot.set_stance(stance)
         assert not runs_eager()
 

@@ -1,5 +1,5 @@
-"""`to` and its kin in each mode: what eager gives back as it is (or as a view) is that, so that writes
-to it are seen, and what it copies is a copy."""
+"""`to` and its kin in each mode: what eager gives back as it is (or as a view) is that, so that
+writes to it are seen, and what it copies is a copy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Gradients through sizes that the data decide: one program forward, one backward, eager's gradients for none, one and
-many elements."""
+"""Gradients through sizes that the data decide: one program forward, one backward, eager's
+gradients for none, one and many elements."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ from torch import Tensor
 
 import ingot
 from ingot.compiler import Compiler
-from tests.test_data_dependent_sizes import COUNTS, Counted, joined, made, mask_of, normalized, places, put_back, viewed
+from tests.test_data_dependent_sizes import (
+    COUNTS,
+    Counted,
+    joined,
+    made,
+    mask_of,
+    normalized,
+    places,
+    put_back,
+    viewed,
+)
 from tests.tracked import assert_same
 
 cross_entropy = pytest.mark.skipif(
-    torch.__version__ < "2.13", reason="torch's own cross_entropy branches on two sizes that the data decide"
+    torch.__version__ < "2.13",
+    reason="torch's own cross_entropy branches on two sizes that the data decide",
 )
 
 X = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -27,8 +38,14 @@ def gradient(function: Callable[..., Any], mask: Tensor) -> tuple[Any, Any]:
     """The result for X and a mask, and the gradient of X."""
     x = X.clone().requires_grad_()
     result = function(x, mask)
-    tracked = [t for t in (result if isinstance(result, tuple) else (result,)) if getattr(t, "requires_grad", False)]
-    torch.autograd.backward(tracked, [torch.arange(1.0, t.numel() + 1).cos().view(t.shape).to(t) for t in tracked])
+    tracked = [
+        t
+        for t in (result if isinstance(result, tuple) else (result,))
+        if getattr(t, "requires_grad", False)
+    ]
+    torch.autograd.backward(
+        tracked, [torch.arange(1.0, t.numel() + 1).cos().view(t.shape).to(t) for t in tracked]
+    )
     return result, x.grad
 
 
@@ -40,11 +57,15 @@ def hessian_product(function: Callable[..., Any], mask: Tensor) -> tuple[Any, An
     return found, x.grad
 
 
-def compiled_once(function: Callable[..., Any], counts: tuple[int, ...], taken: Any = gradient) -> None:
+def compiled_once(
+    function: Callable[..., Any], counts: tuple[int, ...], taken: Any = gradient
+) -> None:
     """What is `taken` of it is eager's, by the program of one compilation, backward included."""
     counted = Counted(function, fullgraph=True)
     for count in counts:
-        assert_same(taken(counted.tracked.compiled, mask_of(count)), taken(function, mask_of(count)))
+        assert_same(
+            taken(counted.tracked.compiled, mask_of(count)), taken(function, mask_of(count))
+        )
     assert counted.replays == []
     (compilation,) = Compiler.of(counted.tracked.compiled).compilations
     later = compilation.backward
@@ -102,7 +123,9 @@ def test_gradients_of_some_elements(function):
     compiled_once(function, (12, 7, 30, 20))
 
 
-@pytest.mark.parametrize("function", [lambda x, mask: x[mask].exp() * 2, lambda x, mask: twice(x, mask)[1]])
+@pytest.mark.parametrize(
+    "function", [lambda x, mask: x[mask].exp() * 2, lambda x, mask: twice(x, mask)[1]]
+)
 def test_second_derivatives(function):
     compiled_once(function, COUNTS, hessian_product)
 
@@ -119,6 +142,7 @@ def test_how_many_distinct_indices_are_filled_is_asked_of_the_data():
 
 def test_what_is_checked_again_for_second_derivatives():
     """No row at all is eager's, forward and backward."""
+
     def function(x: Tensor, mask: Tensor) -> Tensor:
         return torch.softmax(x[mask[:, 0]], 0)
 
@@ -131,6 +155,7 @@ def test_what_is_checked_again_for_second_derivatives():
 
 def test_some_of_the_gradients():
     """The backward of one of two results takes what the forward kept for both."""
+
     def second(function: Callable[..., Any], mask: Tensor) -> tuple[Any, Any]:
         x = X.clone().requires_grad_()
         result = function(x, mask)[1]
@@ -155,6 +180,7 @@ def test_twice_through_a_graph():
 @cross_entropy
 def test_training_on_what_a_mask_selects():
     """A step on the labelled rows of a batch, whose size is another one each time."""
+
     def step(weight: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         known = labels >= 0
         return F.cross_entropy((x @ weight)[known], labels[known])
@@ -164,7 +190,10 @@ def test_training_on_what_a_mask_selects():
     weights = [torch.randn(5, 4, generator=generator).requires_grad_()] * 2
     weights[1] = weights[0].detach().clone().requires_grad_()
     for rows in (16, 9, 30, 2, 25):
-        x, labels = torch.randn(rows, 5, generator=generator), torch.randint(-2, 4, (rows,), generator=generator)
+        x, labels = (
+            torch.randn(rows, 5, generator=generator),
+            torch.randint(-2, 4, (rows,), generator=generator),
+        )
         labels[:2] = 1
         for function, weight in zip((step, counted.tracked.compiled), weights):
             loss = function(weight, x, labels)
@@ -182,7 +211,12 @@ def test_ctc_loss(as_tensors: bool, reduction: str) -> None:
     """Its backward reads a table whose width is that of the longest target."""
 
     def program(x: Tensor, targets: Tensor, inputs: Any, lengths: Any) -> Tensor:
-        return F.ctc_loss(x.log_softmax(-1), targets, inputs, lengths, reduction=reduction, zero_infinity=True) * 2
+        return (
+            F.ctc_loss(
+                x.log_softmax(-1), targets, inputs, lengths, reduction=reduction, zero_infinity=True
+            )
+            * 2
+        )
 
     compiled = ingot.compile(program, fullgraph=True)
     for lengths in ([4, 3], [2, 4], [1, 1]):

@@ -40,7 +40,8 @@ class Counted:
         self.tracked = Tracked(watched, **options)
 
     def __call__(self, *args: Any) -> tuple[int, int]:
-        """Compares with eager. Gives what was compiled, and how often the compiled call went on in eager."""
+        """Compares with eager. Gives what was compiled, and how often the compiled call went on in
+        eager."""
         before = len(self.replays)
         compiled = self.tracked(*args)
         return compiled, len(self.replays) - before - 1
@@ -103,9 +104,13 @@ first_piece_is_known: list[Callable[[Tensor, Tensor], Any]] = [
     lambda x, mask: torch.stack([(a := x.exp()).sum().expand((b := a[a > 1.5]).shape), b], 1),
     lambda x, mask: torch.cat([(a := x.exp()), a[a[:, 0] > 1.2]]).sin(),
     lambda x, mask: F.pad((a := x.exp())[a > 1.5], (2, 3), value=7.0),
-    lambda x, mask: (torch.zeros_like(a := x.exp()) + a.sum(), a.new_full((a[a > 1.5].shape[0],), 2.0)),
+    lambda x, mask: (
+        torch.zeros_like(a := x.exp()) + a.sum(),
+        a.new_full((a[a > 1.5].shape[0],), 2.0),
+    ),
 ]
-"""What is written into a buffer of such a size before the size is known, in a kernel with what the size comes of."""
+"""What is written into a buffer of such a size before the size is known, in a kernel with what the
+size comes of."""
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,8 @@ def test_what_a_mask_selects(function):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x, mask: x.repeat(1, 6)[:, mask.view(-1)] * 2,  # whose strides are others where nothing is selected
+        # whose strides are others where nothing is selected
+        lambda x, mask: x.repeat(1, 6)[:, mask.view(-1)] * 2,
         lambda x, mask: torch.argwhere(mask) + 1,
         lambda x, mask: x[mask].max(),  # which is an error of nothing
         lambda x, mask: torch.softmax(x[mask[:, 0]], 0),
@@ -166,14 +172,20 @@ def test_what_is_compiled_for_some_elements(function):
 
 
 def test_symbolic_sizes_of_the_arguments_beside():
-    counted = Counted(lambda x, mask: (x[mask].exp() * x.shape[0]).sum() + x[mask].shape[0], fullgraph=True)
-    calls = [(torch.randn(n, 5), mask_of(k, n, 5)) for n, k in ((4, 3), (7, 9), (8, 0), (9, 1), (300, 700))]
+    counted = Counted(
+        lambda x, mask: (x[mask].exp() * x.shape[0]).sum() + x[mask].shape[0], fullgraph=True
+    )
+    calls = [
+        (torch.randn(n, 5), mask_of(k, n, 5))
+        for n, k in ((4, 3), (7, 9), (8, 0), (9, 1), (300, 700))
+    ]
     with torch.no_grad():
         assert [counted(*args) for args in calls] == [(1, 0), (1, 0), (0, 0), (0, 0), (0, 0)]
 
 
 def test_sizes_that_meet_are_checked():
     """Eager takes other sizes where one is 1, and refuses the rest."""
+
     def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
         return x[mask] * y
 
@@ -240,6 +252,7 @@ def test_checks_of_the_program():
 
 def test_random_numbers_beside_a_check():
     """Where the check fails, the generator is put back before the call goes on in eager."""
+
     def function(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
         return x[mask] * y + torch.rand(5)
 
@@ -296,7 +309,8 @@ def a_check_of_torchs(x: Tensor) -> Tensor:
 
 
 def the_argument_of_a_distribution(x: Tensor) -> Tensor:
-    return torch.distributions.Normal(x, (1.5 - x), validate_args=True).log_prob(x + 1)  # torch.compile turns it off
+    # torch.compile turns it off
+    return torch.distributions.Normal(x, (1.5 - x), validate_args=True).log_prob(x + 1)
 
 
 CHECKED = (SPACE["an_assertion"], an_error, a_check_of_torchs, the_argument_of_a_distribution)
@@ -304,7 +318,9 @@ CHECKED = (SPACE["an_assertion"], an_error, a_check_of_torchs, the_argument_of_a
 
 @pytest.mark.parametrize("gradients", (False, True))
 @pytest.mark.parametrize("function", CHECKED, ids=lambda f: f.__name__)
-def test_errors_of_the_data_are_checked_in_the_graph(function: Callable[[Tensor], Tensor], gradients: bool) -> None:
+def test_errors_of_the_data_are_checked_in_the_graph(
+    function: Callable[[Tensor], Tensor], gradients: bool
+) -> None:
     counted = Counted(function, fullgraph=True)
     small, large = (torch.full((5,), v, requires_grad=gradients) for v in (1.0, 1.55))
     assert [counted(small), counted(small)] == [(1, 0), (0, 0)]
@@ -357,7 +373,9 @@ def test_errors_of_the_data_behind_random_numbers() -> None:
             assert torch.equal(ran[1], ran[3])
 
 
-def assert_drawn(compiled: Callable[..., Tensor], function: Callable[..., Tensor], x: Tensor) -> None:
+def assert_drawn(
+    compiled: Callable[..., Tensor], function: Callable[..., Tensor], x: Tensor
+) -> None:
     """Both draw the same, and write the same."""
     ran = []
     for f in (compiled, function):
@@ -411,14 +429,18 @@ def test_a_mask_that_is_written_selects_another_number():
     with torch.no_grad():
         for _ in range(2):
             tracked(X, mask_of(9), mask_of(30))
-        with pytest.warns(UserWarning, match="size"), pytest.raises(RuntimeError, match="must match"):
+        with (
+            pytest.warns(UserWarning, match="size"),
+            pytest.raises(RuntimeError, match="must match"),
+        ):
             tracked.compiled(X, mask_of(9), fewer)
 
 
 @pytest.mark.parametrize("dim", [0, -1])
 @pytest.mark.parametrize("length", [0, 1])
 def test_narrow_from_where_the_data_say(length: int, dim: int):
-    """From before the first place to behind the last one: what eager gives, or the error that it raises."""
+    """From before the first place to behind the last one: what eager gives, or the error that it
+    raises."""
 
     def function(x: Tensor, start: Tensor) -> Any:
         part = x.narrow(dim, start, length)
@@ -426,20 +448,26 @@ def test_narrow_from_where_the_data_say(length: int, dim: int):
 
     def outcome(call: Any, start: int) -> Any:
         try:
-            return [result.tolist() for result in call(torch.arange(25.0).view(5, 5), torch.tensor(start))]
+            return [
+                result.tolist()
+                for result in call(torch.arange(25.0).view(5, 5), torch.tensor(start))
+            ]
         except (IndexError, RuntimeError) as error:
             return type(error), str(error)
 
     compiled = ingot.compile(function)
     for start in (0, 5, -1, 3, 6, -6, -5, 4):
         assert outcome(compiled, start) == outcome(function, start)
-    reasons = [c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None]
+    reasons = [
+        c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None
+    ]
     assert not any("AttributeError" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("write", [True, False])
 def test_a_size_that_is_checked_behind_a_write(write):
-    """Where it is another one than was supposed, eager cannot begin anew: it has the call from the start."""
+    """Where it is another one than was supposed, eager cannot begin anew: it has the call from the
+    start."""
 
     def program(x, y):
         if write:

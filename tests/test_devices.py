@@ -14,7 +14,9 @@ from ingot.pipeline import _device
 def graph_on(*devices: str) -> torch.fx.Graph:
     graph = torch.fx.Graph()
     for k, device in enumerate(devices):
-        graph.placeholder(f"x{k}").meta["val"] = FakeTensor(torch.empty(3, device="meta"), torch.device(device))
+        graph.placeholder(f"x{k}").meta["val"] = FakeTensor(
+            torch.empty(3, device="meta"), torch.device(device)
+        )
     return graph
 
 
@@ -36,14 +38,18 @@ def test_numbers_on_the_cpu_go_along_with_a_gpu() -> None:
     graph = graph_on("cpu", "cuda:1")
     x, y = graph.nodes
     assert _device(graph) == torch.device("cuda:1") and on_host(graph) == {x}
-    copy = graph.call_function(torch.ops.aten._to_copy.default, (x,), {"device": y.meta["val"].device})
+    copy = graph.call_function(
+        torch.ops.aten._to_copy.default, (x,), {"device": y.meta["val"].device}
+    )
     copy.meta["val"] = y.meta["val"]
     assert on_host(graph) == {x} and moves(copy, on_host(graph))
     for of, refused in ((x, True), (y, False)):
         used = graph.call_function(torch.ops.aten.neg.default, (of,))
         used.meta["val"] = of.meta["val"]
         if refused:
-            with pytest.raises(Unsupported, match="neg.default of tensors on the CPU, beside those on cuda:1"):
+            with pytest.raises(
+                Unsupported, match="neg.default of tensors on the CPU, beside those on cuda:1"
+            ):
                 on_host(graph)
             graph.erase_node(used)
     assert on_host(graph) == {x}

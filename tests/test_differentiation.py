@@ -1,4 +1,5 @@
-"""Gradients that are taken inside a compiled function, and gradients of gradients: what eager gives, in one graph."""
+"""Gradients that are taken inside a compiled function, and gradients of gradients: what eager
+gives, in one graph."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ def wanted(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
-def both(program: Callable[[Callable[[Any], Any]], Any], wrap: Callable[[Any], Any] = whole) -> None:
-    """Runs a program that wraps a function by what it is given, in eager and compiled, from the same seed."""
+def both(
+    program: Callable[[Callable[[Any], Any]], Any], wrap: Callable[[Any], Any] = whole
+) -> None:
+    """Runs a program that wraps a function by what it is given, in eager and compiled, from the
+    same seed."""
     found = []
     for wrapper in (EAGER, wrap):
         torch.manual_seed(0)
@@ -46,14 +50,16 @@ def small_network(outputs: int = 1) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
 
 
-# -- torch.autograd.grad -----------------------------------------------------------------------------------------------
+# -- torch.autograd.grad ---------------------------------------------------------------------------
 
 
 def test_gradients_as_results() -> None:
     def program(wrap: Any) -> Any:
         def function(x: Tensor, w: Tensor) -> Any:
             energy = ((x * w).sin() ** 2).sum()
-            forces, unused = torch.autograd.grad(energy, [x, w.detach().requires_grad_()], allow_unused=True)
+            forces, unused = torch.autograd.grad(
+                energy, [x, w.detach().requires_grad_()], allow_unused=True
+            )
             return energy.detach(), -forces, unused
 
         return wrap(function)(wanted(4), wanted(4))
@@ -66,7 +72,10 @@ def test_forces_are_trained_on(leaf: str) -> None:
     """Forces are gradients, and what is trained on is them."""
 
     def program(wrap: Any) -> Any:
-        network, x = small_network(), torch.randn(5, 3, dtype=torch.float64, requires_grad=leaf == "an input")
+        network, x = (
+            small_network(),
+            torch.randn(5, 3, dtype=torch.float64, requires_grad=leaf == "an input"),
+        )
 
         def function(x: Tensor) -> Any:
             if leaf == "made inside":
@@ -120,7 +129,9 @@ def test_gradient_penalty() -> None:
 
         compiled = wrap(function)
         for _ in range(2):
-            penalty = compiled(torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64))
+            penalty = compiled(
+                torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+            )
             penalty.backward()
         return penalty, [p.grad for p in network.parameters()]
 
@@ -204,7 +215,11 @@ def test_errors_of_autograd_are_eagers() -> None:
     def scalar(x: Tensor, y: Tensor) -> Any:
         return torch.autograd.grad(x * y, y)
 
-    for function, text in ((unused, "not have been used"), (without, "does not require grad"), (scalar, "scalar")):
+    for function, text in (
+        (unused, "not have been used"),
+        (without, "does not require grad"),
+        (scalar, "scalar"),
+    ):
         for f in (function, ingot.compile(function)):
             with pytest.raises(RuntimeError, match=text):
                 f(wanted(3), wanted(3))
@@ -243,7 +258,7 @@ def test_a_leaf_that_leaves_the_function() -> None:
     both(program, ingot.compile)
 
 
-# -- backward() --------------------------------------------------------------------------------------------------------
+# -- backward() ------------------------------------------------------------------------------------
 
 
 def test_backward_adds_to_what_is_there() -> None:
@@ -288,7 +303,9 @@ def test_backward_into_some_leaves() -> None:
         def function(x: Tensor, w: Tensor) -> None:
             y = x * w
             y.backward(torch.ones_like(y), inputs=[w], retain_graph=True)
-            torch.autograd.backward([y, y.sin()], [torch.full_like(y, 2), torch.ones_like(y)], inputs=w)
+            torch.autograd.backward(
+                [y, y.sin()], [torch.full_like(y, 2), torch.ones_like(y)], inputs=w
+            )
 
         wrap(function)(x, w)
         return x.grad, w.grad
@@ -355,7 +372,11 @@ def test_hooks_see_gradients() -> None:
             loss.backward()
             return loss.detach(), torch.autograd.grad(network(x).sum(), network[0].weight)
 
-        return wrap(step)(torch.ones(2, 3, dtype=torch.float64)), [p.grad for p in network.parameters()], seen
+        return (
+            wrap(step)(torch.ones(2, 3, dtype=torch.float64)),
+            [p.grad for p in network.parameters()],
+            seen,
+        )
 
     both(program, ingot.compile)
 
@@ -405,7 +426,7 @@ def test_a_training_step() -> None:
     both(program)
 
 
-# -- gradients of gradients --------------------------------------------------------------------------------------------
+# -- gradients of gradients ------------------------------------------------------------------------
 
 
 def second_program(compiled: Any) -> Any:
@@ -423,9 +444,13 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "softmax": (lambda x: F.softmax(x, -1)[:, 1:] * x[:, :2], ((4, 3),)),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b).exp(), ((3, 4), (4,), (4,))),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1).tanh(), ((1, 2, 4, 4), (3, 2, 3, 3))),
-    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((1, 1, 1, 3, 4),) * 3),  # no fused kernel
+    # no fused kernel
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((1, 1, 1, 3, 4),) * 3),
     "abs": (lambda x, w: x.abs() * w, ((3,), (3,))),
-    "binary cross entropy": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), ((3, 4), (3, 4))),
+    "binary cross entropy": (
+        lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+        ((3, 4), (3, 4)),
+    ),
     "cross entropy": (lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])), ((3, 4),)),
 }
 
@@ -441,7 +466,9 @@ def test_gradients_of_gradients(name: str) -> None:
         tangent = torch.randn_like(y).requires_grad_()
         first = torch.autograd.grad(y, inputs, tangent, create_graph=True)
         heads = [g for g in first if g.requires_grad]
-        third = torch.autograd.grad([h.square().sum() for h in heads], [*inputs, tangent], allow_unused=True)
+        third = torch.autograd.grad(
+            [h.square().sum() for h in heads], [*inputs, tangent], allow_unused=True
+        )
         if wrap is not EAGER:
             made = second_program(compiled)
             assert made.skipped is None
@@ -520,7 +547,10 @@ def test_anomalies_are_detected() -> None:
     compiled = whole(function)
     compiled(wanted(3))
     for f in (function, compiled, ingot.compile(function)):
-        with torch.autograd.set_detect_anomaly(True), pytest.warns(UserWarning, match="Error detected"):
+        with (
+            torch.autograd.set_detect_anomaly(True),
+            pytest.warns(UserWarning, match="Error detected"),
+        ):
             with pytest.raises(RuntimeError, match="returned nan values"):
                 (f(wanted(3)) * torch.tensor(float("nan"))).backward()
 

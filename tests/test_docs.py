@@ -19,7 +19,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 def as_it_was(monkeypatch):
     """What a page may change for the whole process."""
     monkeypatch.setattr(backends, "_registry", dict(backends._registry))
-    if "ingot" not in torch._dynamo.list_backends():  # Ingot is not installed, or was before it had the entry point
+    # Ingot is not installed, or was before it had the entry point
+    if "ingot" not in torch._dynamo.list_backends():
         torch._dynamo.register_backend(backends.torch_backend, name="ingot")
     grad = torch.is_grad_enabled()
     yield
@@ -30,7 +31,11 @@ def as_it_was(monkeypatch):
 @pytest.mark.parametrize("page", ["control.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```",
+        (DOCS / page).read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
     assert blocks
     for number, block in enumerate(blocks):
         file = f"<{page} block {number}>"

@@ -1,4 +1,5 @@
-"""Sizes that vary: what compiles anew, what is served by an entry that is there, and that all of it is eager's."""
+"""Sizes that vary: what compiles anew, what is served by an entry that is there, and that all of it
+is eager's."""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ def test_a_size_that_varies_becomes_a_symbol():
 
 
 def test_sizes_that_vary_one_after_the_other():
-    assert counts(Tracked(softmax_of_sum), (4, 6), (7, 6), (7, 8), (3, 5), (16, 2)) == [1, 1, 0, 0, 0]
+    assert counts(Tracked(softmax_of_sum), (4, 6), (7, 6), (7, 8), (3, 5), (16, 2)) == [
+        1,
+        1,
+        0,
+        0,
+        0,
+    ]
 
 
 def symbols(tracked: Tracked) -> set[str]:
@@ -69,7 +76,10 @@ def test_sizes_of_parameters_and_static_ones_are_compiled_for():
 def test_rows_of_another_argument_vary_with_those_of_one():
     tracked = Tracked(lambda tokens, start: tokens.cumsum(1)[:, -1:] + start)
     with torch.no_grad():
-        found = [tracked(torch.randn(n, m), torch.randn(n, 1)) for n, m in ((3, 5), (3, 7), (4, 7), (1, 9), (2, 2))]
+        found = [
+            tracked(torch.randn(n, m), torch.randn(n, 1))
+            for n, m in ((3, 5), (3, 7), (4, 7), (1, 9), (2, 2))
+        ]
     assert found == [1, 1, 0, 0, 0]
 
 
@@ -92,7 +102,8 @@ class Attends(nn.Module):
 
 @pytest.mark.parametrize("order", ["batches", "lengths"])
 def test_a_cache_that_grows_for_several_batches_and_lengths(order: str) -> None:
-    """One compilation for the sizes of the first call, and one each for all sizes without a cache, and with one."""
+    """One compilation for the sizes of the first call, and one each for all sizes without a cache,
+    and with one."""
     tracked = Tracked(Attends())
     prompts = [(batch, length) for length in (7, 12, 5) for batch in (1, 2, 3)]
     with torch.no_grad():
@@ -132,7 +143,8 @@ REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_one_entry_for_each_size_of_0_whatever_the_others_are(name: str) -> None:
-    """Three for the pairs of lengths of 0 and above, of which one is for the sizes of the first call."""
+    """Three for the pairs of lengths of 0 and above, of which one is for the sizes of the first
+    call."""
     tracked = Tracked(REDUCTIONS[name])
     shapes = (4, 6, 5), (3, 0, 5), (9, 0, 5), (7, 8, 5), (1, 0, 5), (2, 3, 5), (8, 1, 5)
     assert sum(counts(tracked, *shapes)) == 3
@@ -144,7 +156,17 @@ def test_a_size_of_1_that_is_broadcast_has_an_entry_of_its_own():
     tracked = Tracked(lambda x, y: x.cos() + y)
     shapes = (7, 7), (7, 1), (1, 5), (1, 1), (3, 3), (9, 1), (1, 8), (2, 1), (6, 6)
     with torch.no_grad():
-        assert [tracked(torch.randn(n, 3), torch.randn(m, 3)) for n, m in shapes] == [1, 1, 1, 0, 1, 0, 0, 0, 0]
+        assert [tracked(torch.randn(n, 3), torch.randn(m, 3)) for n, m in shapes] == [
+            1,
+            1,
+            1,
+            0,
+            1,
+            0,
+            0,
+            0,
+            0,
+        ]
 
 
 class Rows(nn.Module):
@@ -175,7 +197,10 @@ def test_attention_of_batches_and_lengths_that_may_be_1(gradients: bool) -> None
                 results = function(x)
             if gradients:
                 sum(r.square().sum() for r in results).backward()
-            found.append([r.squeeze() for r in results] + [p.grad.clone() for p in model.parameters() if gradients])
+            found.append(
+                [r.squeeze() for r in results]
+                + [p.grad.clone() for p in model.parameters() if gradients]
+            )
         assert_same(*found, 1e-4)
 
 
@@ -194,7 +219,14 @@ def test_layouts_of_results_of_sizes_that_become_1(name):
 
     def function(x: Tensor) -> Any:
         y = x * 2
-        return y, x.sin() + x, x.reshape(x.shape[0], -1), y.transpose(0, 2).contiguous(), x.clone(), y[:, -1:] + 1
+        return (
+            y,
+            x.sin() + x,
+            x.reshape(x.shape[0], -1),
+            y.transpose(0, 2).contiguous(),
+            x.clone(),
+            y[:, -1:] + 1,
+        )
 
     make, tracked = LAYOUTS[name], Tracked(function)
     with torch.no_grad():
@@ -206,7 +238,12 @@ def test_layouts_of_results_of_sizes_that_become_1(name):
 
 
 def test_dynamic_false_compiles_for_each_size():
-    assert counts(Tracked(softmax_of_sum, dynamic=False), (4, 6), (7, 6), (9, 6), (4, 6)) == [1, 1, 1, 0]
+    assert counts(Tracked(softmax_of_sum, dynamic=False), (4, 6), (7, 6), (9, 6), (4, 6)) == [
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_a_size_that_the_program_asks_for():
@@ -226,7 +263,9 @@ def test_symbolic_strides_and_numbers_of_elements():
 def test_equal_sizes_are_not_assumed_to_stay_equal():
     tracked = Tracked(lambda x, y: x[:, None] + y)
     with torch.no_grad():
-        assert [tracked(torch.randn(n), torch.randn(m)) for n, m in ((3, 3), (4, 4), (5, 6), (7, 2))] == [1, 1, 0, 0]
+        assert [
+            tracked(torch.randn(n), torch.randn(m)) for n, m in ((3, 3), (4, 4), (5, 6), (7, 2))
+        ] == [1, 1, 0, 0]
 
 
 def test_a_transposed_tensor_compiles_once_more():
@@ -267,7 +306,7 @@ def test_behind_a_graph_break():
     assert sum(found[2:]) == 0
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 
 
 def twice_differentiated(x: Tensor) -> Tensor:
@@ -296,7 +335,9 @@ def differentiated(function: Any, shape: tuple[int, ...], order: int) -> list[Te
     found = heads = list(tree_flatten(function(x))[0])
     for step in range(order):
         tangents = [torch.randn(h.shape, generator=generator) for h in heads]
-        gradients = torch.autograd.grad(heads, inputs, tangents, create_graph=step + 1 < order, allow_unused=True)
+        gradients = torch.autograd.grad(
+            heads, inputs, tangents, create_graph=step + 1 < order, allow_unused=True
+        )
         found = [*found, *(g for g in gradients if g is not None)]
         heads = [g for g in gradients if g is not None and g.requires_grad]
     return found
@@ -311,12 +352,15 @@ def test_with_gradients(name: str, order: int) -> None:
     counts = []
     for shape in (*shapes, shapes[0]):
         before = len(compiler.compilations)
-        assert_same(differentiated(compiled, shape, order), differentiated(function, shape, order), 1e-4)
+        assert_same(
+            differentiated(compiled, shape, order), differentiated(function, shape, order), 1e-4
+        )
         counts.append(len(compiler.compilations) - before)
     assert sum(counts) == 2 and sum(counts[2:]) == 0
     backwards = [c.backward for c in compiler.compilations]
     assert all(b is not None and b.skipped is None for b in backwards)
-    if order > 1 and name != "norms":  # whose second derivatives ask more of the sizes, when the entry is in use
+    # whose second derivatives ask more of the sizes, when the entry is in use
+    if order > 1 and name != "norms":
         assert all(b.backward is None or b.backward.skipped is None for b in backwards)
 
 
@@ -365,8 +409,12 @@ class Last(nn.Module):
 
 def convolutions() -> nn.Module:
     last = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return nn.Sequential(first, nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), last)
+    first = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )
+    return nn.Sequential(
+        first, nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), last
+    )
 
 
 IMAGES = ((4, 8, 6, 6), (6, 8, 6, 6), (3, 8, 6, 6), (9, 8, 6, 6))
@@ -428,7 +476,9 @@ def test_gradients_of_what_libraries_have_kernels_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("train", (False, True))
-@pytest.mark.parametrize("settings", ({}, {"num_layers": 2, "batch_first": True, "bidirectional": True}), ids=str)
+@pytest.mark.parametrize(
+    "settings", ({}, {"num_layers": 2, "batch_first": True, "bidirectional": True}), ids=str
+)
 def test_recurrent_layers_without_gradients(settings: dict[str, Any], train: bool) -> None:
     layer = nn.LSTM(6, 5, **settings).train(train)
     compiled = ingot.compile(layer, fullgraph=True)
@@ -454,8 +504,12 @@ def test_a_bias_is_summed_where_it_was_broadcast() -> None:
     weight, bias = torch.randn(6, 7, requires_grad=True), torch.randn(7, requires_grad=True)
     sums = []
     for shape in ((7,), (1, 7), (4, 7)):
-        compiled = ingot.compile(lambda x, bias: (x @ weight + bias).relu(), dynamic=True, fullgraph=True)
-        compiled(torch.randn(4, 6), bias.detach().expand(shape).clone().requires_grad_()).sum().backward()
+        compiled = ingot.compile(
+            lambda x, bias: (x @ weight + bias).relu(), dynamic=True, fullgraph=True
+        )
+        compiled(
+            torch.randn(4, 6), bias.detach().expand(shape).clone().requires_grad_()
+        ).sum().backward()
         (made,) = Compiler.of(compiled).compilations
         assert ", size_s" in str(made.backward.aten)
         sums.append(str(made.backward.aten).count("aten.sum"))
@@ -510,7 +564,7 @@ def test_views_of_one_storage_of_which_one_is_asked_for_late() -> None:
             tracked(base := torch.randn(n, 6), base.flatten()[:2])
 
 
-# -- integers ----------------------------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 
 def branches(x: Tensor, n: int) -> Tensor:
@@ -521,8 +575,20 @@ def branches(x: Tensor, n: int) -> Tensor:
 def test_an_integer_that_varies_becomes_a_symbol_on_either_side_of_a_branch():
     tracked, x = Tracked(branches), torch.randn(5)
     with torch.no_grad():
-        assert [tracked(x, n) for n in (2, 3, 6, -3, -8, 100, 0, -1, 1, 1 << 61)] == [1, 1, 0, 1, 0, 0, 0, 0, 0, 0]
-        assert [tracked(x, n) for n in ((1 << 63) - 1, -(1 << 63), 1 << 62, 5)] == [0, 0, 0, 0]  # or they run in eager
+        assert [tracked(x, n) for n in (2, 3, 6, -3, -8, 100, 0, -1, 1, 1 << 61)] == [
+            1,
+            1,
+            0,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]
+        # or they run in eager
+        assert [tracked(x, n) for n in ((1 << 63) - 1, -(1 << 63), 1 << 62, 5)] == [0, 0, 0, 0]
     assert tracked.skips == []
 
 
@@ -543,7 +609,12 @@ INTEGERS = {
 }
 
 
-CASES = [(kind, p.strip()) for kind, lines in INTEGERS.items() for line in lines.split("\n") for p in line.split("|")]
+CASES = [
+    (kind, p.strip())
+    for kind, lines in INTEGERS.items()
+    for line in lines.split("\n")
+    for p in line.split("|")
+]
 
 
 @pytest.mark.parametrize("kind, program", CASES, ids=[program for _, program in CASES])
@@ -556,7 +627,9 @@ def test_programs_of_an_integer(kind, program):
     assert kind != "symbol" or sum(found) <= 3
 
 
-@pytest.mark.parametrize("program", ["x * n", "x - n // 3", "i * n", "x * abs(n)", "x[n:]", "(x, -n)", "x.triu(n)"])
+@pytest.mark.parametrize(
+    "program", ["x * n", "x - n // 3", "i * n", "x * abs(n)", "x[n:]", "(x, -n)", "x.triu(n)"]
+)
 def test_integers_of_either_sign_and_of_any_size(program):
     tracked = Tracked(eval(f"lambda x, i, n: ({program})"))
     x, i = torch.arange(1.0, 13.0).reshape(3, 4), torch.arange(12).reshape(3, 4)
@@ -568,9 +641,10 @@ def test_integers_of_either_sign_and_of_any_size(program):
 @pytest.mark.parametrize(
     "program",
     ["torch.eye(n)", "torch.eye(n, 2 * n) * 3", "torch.ones(torch.eye(n + 1).shape)", "torch.hann_window(n)",
-     "torch.tril_indices(n, n)", "torch.cartesian_prod(torch.arange(n), torch.arange(2))", "torch.vander(x, n)",
-     "torch.logspace(0, 1, n)", "torch.fft.fftfreq(n)", "torch.combinations(torch.arange(n))", "torch.diag_embed(x, n)",
-     "torch.fft.rfft(x, n).abs()", "x.unfold(0, min(n, 3), 1)", "torch.histc(x, n)", "torch.repeat_interleave(x, n)"],
+     "torch.tril_indices(n, n)", "torch.cartesian_prod(torch.arange(n), torch.arange(2))",
+     "torch.vander(x, n)", "torch.logspace(0, 1, n)", "torch.fft.fftfreq(n)",
+     "torch.combinations(torch.arange(n))", "torch.diag_embed(x, n)", "torch.fft.rfft(x, n).abs()",
+     "x.unfold(0, min(n, 3), 1)", "torch.histc(x, n)", "torch.repeat_interleave(x, n)"],
 )  # fmt: skip
 def test_shapes_that_an_integer_decides(program):
     """Sizes of results are never those of an earlier call."""
@@ -614,12 +688,18 @@ def test_dynamic_sizes_of_what_arguments_hold():
     compiled = ingot.compile(function, dynamic=True)
     with torch.no_grad():
         for a, b, c, d in ((2, 3, 4, 5), (7, 3, 4, 5), (2, 9, 3, 5), (4, 5, 6, 7)):
-            args = torch.randn(a, 6), Past(torch.randn(b, 6), torch.randn(c, 6)), {"bias": torch.randn(d, 6)}, layer
+            args = (
+                torch.randn(a, 6),
+                Past(torch.randn(b, 6), torch.randn(c, 6)),
+                {"bias": torch.randn(d, 6)},
+                layer,
+            )
             torch.testing.assert_close(compiled(*args), function(*args))
     (compilation,) = Compiler.of(compiled).compilations
     dynamic = {quantity.name for quantity in compilation.captured.guards.symbols.values()}
     assert {name for name in dynamic if name.endswith("shape[0]")} == {
-        "x.shape[0]", "past.tensors[0].shape[0]", "past.tensors[1].shape[0]", "options['bias'].shape[0]",
+        "x.shape[0]", "past.tensors[0].shape[0]", "past.tensors[1].shape[0]",
+        "options['bias'].shape[0]",
     }  # fmt: skip
     assert not any("weight" in name or "outside" in name for name in dynamic)
 
@@ -636,7 +716,7 @@ def test_dynamic_true_also_sees_what_varies():
     assert counts == [1, 2, 2, 2]
 
 
-# -- marks -----------------------------------------------------------------------------------------------------------
+# -- marks -----------------------------------------------------------------------------------------
 
 
 def marked(shape: tuple[int, ...], mark: Callable[..., None], *args: Any, **kwargs: Any) -> Tensor:
@@ -650,7 +730,9 @@ def calls(tracked: Tracked, *tensors: Tensor) -> list[int]:
         return [tracked(tensor) for tensor in tensors]
 
 
-@pytest.mark.parametrize("mark", [ingot.mark_dynamic, torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic])
+@pytest.mark.parametrize(
+    "mark", [ingot.mark_dynamic, torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic]
+)
 def test_a_marked_size_is_a_symbol_from_the_first_call(mark):
     tracked = Tracked(softmax_of_sum)
     assert calls(tracked, marked((4, 6), mark, 0), *map(torch.randn, [(7, 6), (9, 6)])) == [1, 0, 0]
@@ -682,7 +764,10 @@ def test_a_static_size_is_compiled_for(mark, dynamic):
 
 def test_all_sizes_are_static():
     tracked = Tracked(softmax_of_sum, dynamic=True)
-    assert calls(tracked, marked((4, 6), ingot.mark_static), marked((4, 7), ingot.mark_static)) == [1, 1]
+    assert calls(tracked, marked((4, 6), ingot.mark_static), marked((4, 7), ingot.mark_static)) == [
+        1,
+        1,
+    ]
 
 
 def test_dynamic_false_knows_no_marks():
@@ -742,7 +827,12 @@ def inlined(x: Tensor) -> Tensor:
     return viewed(y)
 
 
-FIXED_BY = [(unrolled, unrolled, 2), (compared, compared, 2), (as_text, as_text, 2), (inlined, viewed, 1)]
+FIXED_BY = [
+    (unrolled, unrolled, 2),
+    (compared, compared, 2),
+    (as_text, as_text, 2),
+    (inlined, viewed, 1),
+]
 
 
 @pytest.mark.parametrize(("function", "at", "line"), FIXED_BY)
@@ -750,7 +840,10 @@ def test_the_report_says_which_line_fixed_a_marked_size(function: Any, at: Any, 
     """The user's line that made it a number, also where no operation does."""
     report = ingot.explain(function)(marked((4, 6), ingot.mark_dynamic, 0))
     (text,) = report.fixed_sizes
-    assert text == f"x.shape[0] is marked as dynamic, and is always 4  ({__file__}:{at.__code__.co_firstlineno + line})"
+    assert (
+        text
+        == f"x.shape[0] is marked as dynamic, and is always 4  ({__file__}:{at.__code__.co_firstlineno + line})"
+    )
 
 
 def test_of_sizes_that_fix_one_another_the_report_names_the_line_that_made_them_a_number() -> None:
@@ -760,17 +853,35 @@ def test_of_sizes_that_fix_one_another_the_report_names_the_line_that_made_them_
 
     report = ingot.explain(function)(*[marked((4, 6), ingot.mark_dynamic, 0) for _ in range(2)])
     place = f"({__file__}:{function.__code__.co_firstlineno + 2})"
-    assert report.fixed_sizes == [f"{n}.shape[0] is marked as dynamic, and is always 4  {place}" for n in "xy"]
+    assert report.fixed_sizes == [
+        f"{n}.shape[0] is marked as dynamic, and is always 4  {place}" for n in "xy"
+    ]
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: ingot.mark_dynamic([1], 0), TypeError, r"ingot.mark_dynamic: expected a tensor, not \[1\]"),
-        (lambda x: ingot.mark_dynamic(x, 2), IndexError, "a tensor of 2 dimensions has no dimension 2"),
+        (
+            lambda x: ingot.mark_dynamic([1], 0),
+            TypeError,
+            r"ingot.mark_dynamic: expected a tensor, not \[1\]",
+        ),
+        (
+            lambda x: ingot.mark_dynamic(x, 2),
+            IndexError,
+            "a tensor of 2 dimensions has no dimension 2",
+        ),
         (lambda x: ingot.mark_static(x, -3), IndexError, "has no dimension -3"),
-        (lambda x: ingot.mark_dynamic(x, 0, min=5), ValueError, "dimension 0 is 4, which is not from 5 to any size"),
-        (lambda x: ingot.mark_dynamic(x, 0, max=3), ValueError, "dimension 0 is 4, which is not from 0 to 3"),
+        (
+            lambda x: ingot.mark_dynamic(x, 0, min=5),
+            ValueError,
+            "dimension 0 is 4, which is not from 5 to any size",
+        ),
+        (
+            lambda x: ingot.mark_dynamic(x, 0, max=3),
+            ValueError,
+            "dimension 0 is 4, which is not from 0 to 3",
+        ),
         (lambda x: ingot.mark_dynamic(x, "0"), TypeError, "expected dimensions, not '0'"),
     ],
 )
@@ -846,13 +957,16 @@ def test_a_reshape_of_no_elements_is_a_view() -> None:
     with torch.no_grad():
         for shape in ((8, 6, 17), (3, 9, 4)):
             tracked(x := torch.randn(shape))
-            assert {t.untyped_storage().data_ptr() for t in tracked.compiled(x)} == {x.untyped_storage().data_ptr()}
-
+            assert {t.untyped_storage().data_ptr() for t in tracked.compiled(x)} == {
+                x.untyped_storage().data_ptr()
+            }
 
 
 @pytest.mark.parametrize("function", [laid_differently, joined])
 @pytest.mark.parametrize("computed", [False, True])
-def test_what_reshapes_to_a_view_where_a_size_is_1(function: Callable[[Tensor], Tensor], computed: bool) -> None:
+def test_what_reshapes_to_a_view_where_a_size_is_1(
+    function: Callable[[Tensor], Tensor], computed: bool
+) -> None:
     """Writes to the result show in the argument in the same calls as in eager."""
 
     def program(x: Tensor) -> Tensor:
@@ -871,8 +985,19 @@ def test_padding_by_an_integer_of_either_sign(order: tuple[int, ...]) -> None:
     """What only takes away is a copy, which lies as its argument does; what adds lies in order."""
     tracked = Tracked(lambda x, k: F.pad(x, (0, k)), dynamic=True, fullgraph=True)
     with torch.no_grad():
-        for shape, k in (((4, 5, 6), 1), ((4, 5, 6), -2), ((7, 4, 5), 0), ((3, 6, 8), 3), ((3, 8, 6), -1)):
-            tracked(torch.randn([shape[d] for d in order]).permute(*sorted(range(3), key=order.__getitem__)), k)
+        for shape, k in (
+            ((4, 5, 6), 1),
+            ((4, 5, 6), -2),
+            ((7, 4, 5), 0),
+            ((3, 6, 8), 3),
+            ((3, 8, 6), -1),
+        ):
+            tracked(
+                torch.randn([shape[d] for d in order]).permute(
+                    *sorted(range(3), key=order.__getitem__)
+                ),
+                k,
+            )
 
 
 def test_pieces_of_symbolic_rows_are_put_together_in_a_thread_s_scratch() -> None:

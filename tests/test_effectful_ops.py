@@ -1,4 +1,5 @@
-"""Ops that do something beside their results run as often as in eager, in eager's order, whatever passes there are."""
+"""Ops that do something beside their results run as often as in eager, in eager's order, whatever
+passes there are."""
 
 from __future__ import annotations
 
@@ -207,7 +208,9 @@ def _run(function, x, gradients):
     LOG.clear()
     tracked = [r for r in listed_results if r.requires_grad]
     if gradients and tracked:
-        grads = torch.autograd.grad([r.float().sin().sum() for r in tracked], [x], allow_unused=True)
+        grads = torch.autograd.grad(
+            [r.float().sin().sum() for r in tracked], [x], allow_unused=True
+        )
         logs.append(list(LOG))
     return listed_results, [g for g in grads if g is not None], logs, kept_sums
 
@@ -226,7 +229,8 @@ def test_calls_and_their_order_are_eagers(program, gradients, capsys):
         for found, wanted in zip((results[k] for k in (0, 1, 3)), (expected[k] for k in (0, 1, 3))):
             torch.testing.assert_close(found, wanted)
         for mine, its in zip(results[0], expected[0]):
-            assert mine.stride() == its.stride() or program in (_of_another_layout, _of_data)  # fakes say otherwise
+            # fakes say otherwise
+            assert mine.stride() == its.stride() or program in (_of_another_layout, _of_data)
 
 
 def test_most_programs_are_one_graph():
@@ -364,13 +368,15 @@ _LOOKUPS = {
     "one_hot": lambda x, i: torch.nn.functional.one_hot(i, 6),
 }
 
-_GATHERED = ("nll_loss", "cross_entropy")  # the graph's own error is that of `gather`: docs/limits.md
+# the graph's own error is that of `gather`: docs/limits.md
+_GATHERED = ("nll_loss", "cross_entropy")
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("lookup", _LOOKUPS)
 def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
-    """Whatever becomes of the lookup: it is returned, fused with what comes later, or not used at all."""
+    """Whatever becomes of the lookup: it is returned, fused with what comes later, or not used at
+    all."""
     look_up = _LOOKUPS[lookup]
 
     def fused(x, i):
@@ -426,7 +432,9 @@ def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
 def test_errors_come_once_and_at_their_place(program):
     compiled = ingot.compile(program)
     for most in (1.0, 9.0, 1.0, 9.0):
-        assert _outcome(program, torch.tensor([0.0, most])) == _outcome(compiled, torch.tensor([0.0, most]))
+        assert _outcome(program, torch.tensor([0.0, most])) == _outcome(
+            compiled, torch.tensor([0.0, most])
+        )
 
 
 def test_a_missing_formula_is_eagers_error():
@@ -503,7 +511,8 @@ def test_ops_made_of_triton_kernels(monkeypatch):
         return by_triton(x + 1) * 3
 
     x = torch.rand(3)
-    assert torch.equal(ingot.compile(program)(x), program(x))  # it launches none: its function is its fake
+    # it launches none: its function is its fake
+    assert torch.equal(ingot.compile(program)(x), program(x))
     monkeypatch.setitem(_TRITON_KERNELS, "ingot_tests::by_triton", [object()])
     compiled = ingot.compile(program)
     LOG.clear()
@@ -708,8 +717,8 @@ _HANDLERS = {
 
 @pytest.mark.parametrize("program", _HANDLERS)
 def test_handlers_around_what_acts(program):
-    """What acts stays in the graph where its error would only go on, as through a `finally` that does nothing, or one
-    that puts attributes back."""
+    """What acts stays in the graph where its error would only go on, as through a `finally` that
+    does nothing, or one that puts attributes back."""
     idle, least = _HANDLERS[program]
     for flag in (idle, True):
         compiled = ingot.compile(program)
@@ -724,11 +733,15 @@ def test_handlers_around_what_acts(program):
 
 
 @pytest.mark.parametrize("before", [{"busy": True}, {"mode": "before"}, {"mode": 3}], ids=str)
-@pytest.mark.parametrize("program", [_puts_back, _puts_back_by_methods, _puts_back_what_was, _in_a_manager])
+@pytest.mark.parametrize(
+    "program", [_puts_back, _puts_back_by_methods, _puts_back_what_was, _in_a_manager]
+)
 def test_a_handler_that_puts_back_what_was_not_there(program, before):
     """What a handler sets is compared with what is there before each call."""
     compiled = ingot.compile(program)
     for state in ({}, before, {}):
         for most in (1.0, 9.0):
             given = torch.tensor([0.0, most])
-            assert _outcome(program, given, None, **state) == _outcome(compiled, given, None, **state), (state, most)
+            assert _outcome(program, given, None, **state) == _outcome(
+                compiled, given, None, **state
+            ), (state, most)

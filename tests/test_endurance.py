@@ -1,4 +1,5 @@
-"""Calls without end leak nothing, what was compiled goes with its function, and threads do not disturb each other.
+"""Calls without end leak nothing, what was compiled goes with its function, and threads do not
+disturb each other.
 
 `python -m benchmarks.endurance` makes a million calls of each scenario.
 """
@@ -88,9 +89,16 @@ def test_what_was_compiled_goes_with_its_function(make: Any) -> None:
             compiled(torch.ones(size, 4))
         compiler = Compiler.of(compiled)
         assert compiler is not None
-        dispatchers = [compiler.dispatcher, *(one.dispatcher for one in compiler.continuations.values())]
+        dispatchers = [
+            compiler.dispatcher,
+            *(one.dispatcher for one in compiler.continuations.values()),
+        ]
         entries = [entry for dispatcher in dispatchers for entry in dispatcher.entries()]
-        alive += [weakref.ref(entry.target) for entry in entries if isinstance(entry.target, ingot.native.Program)]
+        alive += [
+            weakref.ref(entry.target)
+            for entry in entries
+            if isinstance(entry.target, ingot.native.Program)
+        ]
         alive += [weakref.ref(compiler), *map(weakref.ref, dispatchers)]
         assert len(entries) >= 2 and len(alive) > 5
         del compiled, compiler, dispatchers, entries

@@ -1,4 +1,5 @@
-"""Errors of Ingot's own, and want of memory or stack, while something is compiled: facts about one call."""
+"""Errors of Ingot's own, and want of memory or stack, while something is compiled: facts about one
+call."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ PASSING = [MemoryError, RecursionError]
 
 @pytest.fixture
 def fails(monkeypatch):
-    """Has a stage raise an error from now on; `fails.count` says how often it did. Without a stage: no more."""
+    """Has a stage raise an error from now on; `fails.count` says how often it did. Without a stage:
+    no more."""
 
     class Fails:
         count = 0

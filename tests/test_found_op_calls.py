@@ -1,4 +1,5 @@
-"""Calls of single ops, found by `python -m tests.op_database`, that once did something else compiled than in eager."""
+"""Calls of single ops, found by `python -m tests.op_database`, that once did something else
+compiled than in eager."""
 
 from __future__ import annotations
 
@@ -33,15 +34,29 @@ def halves(dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
-STEPS = [(0, 2, 0.5), (2.1, -2.9, -1.0), (0.0, -8.000001, -4.0), (1.9, 5, 1), (0, 5, 1.9), (-0.5, 3.9, 1), (0, 1, -0.5),
-         (0, 5.5, 1.0), (0.9, 5, 2), (3, -1.5, -1), (200, 203.5, 1), (0, 1, 1.5), (7, 7.5, 1)]  # fmt: skip
+STEPS = [
+    (0, 2, 0.5),
+    (2.1, -2.9, -1.0),
+    (0.0, -8.000001, -4.0),
+    (1.9, 5, 1),
+    (0, 5, 1.9),
+    (-0.5, 3.9, 1),
+    (0, 1, -0.5),
+    # fmt: skip
+    (0, 5.5, 1.0),
+    (0.9, 5, 2),
+    (3, -1.5, -1),
+    (200, 203.5, 1),
+    (0, 1, 1.5),
+    (7, 7.5, 1),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, f32], ids=str)
 @pytest.mark.parametrize("steps", STEPS, ids=str)
 def test_arange_of_broken_numbers(steps: tuple[Any, ...], dtype: torch.dtype) -> None:
-    """Eager truncates the start and the step of integers, and until torch 2.14 counts what is left of those of int64,
-    where the end is truncated as well."""
+    """Eager truncates the start and the step of integers, and until torch 2.14 counts what is left
+    of those of int64, where the end is truncated as well."""
     if dtype is torch.int64 and abs(steps[2]) < 1 and torch.__version__ < "2.13":
         pytest.skip("eager itself divides by zero, which ends the process")
     check(lambda x: torch.arange(*steps, dtype=dtype), torch.ones(1))
@@ -85,7 +100,9 @@ def test_addcmul_rounds_as_eager(dtype: torch.dtype, value: float) -> None:
 @pytest.mark.parametrize("dtype", [f32, f64, bf16], ids=str)
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("convolve", [F.conv3d, F.conv_transpose3d])
-def test_layout_of_convolutions(convolve: Callable[..., torch.Tensor], batched: bool, dtype: torch.dtype) -> None:
+def test_layout_of_convolutions(
+    convolve: Callable[..., torch.Tensor], batched: bool, dtype: torch.dtype
+) -> None:
     """Not every kernel of eager's knows of channels last."""
     x = torch.randn(2, 4, 5, 6, 7, dtype=dtype).contiguous(memory_format=LAST_3D)
     check(convolve, x if batched else x[0], torch.randn(4, 4, 3, 3, 3, dtype=dtype))
@@ -108,12 +125,15 @@ def test_draws_into_gaps(draw: Callable[..., torch.Tensor], part: slice) -> None
 
 @pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
 def test_bessel_functions_of_doubles(name: str) -> None:
-    x = torch.cat([torch.linspace(-20, 20, 1001, dtype=f64), torch.tensor([-0.0, 8, -8, 700], dtype=f64)])
+    x = torch.cat(
+        [torch.linspace(-20, 20, 1001, dtype=f64), torch.tensor([-0.0, 8, -8, 700], dtype=f64)]
+    )
     check(getattr(torch.special, name), x, native=True)
 
 
 def test_powers_of_doubles() -> None:
-    """Within an ulp of eager's from one end of the range to the other; C's special cases are eager's."""
+    """Within an ulp of eager's from one end of the range to the other; C's special cases are
+    eager's."""
     generator = torch.Generator().manual_seed(0)
     x = torch.exp(torch.empty(20_000, dtype=f64).uniform_(-300, 300, generator=generator))
     y = torch.empty(20_000, dtype=f64).uniform_(-700, 700, generator=generator) / x.log().abs()
@@ -156,7 +176,11 @@ def test_running_statistics_are_rounded_once() -> None:
 
 def test_written_arguments_are_judged_by_float64() -> None:
     """Eager rounds the mean of halves before it joins the running one."""
-    x, mean, var = torch.tensor([[-7.9375], [3.6094]]), torch.tensor([2.3438]), torch.tensor([3.2969])
+    x, mean, var = (
+        torch.tensor([[-7.9375], [3.6094]]),
+        torch.tensor([2.3438]),
+        torch.tensor([3.2969]),
+    )
     check(
         lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.5, 1e-5),
         *(t.to(bf16) for t in (x, mean, var)),
@@ -167,8 +191,14 @@ def test_written_arguments_are_judged_by_float64() -> None:
 def test_lookups_in_rows_that_lanes_have_of_their_own(rows: int) -> None:
     """Rows that are computed side by side, one to a lane, are looked up by each lane in its own."""
     x = torch.randn(3, rows).t()
-    check(lambda x, t: F.cross_entropy(x, t, reduction="none"), x, torch.arange(rows) % 3, native=True)
-    check(lambda x, at: torch.gather(torch.softmax(x, 1), 1, at), x, torch.tensor([[2, 0, 1]]).repeat(rows, 1))
+    check(
+        lambda x, t: F.cross_entropy(x, t, reduction="none"), x, torch.arange(rows) % 3, native=True
+    )
+    check(
+        lambda x, at: torch.gather(torch.softmax(x, 1), 1, at),
+        x,
+        torch.tensor([[2, 0, 1]]).repeat(rows, 1),
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, f32, bf16, torch.bool], ids=str)
@@ -186,7 +216,9 @@ def test_layout_of_ldexp() -> None:
     check(torch.ldexp, torch.randn(5, 1, 10).permute(2, 1, 0), torch.randn(5, 10).t(), native=True)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 2), (2, 3, 2, 3, 2), (2, 0, 3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 2), (2, 3, 2, 3, 2), (2, 0, 3, 4)], ids=str
+)
 def test_layout_of_roll(shape: tuple[int, ...]) -> None:
     """All the way round, too, and back."""
     x = torch.randn(shape)
@@ -222,14 +254,39 @@ def test_seen_as_another_type(seen: torch.dtype, layout: str) -> None:
 REALS = [torch.float16, torch.bfloat16, f32, f64]
 
 
-@pytest.mark.parametrize("power", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, f32, f64], ids=str)
+@pytest.mark.parametrize(
+    "power", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, f32, f64], ids=str
+)
 @pytest.mark.parametrize("dtype", [*REALS, torch.int32, torch.uint8, torch.bool], ids=str)
 def test_scaled_by_a_power_of_two(dtype: torch.dtype, power: torch.dtype) -> None:
-    """All the way out of the dtype's range and back in, where eager rounds once and where it does not."""
+    """All the way out of the dtype's range and back in, where eager rounds once and where it does
+    not."""
     least, most = (-128, 127) if power is torch.int8 else (-2200, 2200)
-    powers = [least, -1100, -1074, -1022, -300, -149, -127, -126, -20, -1, 0, 1, 15, 24, 127, 128, 300, 1023, 1024]
+    powers = [
+        least,
+        -1100,
+        -1074,
+        -1022,
+        -300,
+        -149,
+        -127,
+        -126,
+        -20,
+        -1,
+        0,
+        1,
+        15,
+        24,
+        127,
+        128,
+        300,
+        1023,
+        1024,
+    ]
     powers = torch.tensor([p for p in [*powers, most] if least <= p <= most]).to(power)
-    numbers = torch.tensor([0.0, -0.0, 1, -1.5, math.pi, 6e-8, 1e-38, 1e-45, 3e38, 5e-324, 1.7e308, math.inf, math.nan])
+    numbers = torch.tensor(
+        [0.0, -0.0, 1, -1.5, math.pi, 6e-8, 1e-38, 1e-45, 3e38, 5e-324, 1.7e308, math.inf, math.nan]
+    )
     if not dtype.is_floating_point:
         numbers = torch.tensor([0, 1, 2, 77])
     numbers = numbers.double().to(dtype)[:, None]
@@ -248,7 +305,9 @@ def test_row_numbers_are_made_up_in_their_range() -> None:
     check(torch.lu_unpack, *torch.linalg.lu_factor(matrix))
 
 
-@pytest.mark.parametrize("margins", [(-5, 1), (-5, 6), (6, -5), (-2, -3), (-2, -2), (-4, 3)], ids=str)
+@pytest.mark.parametrize(
+    "margins", [(-5, 1), (-5, 6), (6, -5), (-2, -3), (-2, -2), (-4, 3)], ids=str
+)
 def test_padding_that_takes_away(margins: tuple[int, int]) -> None:
     check(lambda x: F.pad(x, margins), torch.randn(3, 4))
 
@@ -256,12 +315,19 @@ def test_padding_that_takes_away(margins: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, f32, bf16], ids=str)
 def test_backward_of_dropout(dtype: torch.dtype) -> None:
     """The mask is multiplied first, which keeps the signs of eager's zeros, of integers too."""
-    grad, kept = torch.tensor([-8, -7, 6, 5, 0]).to(dtype), torch.tensor([False, True, False, True, True])
+    grad, kept = (
+        torch.tensor([-8, -7, 6, 5, 0]).to(dtype),
+        torch.tensor([False, True, False, True, True]),
+    )
     check(lambda g, k: torch.ops.aten.native_dropout_backward(g, k, 1.1), grad, kept)
 
 
-@pytest.mark.parametrize("copied", [torch.diagonal_copy, torch.diag, lambda x: torch.as_strided_copy(x, (1,), (7,))])
-def test_strides_of_a_copied_view_of_one_element(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+@pytest.mark.parametrize(
+    "copied", [torch.diagonal_copy, torch.diag, lambda x: torch.as_strided_copy(x, (1,), (7,))]
+)
+def test_strides_of_a_copied_view_of_one_element(
+    copied: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     x = torch.randn(9, 1)
     assert ingot.compile(copied)(x).stride() == copied(x).stride() == (1,)
 
@@ -270,7 +336,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
     "softshrink": (F.softshrink, (-1.5, math.nan, math.inf, 1e300)),
     "rrelu from": (lambda x, s: F.rrelu(x, s, 0.9), (1.5, math.inf, math.nan)),
     "rrelu to": (lambda x, s: F.rrelu(x, 0.1, s), (-1.5, math.inf, math.nan)),
-    "rrelu in training": (lambda x, s: F.rrelu(x, s, 0.9, training=True), (1.5, -math.inf, math.nan)),
+    "rrelu in training": (
+        lambda x, s: F.rrelu(x, s, 0.9, training=True),
+        (1.5, -math.inf, math.nan),
+    ),
     "the end of arange": (lambda x, s: x + torch.arange(0, s, 2.0).sum(), (-1.5, -6.0)),
     "the step of arange": (lambda x, s: x + torch.arange(0, 4.0, s).sum(), (-1.5, 0.0)),
     "mvlgamma": (lambda x, s: torch.mvlgamma(x.abs() + 3, int(s)), (-1.5, 0.0)),

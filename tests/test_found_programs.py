@@ -1,7 +1,9 @@
-"""Small programs that random ones were reduced to, each of which once did something else compiled than in eager.
+"""Small programs that random ones were reduced to, each of which once did something else compiled
+than in eager.
 
-The text of each defines `program` and `arguments(other)`, and `reset()` where the module has state: see
-tests/random_python.py. What is compared, and after which calls: see tests/test_random_python.py.
+The text of each defines `program` and `arguments(other)`, and `reset()` where the module has state:
+see tests/random_python.py. What is compared, and after which calls: see
+tests/test_random_python.py.
 """
 
 from __future__ import annotations
@@ -323,5 +325,7 @@ def reset():
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str, backend: str) -> None:
     text = FOUND[name]
-    text += (RESET if "def reset" not in text else "") + (ARGUMENTS if "def arguments" not in text else "")
+    text += (RESET if "def reset" not in text else "") + (
+        ARGUMENTS if "def arguments" not in text else ""
+    )
     assert check(RandomPython(0, IMPORTS + text), backend).restless == ""

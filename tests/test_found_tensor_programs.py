@@ -1,4 +1,5 @@
-"""Tensor programs that random ones were reduced to, each of which once did something else compiled than in eager."""
+"""Tensor programs that random ones were reduced to, each of which once did something else compiled
+than in eager."""
 
 from __future__ import annotations
 
@@ -119,7 +120,11 @@ def test_a_write_through_a_window_on_memory_in_the_arena() -> None:
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_window_in_front_of_an_argument(copied: bool) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.as_strided_copy(x, (2, 2), (1, 2), 0) if copied else x.as_strided((2, 2), (1, 2), 0) * 2
+        return (
+            torch.as_strided_copy(x, (2, 2), (1, 2), 0)
+            if copied
+            else x.as_strided((2, 2), (1, 2), 0) * 2
+        )
 
     compiled = ingot.compile(function, fullgraph=True)
     x = torch.arange(20.0)[6:12].view(2, 3)

@@ -1,4 +1,5 @@
-"""`options={"freeze": True}`: parameters are constants of the program; without it they are read at each call."""
+"""`options={"freeze": True}`: parameters are constants of the program; without it they are read at
+each call."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ import ingot
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, groups=16)]
+    layers = [
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1, groups=16),
+    ]
     return nn.Sequential(*layers, nn.Conv2d(16, 8, 1), nn.Flatten(), nn.Linear(8 * 36, 5)).eval()
 
 
@@ -30,7 +36,9 @@ def test_the_result_is_eager_s(freeze):
     torch.testing.assert_close(ingot.compile(model, options={"freeze": freeze})(X), model(X))
 
 
-@pytest.mark.parametrize("name", ["0.weight", "1.weight", "1.running_var", "3.weight", "4.bias", "6.weight"])
+@pytest.mark.parametrize(
+    "name", ["0.weight", "1.weight", "1.running_var", "3.weight", "4.bias", "6.weight"]
+)
 def test_without_it_a_parameter_written_through_data_shows_in_the_next_call(name):
     model = network()
     compiled = ingot.compile(model)
@@ -42,7 +50,9 @@ def test_without_it_a_parameter_written_through_data_shows_in_the_next_call(name
 
 
 def constants(fn, *args, freeze):
-    (compilation,) = ingot.explain(ingot.compile(fn, options={"freeze": freeze}))(*args).compilations
+    (compilation,) = ingot.explain(ingot.compile(fn, options={"freeze": freeze}))(
+        *args
+    ).compilations
     return len(compilation.loops.constants)
 
 

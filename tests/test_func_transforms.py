@@ -1,4 +1,5 @@
-"""torch.func inside compiled functions: grad, vjp, jacrev, hessian and functional_call are captured, in one graph."""
+"""torch.func inside compiled functions: grad, vjp, jacrev, hessian and functional_call are
+captured, in one graph."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, stack_module_state, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacrev,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 import ingot
 from ingot.graph import record
@@ -58,7 +68,8 @@ def with_more(x: Tensor, y: Tensor) -> Any:
 FUNCTIONS = [
     lambda x, y: grad(square)(x) * y,
     lambda x, y: grad(lambda y, x: (x * y.exp()).sum(), argnums=(0, 1))(x, y),
-    lambda x, y: grad(lambda x: square(x) * grad(square)(x * y).sum())(x),  # the inner one is a constant to nobody
+    # the inner one is a constant to nobody
+    lambda x, y: grad(lambda x: square(x) * grad(square)(x * y).sum())(x),
     lambda x, y: grad(lambda x: x.sum() * grad(lambda y: (x * y * y).sum())(y).sum())(x),
     lambda x, y: grad(grad(grad(lambda t: t**4)))(x.sum()),
     lambda x, y: [grad(square)(t) for t in (x, y, x * y, x)],
@@ -69,7 +80,9 @@ FUNCTIONS = [
     trees,
     with_more,
     lambda x, y: jacrev(lambda x: x.sin() * x.sum() * y)(x),
-    lambda x, y: jacrev(lambda x, y: (x * y.sum(), [x.sin() * y]), argnums=(0, 1), chunk_size=2)(x, y),
+    lambda x, y: jacrev(lambda x, y: (x * y.sum(), [x.sin() * y]), argnums=(0, 1), chunk_size=2)(
+        x, y
+    ),
     lambda x, y: hessian(lambda x, y: (x * y * x).sum(), argnums=(0, 1))(x, y),
     lambda x, y: vmap(lambda t: hessian(square)(t * y).diagonal().sum())(torch.stack([x, y])),
     lambda x, y: vmap(vmap(grad(torch.sin)))(torch.stack([x, y])),
@@ -175,7 +188,7 @@ def test_other_sizes():
         torch.testing.assert_close(compiled(x), grad(square)(x))
 
 
-# -- functional_call ---------------------------------------------------------------------------------------------------
+# -- functional_call -------------------------------------------------------------------------------
 
 
 class Tied(nn.Module):
@@ -194,7 +207,9 @@ def test_functional_call():
         model, weight, (x,) = Tied().double(), wanted(4, 4), constants((3, 4))
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         compiled = wrap(
-            lambda weight, x: functional_call(model, ({"first.weight": weight}, buffers), (x,), {"scale": 2.0})
+            lambda weight, x: functional_call(
+                model, ({"first.weight": weight}, buffers), (x,), {"scale": 2.0}
+            )
         )
         found = compiled(weight, x)
         found.square().sum().backward()
@@ -210,14 +225,16 @@ def test_ensembles():
     def program(wrap: Any) -> Any:
         state, _ = stack_module_state([network() for _ in range(3)])
         base, (x,) = network().to("meta"), constants((2, 4))
-        compiled = wrap(lambda state, x: vmap(lambda s, x: functional_call(base, s, (x,)), (0, None))(state, x))
+        compiled = wrap(
+            lambda state, x: vmap(lambda s, x: functional_call(base, s, (x,)), (0, None))(state, x)
+        )
         compiled(state, x).sum().backward()
         return compiled(state, x), [t.grad for t in state.values()]
 
     both(program)
 
 
-# -- what is left to eager ---------------------------------------------------------------------------------------------
+# -- what is left to eager -------------------------------------------------------------------------
 
 
 def caught(x: Tensor) -> Any:
@@ -279,7 +296,7 @@ def test_a_derivative_that_outlives_the_graph():
     torch.testing.assert_close((found, back(x)[0]), (x.sin(), x.cos() * x))
 
 
-# -- levels that are left by an error ----------------------------------------------------------------------------------
+# -- levels that are left by an error --------------------------------------------------------------
 
 TRANSFORMED = {
     "grad": lambda x: grad(square)(x),
@@ -317,8 +334,8 @@ def test_a_backends_error_leaves_the_levels(name: str) -> None:
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_an_interrupted_trace_leaves_the_levels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each safe point: the interruption itself arrives, not an error about the levels. (A second trace passes fewer
-    than the first, as it knows formulas.)"""
+    """At each safe point: the interruption itself arrives, not an error about the levels. (A second
+    trace passes fewer than the first, as it knows formulas.)"""
 
     def interrupted(at: int) -> bool:
         passed = 0

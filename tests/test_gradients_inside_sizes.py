@@ -1,4 +1,5 @@
-"""Gradients that are taken inside a compiled function whose sizes vary: eager's, in few compilations."""
+"""Gradients that are taken inside a compiled function whose sizes vary: eager's, in few
+compilations."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def backward(x: Tensor, scale: Tensor) -> Tensor:
 
 def broadcast_rows(x: Tensor, scale: Tensor) -> Tensor:
     row, column = leaf(torch.ones(x.shape[1])), leaf(x[:, :1])
-    rows, columns = torch.autograd.grad((x * row + column.exp() * x * scale.detach()).sum(), (row, column))
+    rows, columns = torch.autograd.grad(
+        (x * row + column.exp() * x * scale.detach()).sum(), (row, column)
+    )
     return rows + columns
 
 
@@ -82,7 +85,8 @@ def by_function(x: Tensor, scale: Tensor) -> Tensor:
 
 
 PROGRAMS: list[Callable[[Tensor, Tensor], Tensor]] = [
-    one_step, several_steps, penalty, inner_step, backward, broadcast_rows, softmax_of_products, losses, windows,
+    one_step, several_steps, penalty, inner_step, backward, broadcast_rows, softmax_of_products,
+    losses, windows,
     by_function,
 ]  # fmt: skip
 
@@ -136,4 +140,5 @@ def test_gradients_accumulate_over_batches_that_vary() -> None:
         for p, q in zip(model.parameters(), twin.parameters()):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
     compiler = Compiler.of(compiled)
-    assert compiler is not None and len(compiler.compilations) == 2  # without a gradient yet, and with one
+    # without a gradient yet, and with one
+    assert compiler is not None and len(compiler.compilations) == 2

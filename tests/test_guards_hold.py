@@ -1,4 +1,5 @@
-"""Acceptance of guards: a changed fact gives eager's new answer, and an unchanged one compiles nothing."""
+"""Acceptance of guards: a changed fact gives eager's new answer, and an unchanged one compiles
+nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ X = torch.arange(12.0).reshape(3, 4)
 
 
 def check_change(tracked: Tracked, first: tuple, second: tuple) -> None:
-    """`first` compiles once, again nothing; `second` compiles once more, and then both are served by their entries."""
+    """`first` compiles once, again nothing; `second` compiles once more, and then both are served
+    by their entries."""
     with torch.no_grad():
         assert tracked(*first) == 1
         assert tracked(*first) == 0
@@ -104,7 +106,18 @@ def pointwise(x):
         nn.Parameter(X.clone(), requires_grad=False),
         X.clone().as_strided((3, 4), (1, 3)),
     ],
-    ids=["dtype", "size", "sizes", "rank", "transposed", "strided", "integer", "bfloat16", "Parameter", "column-major"],
+    ids=[
+        "dtype",
+        "size",
+        "sizes",
+        "rank",
+        "transposed",
+        "strided",
+        "integer",
+        "bfloat16",
+        "Parameter",
+        "column-major",
+    ],
 )
 def test_tensor_facts(second):
     check_change(Tracked(pointwise), (X.clone(),), (second,))
@@ -139,7 +152,9 @@ def test_requires_grad_and_grad_mode():
     tracked(x)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+@pytest.mark.parametrize(
+    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+)
 def test_modes_around_the_call(mode):
     w = torch.randn(4, 4)
     tracked = Tracked(lambda x: x @ w)

@@ -1,4 +1,5 @@
-"""`options={"specialize": True}`: sizes that keep coming get an entry of their own, compiled in the background."""
+"""`options={"specialize": True}`: sizes that keep coming get an entry of their own, compiled in the
+background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ingot is the compiler: a process that compiles and runs a model has loaded nothing of torch.compile's."""
+"""Ingot is the compiler: a process that compiles and runs a model has loaded nothing of
+torch.compile's."""
 
 from __future__ import annotations
 
@@ -23,5 +24,7 @@ sys.modules])
 
 
 def test_compiling_running_and_training_gpt2_loads_no_other_compiler():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
     assert done.stdout.splitlines() == ["1", "[]"], done.stdout + done.stderr[-2000:]

@@ -1,4 +1,5 @@
-"""Python integers that vary from call to call, on either side of zero: eager's results, errors and writes."""
+"""Python integers that vary from call to call, on either side of zero: eager's results, errors and
+writes."""
 
 from __future__ import annotations
 
@@ -113,7 +114,9 @@ WITHIN: list[Callable[[Tensor, int], Any]] = [
 
 
 @pytest.mark.parametrize("program", WITHIN)
-def test_places_in_a_tensor_of_known_sizes_share_a_program(program: Callable[[Tensor, int], Any]) -> None:
+def test_places_in_a_tensor_of_known_sizes_share_a_program(
+    program: Callable[[Tensor, int], Any],
+) -> None:
     tracked = Tracked(program, fullgraph=True)
     with torch.no_grad():
         assert [tracked(X.clone(), n) for n in (3, 5, 9, 7)] == [1, 1, 0, 0]
@@ -137,13 +140,21 @@ def test_a_number_that_the_type_cannot_hold_fills_nothing(dtype: torch.dtype) ->
 RAISING: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x, n: (x * 2)[n], [(X, 99), (X, 1), (X, 2), (X, 98), (X, 3)]),
     (lambda x, n: (x * 2)[n], [(X, 1), (X, 2), (X, 98), (X, 3), (X, 4), (X, -3)]),
-    (lambda x, y: (x * 2) @ y, [(X, X), (X, X.t()), (X, torch.ones(12, 3)), (X, X), (X, torch.ones(12, 5))]),
-    (lambda x, y: torch.cat([x * 2, y]), [(X, X), (X[:, 1:], X[:, 2:]), (X[:, 3:], X[:, 2:]), (X[:, 3:], X[:, 3:])]),
+    (
+        lambda x, y: (x * 2) @ y,
+        [(X, X), (X, X.t()), (X, torch.ones(12, 3)), (X, X), (X, torch.ones(12, 5))],
+    ),
+    (
+        lambda x, y: torch.cat([x * 2, y]),
+        [(X, X), (X[:, 1:], X[:, 2:]), (X[:, 3:], X[:, 2:]), (X[:, 3:], X[:, 3:])],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("program", "calls"), RAISING)
-def test_what_raises_leaves_other_calls_compiled(program: Callable[..., Any], calls: list[tuple[Any, ...]]) -> None:
+def test_what_raises_leaves_other_calls_compiled(
+    program: Callable[..., Any], calls: list[tuple[Any, ...]]
+) -> None:
     compiled = ingot.compile(program)
     entries = Compiler.of(compiled).entries
     for args in calls:
@@ -160,7 +171,9 @@ def test_what_raises_leaves_other_calls_compiled(program: Callable[..., Any], ca
         assert served or len(entries) == known + 1 and entries[-1].target is not None
 
 
-@pytest.mark.parametrize("number", [11 * 10**18, -(1 << 63) - 1, 1e300, 300, -300, -1.5, 3e38, 70000.0])
+@pytest.mark.parametrize(
+    "number", [11 * 10**18, -(1 << 63) - 1, 1e300, 300, -300, -1.5, 3e38, 70000.0]
+)
 def test_new_tensors_of_numbers_that_their_type_cannot_hold(number: float) -> None:
     fillings: list[Callable[[Any], Any]] = [
         lambda dtype: torch.full((2,), number),
@@ -195,7 +208,9 @@ OF_PYTHON: list[Callable[[Tensor, int], Any]] = [
 
 
 @pytest.mark.parametrize("program", OF_PYTHON)
-def test_what_python_computes_of_an_integer_that_varies(program: Callable[[Tensor, int], Any]) -> None:
+def test_what_python_computes_of_an_integer_that_varies(
+    program: Callable[[Tensor, int], Any],
+) -> None:
     tracked = Tracked(program, fullgraph=True)
     with torch.no_grad():
         counts = [tracked(X, n) for n in (8, 13, -7, 2, 31, -1, 9, 22, 17, 5, -14)]
@@ -236,7 +251,9 @@ def test_a_count_of_steps_beside_a_schedule() -> None:
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_heads_that_an_integer_decides(dynamic: bool | None) -> None:
     tracked = Tracked(lambda x, n: x.view(x.shape[0], n, -1).transpose(0, 1) + 1, dynamic=dynamic)
-    found = [tracked(torch.randn(rows, 24), n) for rows, n in ((2, 2), (2, 3), (5, 4), (3, 6), (7, 8))]
+    found = [
+        tracked(torch.randn(rows, 24), n) for rows, n in ((2, 2), (2, 3), (5, 4), (3, 6), (7, 8))
+    ]
     assert found == ([1, 0, 0, 0, 0] if dynamic else [1, 1, 1, 0, 0])
     assert tracked.skips == []
 
@@ -269,13 +286,27 @@ def signs(x: Tensor, n: int) -> Tensor:
 def test_integers_that_do_not_fit_run_in_eager_where_their_branch_has_no_entry() -> None:
     tracked, x = Tracked(signs), torch.randn(5)
     with torch.no_grad():
-        assert [tracked(x, n) for n in (2, 3, -(1 << 63), -(1 << 63), -3, -(1 << 63), -4)] == [1, 1, 1, 0, 1, 0, 0]
+        assert [tracked(x, n) for n in (2, 3, -(1 << 63), -(1 << 63), -3, -(1 << 63), -4)] == [
+            1,
+            1,
+            1,
+            0,
+            1,
+            0,
+            0,
+        ]
     assert tracked.skips == ["an integer of more than 63 bits"]
 
 
 def test_an_integer_that_does_not_fit_is_compiled_for_where_none_is_a_symbol() -> None:
     tracked, x = Tracked(lambda x, n: x[:n] * 2), torch.randn(5)
-    assert [tracked(x, n) for n in (3, (1 << 63) - 1, (1 << 63) - 1, 2, (1 << 63) - 1)] == [1, 1, 0, 1, 0]
+    assert [tracked(x, n) for n in (3, (1 << 63) - 1, (1 << 63) - 1, 2, (1 << 63) - 1)] == [
+        1,
+        1,
+        0,
+        1,
+        0,
+    ]
     assert tracked.skips == []
 
 
@@ -309,7 +340,9 @@ def test_integers_that_overflow_leave_symbols_to_others() -> None:
         lambda x, n: x[len(range(x.shape[0])) - 2 :] * n,
     ],
 )
-def test_ranges_whose_elements_are_not_taken_one_by_one(program: Callable[[Tensor, int], Any]) -> None:
+def test_ranges_whose_elements_are_not_taken_one_by_one(
+    program: Callable[[Tensor, int], Any],
+) -> None:
     tracked = Tracked(program, fullgraph=True)
     assert sum(tracked(X, n) for n in (2, 3, 5, 4, 7, 9, -1, 1, 0, -4, 11)) <= 4
     assert tracked.skips == []
@@ -332,8 +365,9 @@ def test_ranges_that_end_before(program: Callable[[Tensor, int], Any]) -> None:
 
 
 _BINARY = [
-    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv, operator.pow,
-    operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift, operator.eq, operator.ne, operator.lt,
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv,
+    operator.pow, operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift,
+    operator.eq, operator.ne, operator.lt,
     operator.ge, divmod, max, min,
 ]  # fmt: skip
 
@@ -344,7 +378,8 @@ _BINARY = [
 def test_a_truth_value_beside_an_integer_that_varies(
     function: Callable[[Any, Any], Any], flag: bool, reflected: bool, of: str
 ) -> None:
-    """It counts as 0 or 1, on either side; torch's symbolic integers would take it for a question."""
+    """It counts as 0 or 1, on either side; torch's symbolic integers would take it for a
+    question."""
 
     def program(x: Tensor, n: int) -> Any:
         count = {"size": x.shape[0], "found size": torch.nonzero(x > 0).shape[0], "integer": n}[of]
@@ -380,7 +415,9 @@ def _swapped(made: list[Any], n: int, m: int) -> Any:
 
 @pytest.mark.parametrize("program", [_appended, _returned, _swapped])
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_integers_are_passed_along_without_tensor_work(program: Callable[..., Any], dynamic: bool | None) -> None:
+def test_integers_are_passed_along_without_tensor_work(
+    program: Callable[..., Any], dynamic: bool | None
+) -> None:
     compiled = ingot.compile(program, dynamic=dynamic)
     for n in range(2, 8):
         ours, eager = [], []  # type: ignore[var-annotated]

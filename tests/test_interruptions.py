@@ -130,7 +130,8 @@ class TestFinalizing:
 
     @pytest.mark.parametrize("compiles", [False, True])
     def test_many_at_once(self, compiles):
-        """None is cut off, and the handler's exception is behind them, before anything is compiled."""
+        """None is cut off, and the handler's exception is behind them, before anything is
+        compiled."""
         calls = []
 
         class Counted:
@@ -305,13 +306,15 @@ class TestLibraryLock:
 
 
 def take_for_a_minute(lock):
-    """Takes a lock again and again. It is a function since no `try` of CPython 3.13 covers the jump back of a loop."""
+    """Takes a lock again and again. It is a function since no `try` of CPython 3.13 covers the jump
+    back of a loop."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for _ in range(100):
             with lock:
                 pass
-        time.sleep(0)  # CPython 3.11 may forget that a signal waits until it takes its own lock again
+        # CPython 3.11 may forget that a signal waits until it takes its own lock again
+        time.sleep(0)
 
 
 class Alarm(Exception):
@@ -664,7 +667,9 @@ class TestForks:
         compiled = ingot.compile(lambda x: x * 2 + 1, backend=backend)
         status = 1
         try:
-            right = torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0)) and is_right(trains=trains)
+            right = torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0)) and is_right(
+                trains=trains
+            )
             status = 0 if right else 2
         finally:
             if pids == [0]:

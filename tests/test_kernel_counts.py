@@ -21,7 +21,14 @@ def kinds(found):
 
 @pytest.mark.parametrize(
     "name",
-    ["complex_activation", "tanh_gelu", "layer_norm_gelu", "masked_softmax", "rms_norm_rotary", "eight_elements"],
+    [
+        "complex_activation",
+        "tanh_gelu",
+        "layer_norm_gelu",
+        "masked_softmax",
+        "rms_norm_rotary",
+        "eight_elements",
+    ],
 )
 def test_one_fused_kernel(name):
     fn, args = getattr(functions, f"make_{name}")()
@@ -33,7 +40,8 @@ def test_one_fused_kernel(name):
 def test_a_dead_matmul_is_never_launched():
     fn, args = functions.make_mlp_dead_matmul()
     found = report(fn, *args).kernels
-    assert [sum(op == "aten.mm.default" for op in k.ops) for k in found] == [1, 1]  # relu is part of the first
+    # relu is part of the first
+    assert [sum(op == "aten.mm.default" for op in k.ops) for k in found] == [1, 1]
     assert len(found) == 2
 
 
@@ -53,8 +61,8 @@ def fifty_ops(x):
 
 
 def eager_peak_bytes(fn, x):
-    """The most bytes of tensors alive at once while `fn` runs in eager, its input included: counted at each op's
-    result."""
+    """The most bytes of tensors alive at once while `fn` runs in eager, its input included: counted
+    at each op's result."""
     import weakref
 
     alive = {x.untyped_storage()._cdata: x.untyped_storage().nbytes()}
@@ -91,14 +99,19 @@ def test_layers_of_a_transformer_share_their_kernels():
     assert found.graph_count == 1 and found.break_count == 0
     products = [k for k in found.kernels if any("linear" in op for op in k.ops)]
     assert len(products) == 4 * 6 + 1  # biases, GELU and residuals are part of them
-    assert len([k for k in found.kernels if k.kind == "fused"]) == len(products) + 3 * 6 + 1  # norms and attention
+    # norms and attention
+    assert len([k for k in found.kernels if k.kind == "fused"]) == len(products) + 3 * 6 + 1
     assert compiled.function_count <= 5 + 4
 
 
 def test_one_compilation_serves_every_batch_when_dynamic():
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4), torch.nn.Softmax(-1)
+        torch.nn.Linear(8, 32),
+        torch.nn.GELU(),
+        torch.nn.LayerNorm(32),
+        torch.nn.Linear(32, 4),
+        torch.nn.Softmax(-1),
     ).eval()
     compiled = ingot.compile(model, dynamic=True, fullgraph=True)
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""torch.autograd.Function inside of torch.vmap and the other transforms of torch.func: values and gradients are those
-of eager."""
+"""torch.autograd.Function inside of torch.vmap and the other transforms of torch.func: values and
+gradients are those of eager."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Scale(Function):
 
 
 class Several(Function):
-    """Several arguments and results, one of them without a gradient; saves a result; what it is given may be in no
-    batch."""
+    """Several arguments and results, one of them without a gradient; saves a result; what it is
+    given may be in no batch."""
 
     generate_vmap_rule = True
 
@@ -198,7 +198,9 @@ def differentiated(run: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("wrap", [ingot.compile, lambda f: ingot.compile(f, fullgraph=True)], ids=["plain", "whole"])
+@pytest.mark.parametrize(
+    "wrap", [ingot.compile, lambda f: ingot.compile(f, fullgraph=True)], ids=["plain", "whole"]
+)
 @pytest.mark.parametrize("name", CAPTURED)
 def test_under_vmap(name: str, wrap: Any) -> None:
     both(lambda wrap: differentiated(wrap(CAPTURED[name])), wrap)

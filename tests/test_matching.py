@@ -67,7 +67,14 @@ def test_equal_graphs_match() -> None:
         x, items = torch.arange(6.0).view(2, 3), [Point(1)]
         items.append(items)
         table = collections.defaultdict(list, a=x, b=x[0], c=items, nan=float("nan"))
-        return table, closure(items), numbers(), ValueError("a", 1), {1, 2}, torch.nn.Linear(1, 1).train().weight.shape
+        return (
+            table,
+            closure(items),
+            numbers(),
+            ValueError("a", 1),
+            {1, 2},
+            torch.nn.Linear(1, 1).train().weight.shape,
+        )
 
     Matcher().match(graph(), graph(), "it")
 

@@ -1,5 +1,5 @@
-"""The table of models: what it counts, what it takes for a wrong result; and the models themselves, where
-`transformers` is installed."""
+"""The table of models: what it counts, what it takes for a wrong result; and the models themselves,
+where `transformers` is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Cache:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for cls in (Small, Breaks):
-        monkeypatch.setitem(model_zoo.MODELS, cls.__name__, lambda cls=cls: (cls(), {"x": torch.rand(3, 4)}))
+        monkeypatch.setitem(
+            model_zoo.MODELS, cls.__name__, lambda cls=cls: (cls(), {"x": torch.rand(3, 4)})
+        )
 
 
 @pytest.mark.usefixtures("small")
@@ -53,8 +55,14 @@ def test_a_model_is_counted() -> None:
     with torch.no_grad():
         case = Case.of("Small")
         counts = count(ingot.compile, ingot_breaks, case)
-        assert (counts.graphs, counts.again, counts.difference, counts.breaks) == (1, 0, "exact", [])
-        assert counts.nodes == 4  # linear, split, add, new_tensor: taking the split apart is not counted
+        assert (counts.graphs, counts.again, counts.difference, counts.breaks) == (
+            1,
+            0,
+            "exact",
+            [],
+        )
+        # linear, split, add, new_tensor: taking the split apart is not counted
+        assert counts.nodes == 4
         assert counts.aten >= 4 and counts.problem == ""
         assert own_backend(case) == "exact" or float(own_backend(case)) < 1e-6
         assert not torch.equal(case.calls[0]["x"], case.calls[1]["x"])
@@ -87,8 +95,22 @@ def test_differences() -> None:
 
 
 def found(**changes: Any) -> dict[str, Any]:
-    counts = {"graphs": 1, "nodes": 100, "aten": 200, "again": 0, "difference": "exact", "breaks": [], "problem": ""}
-    return {"model": "M", "eager": 200, "compiled": "1e-7", "torch": counts, "ingot": {**counts, **changes}}
+    counts = {
+        "graphs": 1,
+        "nodes": 100,
+        "aten": 200,
+        "again": 0,
+        "difference": "exact",
+        "breaks": [],
+        "problem": "",
+    }
+    return {
+        "model": "M",
+        "eager": 200,
+        "compiled": "1e-7",
+        "torch": counts,
+        "ingot": {**counts, **changes},
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,26 +156,37 @@ def test_counting_runs_the_graph() -> None:
 
 
 def has_the_models() -> bool:
-    """Whether the release is there that docs/models.md was written with, or a later one, as models differ between
-    them, and scipy, which one of them needs."""
-    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("scipy") is None:
+    """Whether the release is there that docs/models.md was written with, or a later one, as models
+    differ between them, and scipy, which one of them needs."""
+    if (
+        importlib.util.find_spec("transformers") is None
+        or importlib.util.find_spec("scipy") is None
+    ):
         return False
     return Version(importlib.metadata.version("transformers")) >= Version("5.23")
 
 
-@pytest.mark.skipif(not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed")
+@pytest.mark.skipif(
+    not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed"
+)
 def test_the_models_are_captured_whole() -> None:
     broken = {}
     with torch.no_grad():
         for name in model_zoo.MODELS:
             counts = count(ingot.compile, ingot_breaks, Case.of(name))
-            if (counts.graphs, counts.again, counts.problem) != (1, 0, "") or "WRONG" in counts.difference:
+            if (counts.graphs, counts.again, counts.problem) != (
+                1,
+                0,
+                "",
+            ) or "WRONG" in counts.difference:
                 broken[name] = counts
     assert not broken
 
 
 @long
-@pytest.mark.skipif(not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed")
+@pytest.mark.skipif(
+    not has_the_models(), reason="transformers 5.23 or newer, or scipy, is not installed"
+)
 def test_nothing_of_the_models_is_left_to_eager() -> None:
     with torch.no_grad():
         found = {name: own_backend(Case.of(name)) for name in model_zoo.MODELS}

@@ -51,7 +51,11 @@ def test_is_what_it_was(pair):
     module, compiled = pair
     assert isinstance(compiled, Net) and isinstance(compiled, nn.Module)
     assert repr(compiled) == repr(module) and type(compiled).__name__ == "Net"
-    assert list(compiled.state_dict()) == list(module.state_dict()) == ["bias", "linear.weight", "linear.bias"]
+    assert (
+        list(compiled.state_dict())
+        == list(module.state_dict())
+        == ["bias", "linear.weight", "linear.bias"]
+    )
     assert all(a is b for a, b in zip(compiled.parameters(), module.parameters(), strict=True))
     assert_same(compiled.extra(X), module.extra(X))
 
@@ -135,7 +139,9 @@ def test_a_shallow_copy_shares_tensors_only(pair):
 
 
 def test_compiled_parts_of_a_compiled_whole():
-    whole = nn.Sequential(ingot.compile(nn.Linear(8, 8)), nn.ReLU(), ingot.compile(ingot.compile(nn.Linear(8, 2))))
+    whole = nn.Sequential(
+        ingot.compile(nn.Linear(8, 8)), nn.ReLU(), ingot.compile(ingot.compile(nn.Linear(8, 2)))
+    )
     expected = whole(X)
     compiled = ingot.compile(whole, fullgraph=True)
     assert_same(compiled(X), expected)
@@ -193,7 +199,10 @@ def test_the_first_call_of_a_lazy_module():
     assert compiled.has_uninitialized_params()
     result = compiled(X)
     assert_same(compiled(X), result)
-    assert isinstance(compiled, nn.Linear) and repr(compiled) == "Linear(in_features=8, out_features=3, bias=True)"
+    assert (
+        isinstance(compiled, nn.Linear)
+        and repr(compiled) == "Linear(in_features=8, out_features=3, bias=True)"
+    )
     assert not hasattr(compiled, "has_uninitialized_params") and compiled.in_features == 8
     assert [tuple(p.shape) for p in compiled.parameters()] == [(3, 8), (3,)]
 
@@ -220,7 +229,9 @@ def test_references_attributes_and_conversions(pair):
     assert_same(compiled(X.double()), module(X.double()))
     assert compiled.half().float().train(False) is compiled and not module.training
     assert_same(compiled(X), module(X))
-    assert compiled.requires_grad_(False) is compiled and not any(p.requires_grad for p in module.parameters())
+    assert compiled.requires_grad_(False) is compiled and not any(
+        p.requires_grad for p in module.parameters()
+    )
     assert compiled.apply(lambda part: None) is compiled and compiled.zero_grad() is None
 
 
@@ -251,7 +262,12 @@ def test_a_property_and_own_protocols():
     module = Own()
     compiled = ingot.compile(module)
     compiled.gain = 2.0
-    assert module.written == [2.0] and compiled.answer == 42 and compiled.size == 8 and len(compiled) == 3
+    assert (
+        module.written == [2.0]
+        and compiled.answer == 42
+        and compiled.size == 8
+        and len(compiled) == 3
+    )
     assert_same(compiled(X), module(X))
     with pytest.raises(AttributeError):
         compiled.size = 4
@@ -298,7 +314,9 @@ def test_tables_that_have_a_module_have_it_compiled(stand_in):
     weak = weakref.WeakKeyDictionary({module: 1})
     assert weak[made] == 1 and made in {module} and module in {made} and made in [other, module]
     assert module == made and made == again and hash(made) == hash(module) and not made != module
-    assert made != other and made not in {other} and weakref.WeakKeyDictionary({made: 2})[module] == 2
+    assert (
+        made != other and made not in {other} and weakref.WeakKeyDictionary({made: 2})[module] == 2
+    )
     assert [other, made, module].index(module) == 1 and made != 3
     whole = nn.ModuleList([made, module])
     assert [name for name, _ in whole.named_modules()] == ["", "0", "0.linear"]

@@ -1,5 +1,5 @@
-"""The comparison behind `python -m tests.op_database`, and a part of the database in a process of its own: torch's test
-utilities import much that nothing else here is to see."""
+"""The comparison behind `python -m tests.op_database`, and a part of the database in a process of
+its own: torch's test utilities import much that nothing else here is to see."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_rounding_is_judged_by_float64():
 
 
 def test_eager_may_have_two_answers():
-    """Its code for scalars and its code for vectors differ where a quotient overflows; nothing else passes for one."""
+    """Its code for scalars and its code for vectors differ where a quotient overflows; nothing else
+    passes for one."""
     x = torch.full((70,), 3e38)
     call = (x, (torch.full((70,), 0.75),), {})
 
@@ -82,7 +83,10 @@ def test_eager_may_have_two_answers():
 def test_layouts_keep_the_values():
     call = (torch.rand(2, 3, 4, 5), (X,), {})
     found = dict(variants([call], "pointwise"))
-    assert set(found) == {"sample 0", *(f"sample 0, {name}" for name in (*LAYOUTS, "empty", "0-d", "edges"))}
+    assert set(found) == {
+        "sample 0",
+        *(f"sample 0, {name}" for name in (*LAYOUTS, "empty", "0-d", "edges")),
+    }
     for name in LAYOUTS:
         relaid = found[f"sample 0, {name}"][0]
         assert torch.equal(relaid, call[0]) and relaid.stride() != call[0].stride()
@@ -108,9 +112,12 @@ def test_categories():
 @pytest.mark.parametrize(
     "ops",
     [
-        "add sum cat nn.functional.batch_norm hypot quantile native_group_norm linalg.cond conj unsafe_split",
-        "constant_pad_nd angle atan2 sinc nextafter fmax nan_to_num round.decimals_3 linalg.vector_norm nansum",
-        "aminmax __rsub__ masked.sum lgamma digamma erfinv i0 unsafe_chunk special.i1 nn.functional.hardtanh",
+        "add sum cat nn.functional.batch_norm hypot quantile native_group_norm linalg.cond conj "
+        "unsafe_split",
+        "constant_pad_nd angle atan2 sinc nextafter fmax nan_to_num round.decimals_3 "
+        "linalg.vector_norm nansum",
+        "aminmax __rsub__ masked.sum lgamma digamma erfinv i0 unsafe_chunk special.i1 "
+        "nn.functional.hardtanh",
     ],
 )
 def test_a_part_of_the_database(ops):
@@ -122,8 +129,26 @@ def test_a_part_of_the_database(ops):
 
 @long
 def test_gradients_of_a_part_of_the_database():
-    command = [sys.executable, "-m", "tests.op_gradients", "--samples", "1", "--ops", "abs", "mul", "matmul", "complex"]
-    command += ["nn.functional.layer_norm", "index_select", "cumsum", "fft.hfft2", "view_as_complex", "sum"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.op_gradients",
+        "--samples",
+        "1",
+        "--ops",
+        "abs",
+        "mul",
+        "matmul",
+        "complex",
+    ]
+    command += [
+        "nn.functional.layer_norm",
+        "index_select",
+        "cumsum",
+        "fft.hfft2",
+        "view_as_complex",
+        "sum",
+    ]
     command += ["linalg.eig"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr

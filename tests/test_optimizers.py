@@ -1,4 +1,5 @@
-"""torch's optimizers inside compiled functions: eager's numbers, in place, in few kernels, compiled once."""
+"""torch's optimizers inside compiled functions: eager's numbers, in place, in few kernels, compiled
+once."""
 
 from __future__ import annotations
 
@@ -17,10 +18,16 @@ SHAPES = [(16, 8), (8,), (5, 3, 2), (7,), (33, 9)]
 
 KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda ps, **kw: torch.optim.SGD(ps, lr=0.1, **kw),
-    "momentum": lambda ps, **kw: torch.optim.SGD(ps, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01, **kw),
-    "nesterov": lambda ps, **kw: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True, maximize=True, **kw),
+    "momentum": lambda ps, **kw: torch.optim.SGD(
+        ps, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01, **kw
+    ),
+    "nesterov": lambda ps, **kw: torch.optim.SGD(
+        ps, lr=0.1, momentum=0.9, nesterov=True, maximize=True, **kw
+    ),
     "adam": lambda ps, **kw: torch.optim.Adam(ps, lr=0.01, **kw),
-    "amsgrad": lambda ps, **kw: torch.optim.Adam(ps, lr=0.01, amsgrad=True, weight_decay=0.1, maximize=True, **kw),
+    "amsgrad": lambda ps, **kw: torch.optim.Adam(
+        ps, lr=0.01, amsgrad=True, weight_decay=0.1, maximize=True, **kw
+    ),
     "adamw": lambda ps, **kw: torch.optim.AdamW(ps, lr=0.01, **kw),
     "rmsprop": lambda ps, **kw: torch.optim.RMSprop(ps, lr=0.01, momentum=0.9, centered=True, **kw),
     "adagrad": lambda ps, **kw: torch.optim.Adagrad(ps, lr=0.01, lr_decay=0.1, **kw),
@@ -43,7 +50,9 @@ FUSED = ["sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad"]
 class Setting:
     """Parameters, and an optimizer of them."""
 
-    def __init__(self, kind: str, dtype: torch.dtype = torch.float32, shapes: Any = SHAPES, **options: Any) -> None:
+    def __init__(
+        self, kind: str, dtype: torch.dtype = torch.float32, shapes: Any = SHAPES, **options: Any
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         values = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
         self.parameters = [nn.Parameter(value.to(dtype)) for value in values]
@@ -57,21 +66,29 @@ class Setting:
     def tensors(self) -> list[torch.Tensor]:
         """All that a step writes, in a fixed order."""
         states = [self.optimizer.state[p] for p in self.parameters]
-        return [*self.parameters, *(v for s in states for v in s.values() if isinstance(v, torch.Tensor))]
+        return [
+            *self.parameters,
+            *(v for s in states for v in s.values() if isinstance(v, torch.Tensor)),
+        ]
 
 
 def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """Relative, over all tensors together."""
     with torch.no_grad():
-        difference = sum(float((a.double() - b).square().sum()) for a, b in zip(found, exact, strict=True))
+        difference = sum(
+            float((a.double() - b).square().sum()) for a, b in zip(found, exact, strict=True)
+        )
         return (difference / sum(float(b.square().sum()) for b in exact)) ** 0.5
 
 
 def assert_as_exact(ours: Setting, eager: Setting, exact: Setting) -> None:
     eps = torch.finfo(ours.parameters[0].dtype).eps
     eagers = error(eager.tensors(), exact.tensors())
-    # Torch's fused SGD with maximize=True reads the momentum of bfloat16 before it is written: NaN where NaN lay there.
-    assert error(ours.tensors(), exact.tensors()) <= max(0 if math.isnan(eagers) else 1.1 * eagers, 4 * eps)
+    # Torch's fused SGD with maximize=True reads the momentum of bfloat16 before it is written: NaN
+    # where NaN lay there.
+    assert error(ours.tensors(), exact.tensors()) <= max(
+        0 if math.isnan(eagers) else 1.1 * eagers, 4 * eps
+    )
 
 
 def compiled_step(setting: Setting) -> Any:
@@ -100,8 +117,14 @@ class TestNumbers:
             exact.optimizer.step()
         assert_as_exact(ours, eager, exact)
         for mine, its in zip(ours.tensors(), eager.tensors(), strict=True):
-            assert (mine.dtype, mine.stride(), mine.requires_grad) == (its.dtype, its.stride(), its.requires_grad)
-        assert list(ours.optimizer.state[ours.parameters[0]]) == list(eager.optimizer.state[eager.parameters[0]])
+            assert (mine.dtype, mine.stride(), mine.requires_grad) == (
+                its.dtype,
+                its.stride(),
+                its.requires_grad,
+            )
+        assert list(ours.optimizer.state[ours.parameters[0]]) == list(
+            eager.optimizer.state[eager.parameters[0]]
+        )
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("kind", FUSED)
@@ -120,7 +143,9 @@ class TestNumbers:
             exact.optimizer.step()
         assert_as_exact(ours, eager, exact)
 
-    @pytest.mark.parametrize("kind", ["sgd", "adamw", "rmsprop", "nadam", "radam", "asgd", "fused adam", "fused sgd"])
+    @pytest.mark.parametrize(
+        "kind", ["sgd", "adamw", "rmsprop", "nadam", "radam", "asgd", "fused adam", "fused sgd"]
+    )
     def test_a_learning_rate_that_is_a_tensor(self, kind):
         def make(dtype: torch.dtype) -> Setting:
             name = kind.removeprefix("fused ")
@@ -258,7 +283,9 @@ class TestOnePiece:
     @pytest.mark.parametrize("kind", ["momentum", "adam"])
     def test_schedulers(self, kind):
         ours, eager = Setting(kind), Setting(kind)
-        schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(s.optimizer, 6) for s in (ours, eager)]
+        schedulers = [
+            torch.optim.lr_scheduler.CosineAnnealingLR(s.optimizer, 6) for s in (ours, eager)
+        ]
         steps = compiled_step(ours), eager.optimizer.step
         for _ in range(6):
             for setting, scheduler, step in zip((ours, eager), schedulers, steps, strict=True):
@@ -273,7 +300,10 @@ class TestOnePiece:
         def make() -> Setting:
             setting = Setting("adam")
             *first, last = setting.parameters
-            groups = [{"params": first, "lr": 0.3, "weight_decay": 0.1}, {"params": [last], "eps": 0.1}]
+            groups = [
+                {"params": first, "lr": 0.3, "weight_decay": 0.1},
+                {"params": [last], "eps": 0.1},
+            ]
             setting.optimizer = torch.optim.AdamW(groups, lr=0.01)
             return setting
 
@@ -295,7 +325,10 @@ class TestOnePiece:
         step = compiled_step(ours)
         step()
         step()
-        assert torch.equal(ours.parameters[1], before) and ours.parameters[1] not in ours.optimizer.state
+        assert (
+            torch.equal(ours.parameters[1], before)
+            and ours.parameters[1] not in ours.optimizer.state
+        )
 
 
 class TestInPlace:
@@ -308,7 +341,9 @@ class TestInPlace:
         versions = [t._version for t in ours.tensors()]
         step()
         assert [t.data_ptr() for t in ours.tensors()] == places
-        assert all(now._version > before for now, before in zip(ours.tensors(), versions, strict=True))
+        assert all(
+            now._version > before for now, before in zip(ours.tensors(), versions, strict=True)
+        )
 
     def test_a_graph_that_saved_a_parameter_notices(self):
         ours = Setting("sgd")

@@ -1,5 +1,5 @@
-"""Code of the user's that is named as Python's or torch's own is the user's: what it does may change
-between calls."""
+"""Code of the user's that is named as Python's or torch's own is the user's: what it does may
+change between calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random programs with ops that have effects: each runs as often as in eager, in eager's order, in inference and in
-training, and values agree.
+"""Random programs with ops that have effects: each runs as often as in eager, in eager's order, in
+inference and in training, and values agree.
 
 `python -m tests.test_random_effectful_programs COUNT [FIRST]` runs more of them.
 """
@@ -37,7 +37,9 @@ class Logged(Outcome):
             super().__init__(function, arguments)
         self.logs = [printed.getvalue(), [name for name, _ in LOG]]
         self.raises = False  # the backward
-        results = [t for t in tree_leaves(self.result) if isinstance(t, torch.Tensor) and t.requires_grad]
+        results = [
+            t for t in tree_leaves(self.result) if isinstance(t, torch.Tensor) and t.requires_grad
+        ]
         if gradients and results:
             LOG.clear()
             try:
@@ -49,7 +51,9 @@ class Logged(Outcome):
 
 
 def _tracked(argument: Any) -> Any:
-    floats = isinstance(argument, torch.Tensor) and argument.is_floating_point() and argument.is_leaf
+    floats = (
+        isinstance(argument, torch.Tensor) and argument.is_floating_point() and argument.is_leaf
+    )
     return argument.clone().requires_grad_() * 1 if floats else argument
 
 
@@ -62,11 +66,15 @@ def check(program: RandomProgram, gradients: bool) -> None:
             actual = Logged(compiled, program.arguments(draw, other), gradients)
             compared = 2 if expected.raises else None  # of such a backward docs/limits.md tells
             try:
-                assert actual.logs[:compared] == expected.logs[:compared], f"{actual.logs}, eager {expected.logs}"
+                assert actual.logs[:compared] == expected.logs[:compared], (
+                    f"{actual.logs}, eager {expected.logs}"
+                )
                 if not gradients:
                     compare_or_move(actual, expected, program, (draw, other))
             except AssertionError as error:
-                raise AssertionError(f"{error}\ngradients {gradients}, draw {draw} of\n{program}") from None
+                raise AssertionError(
+                    f"{error}\ngradients {gradients}, draw {draw} of\n{program}"
+                ) from None
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
@@ -84,7 +92,10 @@ def main(count: int, first: int = 0) -> None:
                 check(effectful_program(seed), gradients)
             except Exception as error:
                 failed.append((seed, gradients))
-                print(f"==== seed {seed}, gradients {gradients}\n{type(error).__name__}: {error}", flush=True)
+                print(
+                    f"==== seed {seed}, gradients {gradients}\n{type(error).__name__}: {error}",
+                    flush=True,
+                )
     print(f"{count} programs, failed: {failed}")
 
 

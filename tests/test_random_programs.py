@@ -1,6 +1,8 @@
-"""Random programs compiled and in eager: the same values, layouts, aliasing, writes, random numbers and errors.
+"""Random programs compiled and in eager: the same values, layouts, aliasing, writes, random numbers
+and errors.
 
-`python -m tests.test_random_programs COUNT [FIRST]` runs more of them, and counts what was left to eager and why.
+`python -m tests.test_random_programs COUNT [FIRST]` runs more of them, and counts what was left to
+eager and why.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from tests.helpers import ignore_warnings
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved, within_rounding
 
-# Relative to the largest magnitude of a tensor: programs add and subtract what they have rounded, in other types too.
+# Relative to the largest magnitude of a tensor: programs add and subtract what they have rounded,
+# in other types too.
 TOLERANCE = {torch.float64: 2e-4, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
@@ -33,12 +36,15 @@ def memory(t: torch.Tensor) -> torch.Tensor:
 
 
 def between(tensors: list[torch.Tensor], k: int, before: int) -> torch.Tensor:
-    """The bytes of the k-th tensor's storage that none of the tensors shows, as far as it had them before the call."""
+    """The bytes of the k-th tensor's storage that none of the tensors shows, as far as it had them
+    before the call."""
     storage = tensors[k].untyped_storage()
     shown = torch.zeros(storage.nbytes(), dtype=torch.uint8)
     for t in tensors:
         if t.untyped_storage()._cdata == storage._cdata:
-            whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()]
+            whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+                t.element_size()
+            ]
             shown.view(whole).as_strided(t.shape, t.stride(), t.storage_offset()).fill_(-1)
     return memory(tensors[k])[:before][shown[:before] == 0]
 
@@ -63,8 +69,8 @@ class Outcome:
         self.leaves, self.structure = tree_flatten(self.result)
 
     def sharing(self) -> list[Any]:
-        """For each tensor given or returned: the first one that is the same object, the first one of the same storage,
-        and how far apart they start, in bytes."""
+        """For each tensor given or returned: the first one that is the same object, the first one
+        of the same storage, and how far apart they start, in bytes."""
         objects: dict[int, int] = {}
         memory: dict[int, tuple[int, int]] = {}
         pattern: list[Any] = []
@@ -72,7 +78,9 @@ class Outcome:
             if not isinstance(t, torch.Tensor):
                 continue
             same = objects.setdefault(id(t), k)
-            first, start = memory.setdefault(t.untyped_storage()._cdata, (k, t.storage_offset() * t.element_size()))
+            first, start = memory.setdefault(
+                t.untyped_storage()._cdata, (k, t.storage_offset() * t.element_size())
+            )
             apart = t.storage_offset() * t.element_size() - start if t.numel() else None
             pattern.append((k, same, first if t.numel() else k, apart))
         return pattern
@@ -84,11 +92,15 @@ class ValuesDiffer(AssertionError):
 
 def compare(actual: Outcome, expected: Outcome, moved: Sequence[Outcome] = ()) -> None:
     """`moved` are runs of eager with operands moved: what they change may differ."""
-    assert type(actual.error) is type(expected.error), f"raises {actual.error!r}, eager {expected.error!r}"
+    assert type(actual.error) is type(expected.error), (
+        f"raises {actual.error!r}, eager {expected.error!r}"
+    )
     if expected.error is not None:
         return
     assert actual.structure == expected.structure, f"{actual.structure}, eager {expected.structure}"
-    assert actual.sharing() == expected.sharing(), f"aliases {actual.sharing()}, eager {expected.sharing()}"
+    assert actual.sharing() == expected.sharing(), (
+        f"aliases {actual.sharing()}, eager {expected.sharing()}"
+    )
     for k, stepped in enumerate(expected.versions_moved):
         versions = actual.versions_moved[k], stepped
         assert versions[0] == stepped, f"argument {k}: version moved {versions}"
@@ -121,15 +133,20 @@ def compare_tensors(
     else:
         finite = e[e.isfinite()].double()
         scale = max(1e-3, finite.abs().max().item()) if finite.numel() else 1.0
-        close = torch.isclose(a.double(), e.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        close = torch.isclose(
+            a.double(), e.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True
+        )
     if moved and not close.all():
         close |= within_rounding(a, e, moved)
     if not close.all():
         raise ValuesDiffer(f"{what}:\n{a}\neager\n{e}")
 
 
-def compare_or_move(actual: Outcome, expected: Outcome, program: RandomProgram, arguments: tuple[int, bool]) -> bool:
-    """Compare; where values differ, by as much as rounding may change them. Whether that was needed."""
+def compare_or_move(
+    actual: Outcome, expected: Outcome, program: RandomProgram, arguments: tuple[int, bool]
+) -> bool:
+    """Compare; where values differ, by as much as rounding may change them. Whether that was
+    needed."""
     try:
         compare(actual, expected)
         return False
@@ -151,9 +168,10 @@ def _alike(a: Outcome, b: Outcome) -> bool:
 
 
 def check(program: RandomProgram) -> tuple[Compiler, bool]:
-    """Compare four calls: fresh; the same sizes, other numbers; other sizes; the first ones again. Calls that
-    met their facts before compile nothing; those of what goes on behind a graph break are what the program computed
-    until there, which other numbers may change. Also says whether rounding is magnified (see `rounding.py`)."""
+    """Compare four calls: fresh; the same sizes, other numbers; other sizes; the first ones again.
+    Calls that met their facts before compile nothing; those of what goes on behind a graph break
+    are what the program computed until there, which other numbers may change. Also says whether
+    rounding is magnified (see `rounding.py`)."""
     compiled = ingot.compile(program.function)
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -166,7 +184,11 @@ def check(program: RandomProgram) -> tuple[Compiler, bool]:
             actual = Outcome(compiled, program.arguments(draw, other))
             new = compiler.compilations[before:]
             try:
-                bugs = [c.skipped.reason for c in new if c.skipped and c.skipped.reason.startswith("internal error")]
+                bugs = [
+                    c.skipped.reason
+                    for c in new
+                    if c.skipped and c.skipped.reason.startswith("internal error")
+                ]
                 assert not bugs, bugs[0]
                 magnifies |= compare_or_move(actual, expected, program, (draw, other))
                 allowed = call in (0, 2) or call == 1 and all(c.is_continuation for c in new)
@@ -183,7 +205,9 @@ def test_random_programs(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(5000, 5040, 10))
-def test_random_programs_touch_nothing_outside_of_their_buffers(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_programs_touch_nothing_outside_of_their_buffers(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
     for seed in range(first, first + 10):
         check(random_program(seed))
@@ -210,7 +234,9 @@ def main(count: int, first: int = 0) -> None:
         compiled += skipped is None
         if skipped is not None:
             reasons[skipped.reason.partition("\n")[0][:110]] += 1
-    print(f"{count} programs, {compiled} compiled, {reasons.total()} left to eager, failed: {failed}")
+    print(
+        f"{count} programs, {compiled} compiled, {reasons.total()} left to eager, failed: {failed}"
+    )
     print(f"{len(magnifying)} magnify rounding as much in eager: {magnifying}")
     for reason, times in reasons.most_common():
         print(f"{times:6}  {reason}")

@@ -1,8 +1,9 @@
-"""Random Python programs compiled and in eager: the same results, aliasing, mutation, output and errors.
+"""Random Python programs compiled and in eager: the same results, aliasing, mutation, output and
+errors.
 
-`python -m tests.test_random_python COUNT [FIRST] [--backend ingot]` runs more of them in a process apart, so that a
-crash is the failure of one program; prints how many were equal, how much of their tensor work was in graphs, why the
-rest was not, and the seed and the reason of each failure.
+`python -m tests.test_random_python COUNT [FIRST] [--backend ingot]` runs more of them in a process
+apart, so that a crash is the failure of one program; prints how many were equal, how much of their
+tensor work was in graphs, why the rest was not, and the seed and the reason of each failure.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ from tests.random_python import RandomPython, random_python
 TOLERANCE = {"eager": 0.0, "ingot": 2e-4}
 HANGS = 120.0  # seconds
 
-# The calls of a check: which arguments, and whether the program's own state is put back before. The second is the first
-# again and should compile nothing; the third must not, as numbers that were seen to vary within a call have settled.
+# The calls of a check: which arguments, and whether the program's own state is put back before. The
+# second is the first again and should compile nothing; the third must not, as numbers that were
+# seen to vary within a call have settled.
 CALLS = [(False, True), (False, True), (False, True), (False, False), (True, True), (False, True)]
 
 
 class Outcome:
     """What a call did: its result or error, what it printed, and what it left behind."""
 
-    def __init__(self, module: types.ModuleType, function: Any, other: bool, within: Any = None) -> None:
+    def __init__(
+        self, module: types.ModuleType, function: Any, other: bool, within: Any = None
+    ) -> None:
         self.args, self.kwargs = module.arguments(other)
         self.error: BaseException | None = None
         self.result: Any = None
@@ -58,10 +62,14 @@ class Outcome:
         self.printed = out.getvalue()
         own = {n: v for n, v in vars(module).items() if not n.startswith("__") and n not in PLAIN}
         self.left = {
-            n: v for n, v in own.items() if not isinstance(v, types.ModuleType) or isinstance(v, torch.nn.Module)
+            n: v
+            for n, v in own.items()
+            if not isinstance(v, types.ModuleType) or isinstance(v, torch.nn.Module)
         }
         self.left |= {
-            n: {k: x for k, x in vars(v).items() if k[0] != "_"} for n, v in own.items() if isinstance(v, type)
+            n: {k: x for k, x in vars(v).items() if k[0] != "_"}
+            for n, v in own.items()
+            if isinstance(v, type)
         }
 
 
@@ -70,7 +78,8 @@ PLAIN = {"arguments", "reset", "describe"}
 
 def compare(actual: Outcome, expected: Outcome, tolerance: float) -> None:
     matcher = Matcher(tolerance)
-    with contextlib.redirect_stdout(io.StringIO()):  # of generators that are compared by running them
+    # of generators that are compared by running them
+    with contextlib.redirect_stdout(io.StringIO()):
         _compare(matcher, actual, expected)
 
 
@@ -88,7 +97,9 @@ class Counting(TorchFunctionMode):
         super().__init__()
         self.calls = 0
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, (tuple, list)) and result else result
         if isinstance(first, torch.Tensor) and getattr(function, "__name__", "") != "__get__":
@@ -98,8 +109,9 @@ class Counting(TorchFunctionMode):
 
 @dataclass
 class Report:
-    """What a check found. `in_graphs` of `operations` tensor operations of the first call ran in graphs; `settled`: an
-    equal call compiled nothing; `restless` is why the third equal call did."""
+    """What a check found. `in_graphs` of `operations` tensor operations of the first call ran in
+    graphs; `settled`: an equal call compiled nothing; `restless` is why the third equal call
+    did."""
 
     seed: int
     failure: str = ""
@@ -124,8 +136,14 @@ class Graphs:
         self.ran = 0
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        calls = [n for n in gm.graph.nodes if n.op.startswith("call") and isinstance(n.meta.get("val"), torch.Tensor)]
-        count = len(calls) + sum(isinstance(n.meta.get("val"), (tuple, list)) for n in gm.graph.nodes)
+        calls = [
+            n
+            for n in gm.graph.nodes
+            if n.op.startswith("call") and isinstance(n.meta.get("val"), torch.Tensor)
+        ]
+        count = len(calls) + sum(
+            isinstance(n.meta.get("val"), (tuple, list)) for n in gm.graph.nodes
+        )
         forward = gm.forward
 
         def run(*inputs: Any) -> Any:
@@ -138,8 +156,8 @@ class Graphs:
 def check(program: RandomPython, backend: str = "eager") -> Report:
     """Runs the calls of CALLS compiled and in eager. Raises Mismatch at the first difference.
 
-    No garbage is collected meanwhile: an error holds the frames that it came through, and these hold the error, so what
-    it closes would depend on when it comes.
+    No garbage is collected meanwhile: an error holds the frames that it came through, and these
+    hold the error, so what it closes would depend on when it comes.
     """
     report, start = Report(program.seed), time.perf_counter()
     ours, eager = program.load(), program.load()
@@ -158,7 +176,11 @@ def check(program: RandomPython, backend: str = "eager") -> Report:
             actual = Outcome(ours, compiled, other)
             new = compiler.compilations[before:]
             try:
-                bugs = [c.skipped.reason for c in new if c.skipped and c.skipped.reason.startswith("internal error")]
+                bugs = [
+                    c.skipped.reason
+                    for c in new
+                    if c.skipped and c.skipped.reason.startswith("internal error")
+                ]
                 if bugs:
                     raise Mismatch(bugs[0])
                 compare(actual, expected, TOLERANCE[backend])
@@ -225,7 +247,8 @@ def reset():
 @pytest.mark.parametrize("objects", [1, 3, 7, 20, 50, 150, 700])
 @pytest.mark.parametrize("keeps", ["", "again = [held]; again.append(again)"])
 def test_when_garbage_is_collected_is_no_difference(keeps: str, objects: int) -> None:
-    """A generator that an error's traceback or a cycle holds is closed by a collection, in one run before the other."""
+    """A generator that an error's traceback or a cycle holds is closed by a collection, in one run
+    before the other."""
     before = gc.get_threshold()
     gc.set_threshold(objects, 1, 1)
     try:
@@ -234,7 +257,8 @@ def test_when_garbage_is_collected_is_no_difference(keeps: str, objects: int) ->
         gc.set_threshold(*before)
 
 
-# Long runs ------------------------------------------------------------------------------------------------------------
+# Long runs
+# ------------------------------------------------------------------------------------------------------------
 
 
 def report_of_program(program: RandomPython, backend: str) -> Report:
@@ -244,7 +268,9 @@ def report_of_program(program: RandomPython, backend: str) -> Report:
         return Report(program.seed, str(error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return Report(program.seed, f"{type(error).__name__}: {error} at {last.filename}:{last.lineno}")
+        return Report(
+            program.seed, f"{type(error).__name__}: {error} at {last.filename}:{last.lineno}"
+        )
 
 
 def work(count: int, first: int, backend: str) -> None:
@@ -257,13 +283,16 @@ def work(count: int, first: int, backend: str) -> None:
 
 
 def run(count: int, first: int, backend: str) -> list[Report]:
-    """Reports of `count` programs; a worker that dies or hangs is the failure of the program it was at."""
+    """Reports of `count` programs; a worker that dies or hangs is the failure of the program it was
+    at."""
     reports: list[Report] = []
     end = first + count
     while first < end:
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.test_random_python", "--work"]
         command += [str(end - first), str(first), "--backend", backend]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as worker:
             reports += _reports(worker)
             failure = f"crash: exit code {worker.wait()}\n{_tail(worker)}"
         first = reports[-1].seed + 1 if reports else first
@@ -286,7 +315,9 @@ def _reports(worker: Any) -> list[Report]:
         if line.startswith("end "):
             found.append(Report(**json.loads(line[4:])))
             if found[-1].failure or found[-1].restless:
-                print(f"seed {found[-1].seed}: {found[-1].failure or found[-1].restless}", flush=True)
+                print(
+                    f"seed {found[-1].seed}: {found[-1].failure or found[-1].restless}", flush=True
+                )
     alarm.cancel()
     return found
 
@@ -301,9 +332,11 @@ def summary(reports: list[Report]) -> str:
     crashes = [r.seed for r in reports if r.failure.startswith("crash")]
     share = sum(r.in_graphs for r in good) / max(1, sum(r.operations for r in good))
     lines = [
-        f"{len(reports)} programs: {len(good)} equal to eager, {len(captured)} with nothing left to eager, "
+        f"{len(reports)} programs: {len(good)} equal to eager, {len(captured)} with nothing left "
+        "to eager, "
         f"{len(crashes)} crashes {crashes}, failed: {[r.seed for r in reports if r.failure]}",
-        f"{share:.1%} of the tensor operations in graphs; {sum(r.compilations for r in good)} compilations; "
+        f"{share:.1%} of the tensor operations in graphs; {sum(r.compilations for r in good)} "
+        "compilations; "
         f"{sum(not r.settled for r in good)} compiled in the second of three equal calls, "
         f"{sum(bool(r.restless) for r in good)} in the third; "
         f"{sum(r.seconds for r in good):.0f} s",

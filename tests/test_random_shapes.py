@@ -1,7 +1,8 @@
-"""Random programs over symbolic sizes, each at several shapes: results, writes and gradients are eager's, and so is
-what an entry gives at any further shape that its guards accept.
+"""Random programs over symbolic sizes, each at several shapes: results, writes and gradients are
+eager's, and so is what an entry gives at any further shape that its guards accept.
 
-`python -m tests.test_random_shapes COUNT [FIRST]` runs more of them, and counts what was left to eager and why.
+`python -m tests.test_random_shapes COUNT [FIRST]` runs more of them, and counts what was left to
+eager and why.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ FURTHER = 4  # shapes at which nothing more is compiled
 
 
 class Trained(Outcome):
-    """What a call did, and the gradients that are `asked` for of what it computed: of its results, and of the arguments
-    that it wrote."""
+    """What a call did, and the gradients that are `asked` for of what it computed: of its results,
+    and of the arguments that it wrote."""
 
     def __init__(
-        self, function: Any, given: tuple[tuple[Any, ...], list[torch.Tensor]], asked: Asked, call: int
+        self,
+        function: Any,
+        given: tuple[tuple[Any, ...], list[torch.Tensor]],
+        asked: Asked,
+        call: int,
     ) -> None:
         arguments, leaves = given
         super().__init__(function, arguments)
@@ -45,13 +50,22 @@ class Trained(Outcome):
         if self.error is not None:
             return
         written = [t for t, moved in zip(self.inputs, self.versions_moved) if moved]
-        try:  # autograd also raises where a view is asked for its history that has none for what was written
-            heads = [t for t in (*self.leaves, *written) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        # autograd also raises where a view is asked for its history that has none for what was
+        # written
+        try:
+            heads = [
+                t
+                for t in (*self.leaves, *written)
+                if isinstance(t, torch.Tensor) and t.grad_fn is not None
+            ]
         except RuntimeError as error:
             self.refused = error
             return
         self.heads = len(heads)
-        tangents = [laid_out(torch.linspace(-1, 2, h.numel(), dtype=h.dtype).reshape(h.shape), h) for h in heads]
+        tangents = [
+            laid_out(torch.linspace(-1, 2, h.numel(), dtype=h.dtype).reshape(h.shape), h)
+            for h in heads
+        ]
         for found in asked.gradients(call, heads, leaves, tangents):
             if isinstance(found, RuntimeError):
                 self.refused = found
@@ -59,14 +73,19 @@ class Trained(Outcome):
                 self.gradients += found
 
     def shares_memory(self) -> bool:
-        """Whether results are views of one another or of arguments: their gradients lie as those of as_strided do."""
-        given, results = ([t for t in tensors if isinstance(t, torch.Tensor)] for tensors in (self.inputs, self.leaves))
+        """Whether results are views of one another or of arguments: their gradients lie as those of
+        as_strided do."""
+        given, results = (
+            [t for t in tensors if isinstance(t, torch.Tensor)]
+            for tensors in (self.inputs, self.leaves)
+        )
         storages = [t.untyped_storage()._cdata for t in results]
         return len({*storages} - {t.untyped_storage()._cdata for t in given}) < len(storages)
 
 
 def laid_out(tangent: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-    """As a head is, where that has no gaps: what a compiled backward takes as it is, and eager's views hand on."""
+    """As a head is, where that has no gaps: what a compiled backward takes as it is, and eager's
+    views hand on."""
     return torch.empty_like(head).copy_(tangent)
 
 
@@ -75,21 +94,26 @@ def compare_trained(actual: Trained, expected: Trained, moved: list[Trained]) ->
         compare(actual, expected, moved)
     if expected.error is not None:
         return
-    if expected.refused is None:  # autograd refuses what was kept and then written; a compiled program keeps others
+    # autograd refuses what was kept and then written; a compiled program keeps others
+    if expected.refused is None:
         assert actual.refused is None, f"the backward raises {actual.refused!r}"
         assert len(actual.gradients) == len(expected.gradients)
-    assert len(actual.gradients) >= len(expected.gradients), f"the backward raises {actual.refused!r}"
+    assert len(actual.gradients) >= len(expected.gradients), (
+        f"the backward raises {actual.refused!r}"
+    )
     with torch.no_grad():
         for k, (a, e) in enumerate(zip(actual.gradients, expected.gradients)):
             assert (a is None) == (e is None), f"gradient {k}: {a}, eager {e}"
             if a is not None and e is not None:
                 layout = not expected.shares_memory()
-                e = e if e.numel() else e.detach()  # torch gives cummax of no elements its input as gradient
+                # torch gives cummax of no elements its input as gradient
+                e = e if e.numel() else e.detach()
                 compare_tensors(a, e, f"gradient {k}", [m.gradients[k] for m in moved], layout)  # type: ignore[misc]
 
 
 def compare_or_move(actual: Trained, expected: Trained, again: Callable[[], Trained]) -> None:
-    """Compare; where values differ, by as much as rounding may change them, when eager runs `again`."""
+    """Compare; where values differ, by as much as rounding may change them, when eager runs
+    `again`."""
     try:
         compare_trained(actual, expected, [])
     except ValuesDiffer:
@@ -111,7 +135,8 @@ def internal_errors(compiler: Compiler) -> list[str]:
 
 @dataclass
 class Checked:
-    """What came of a program: its compilations, and of how many further shapes an entry took how many."""
+    """What came of a program: its compilations, and of how many further shapes an entry took how
+    many."""
 
     compiler: Compiler
     further: int = 0
@@ -119,8 +144,9 @@ class Checked:
 
 
 def check(program: ShapedProgram) -> Checked:
-    """Compare calls at each shape, again at each with other numbers, which compiles nothing, and then at further
-    shapes, at which nothing is compiled either: an entry whose guards accept them gives eager's answer."""
+    """Compare calls at each shape, again at each with other numbers, which compiles nothing, and
+    then at further shapes, at which nothing is compiled either: an entry whose guards accept them
+    gives eager's answer."""
     compiled = ingot.compile(program.function, dynamic=True if program.marks is None else None)
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -149,12 +175,17 @@ def check(program: ShapedProgram) -> Checked:
         new = compiler.compilations[before:]
         try:
             assert not (bugs := internal_errors(compiler)), bugs[0]
-            computed = stance == "again" and all(c.is_continuation for c in new)  # facts that numbers may decide
-            assert not new or stance == "default" or computed, f"compiles again: {new[0].recompiled}"
+            # facts that numbers may decide
+            computed = stance == "again" and all(c.is_continuation for c in new)
+            assert not new or stance == "default" or computed, (
+                f"compiles again: {new[0].recompiled}"
+            )
             again = lambda: Trained(program.function, arguments(), asked, call)  # noqa: B023, E731
             compare_or_move(actual, expected, again)
         except AssertionError as error:
-            where = f"in call {call} of {sizes}, {k} ({stance}), {asked.passes(call, expected.heads)}"
+            where = (
+                f"in call {call} of {sizes}, {k} ({stance}), {asked.passes(call, expected.heads)}"
+            )
             raise AssertionError(f"{error}\n{where}\n# {asked}\n{program}") from None
     return checked
 
@@ -169,7 +200,9 @@ def test_what_is_asked_for_varies() -> None:
     """By seed and call, and is the same for both that are compared."""
     asked = [Asked(seed, 3) for seed in range(60)]
     made = {seed: [a.passes(call, 3) for call in range(4)] for seed, a in enumerate(asked)}
-    assert made == {seed: [Asked(seed, 3).passes(call, 3) for call in range(4)] for seed in range(60)}
+    assert made == {
+        seed: [Asked(seed, 3).passes(call, 3) for call in range(4)] for seed in range(60)
+    }
     of = {p.heads for calls in made.values() for passes in calls for p in passes}
     assert len(of) == 7 and {len(calls[0]) for calls in made.values()} == {1, 2}
     assert any(calls[0] != calls[1] for calls in made.values()) and any(a.frozen for a in asked)
@@ -201,7 +234,10 @@ def main(count: int, first: int = 0) -> None:
                     reasons[what.skipped.reason.partition("\n")[0][:110]] += 1
             for line in compilation.fixed_sizes:
                 reasons[f"fixed: {line[:110]}"] += 1
-    print(f"{count} programs from {first}, {made} compiled at first, {entries} compilations, failed: {failed}")
+    print(
+        f"{count} programs from {first}, {made} compiled at first, {entries} compilations, failed: "
+        f"{failed}"
+    )
     for reason, times in reasons.most_common():
         print(f"{times:6}  {reason}")
 

@@ -1,4 +1,5 @@
-"""Results that come of different inputs: a backward through some of them goes on to nothing else than in eager."""
+"""Results that come of different inputs: a backward through some of them goes on to nothing else
+than in eager."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ _BEFORE: dict[str, Callable[[Tensor, list[Any]], Tensor]] = {
     "result that retains": lambda leaf, noted: retaining(leaf * 2),
     "result that was passed": lambda leaf, noted: passed(leaf.exp()),
     "Function": lambda leaf, noted: Noting.apply(leaf),  # type: ignore[no-untyped-call]
-    "far behind a Function": lambda leaf, noted: Noting.apply(leaf).sin().exp(),  # type: ignore[no-untyped-call]
+    "far behind a Function": lambda leaf, noted: Noting.apply(leaf).sin().exp(),
+    # type: ignore[no-untyped-call]
 }
 
 
@@ -104,7 +106,9 @@ def tangents_of(heads: list[Tensor]) -> list[Tensor]:
     return [torch.linspace(-1, 1, head.numel(), dtype=head.dtype).view_as(head) for head in heads]
 
 
-def outcome(run: Callable[..., Any], before: str, heads: tuple[int, ...], manner: str) -> Iterator[Any]:
+def outcome(
+    run: Callable[..., Any], before: str, heads: tuple[int, ...], manner: str
+) -> Iterator[Any]:
     """What is seen of two calls."""
     for seed in range(2):
         torch.manual_seed(seed)
@@ -132,7 +136,9 @@ def outcome(run: Callable[..., Any], before: str, heads: tuple[int, ...], manner
                 torch.autograd.backward(chosen[::-1], tangents_of(chosen[::-1]))
                 torch.autograd.backward(chosen, tangents_of(chosen))
             else:
-                first = torch.autograd.grad(chosen, leaves, tangents_of(chosen), allow_unused=True, create_graph=True)
+                first = torch.autograd.grad(
+                    chosen, leaves, tangents_of(chosen), allow_unused=True, create_graph=True
+                )
                 yield [g is None or g.requires_grad for g in first]
                 of = [g.square().sum() for g in first if g is not None and g.requires_grad]
                 yield torch.autograd.grad(of, leaves, allow_unused=True) if of else ()
@@ -162,11 +168,14 @@ def test_a_backward_goes_where_eagers_does(program, before):
     compiled = ingot.compile(program)
     for heads, manner in itertools.product(_HEADS, _MANNERS):
         if manner == "differentiable" and "hook" in before:
-            continue  # hooks are called for the gradients of both orders at once: tests/test_training_hooks.py
+            # hooks are called for the gradients of both orders at once:
+            # tests/test_training_hooks.py
+            continue
         expected = list(outcome(program, before, heads, manner))
         found = list(outcome(compiled, before, heads, manner))
         if program is written and any(isinstance(seen, str) for seen in expected):
-            continue  # CopySlices does not show that it keeps tensors: a second backward is let pass
+            # CopySlices does not show that it keeps tensors: a second backward is let pass
+            continue
         assert _alike(found, expected), (heads, manner, found, expected)
 
 

@@ -1,4 +1,5 @@
-"""The table of break reasons: every row is about a reason that is given somewhere, and every error has a hint."""
+"""The table of break reasons: every row is about a reason that is given somewhere, and every error
+has a hint."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ def sentences():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
             elif isinstance(node, ast.JoinedStr):
-                texts.add("".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values))
+                texts.add(
+                    "".join(
+                        part.value if isinstance(part, ast.Constant) else "X"
+                        for part in node.values
+                    )
+                )
     return texts
 
 

@@ -1,4 +1,5 @@
-"""Calls that eager refuses, where sizes are symbols: the error is eager's, and no shape is made up for them.
+"""Calls that eager refuses, where sizes are symbols: the error is eager's, and no shape is made up
+for them.
 
 `x` is a matrix. What is refused may depend on its rank alone, on its sizes, or on both.
 """
@@ -199,7 +200,10 @@ def _outcome(function: Callable[[Tensor], Any], x: Tensor) -> Any:
         results = function(x)
     except Exception as error:
         return type(error), str(error)
-    return [getattr(r, "shape", r) for r in (results if isinstance(results, (tuple, list)) else [results])]
+    return [
+        getattr(r, "shape", r)
+        for r in (results if isinstance(results, (tuple, list)) else [results])
+    ]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,4 +1,5 @@
-"""Programs that are known to trouble compilers of this kind, each with the number of graphs it takes."""
+"""Programs that are known to trouble compilers of this kind, each with the number of graphs it
+takes."""
 
 from __future__ import annotations
 
@@ -102,6 +103,7 @@ def test_a_logger_in_forward(caplog: pytest.LogCaptureFixture) -> None:
         tracked(X)
         tracked(X)
     assert graphs(tracked) == 1
-    assert [record.getMessage() for record in caplog.records] == ["width 8"] * 4  # eager and compiled, twice
+    # eager and compiled, twice
+    assert [record.getMessage() for record in caplog.records] == ["width 8"] * 4
     assert {record.funcName for record in caplog.records} == {"forward"}
     assert len({record.lineno for record in caplog.records}) == 1

@@ -1,5 +1,6 @@
-"""Known programs with the inequalities that their entry is to depend on: those that a person would derive, no more and
-no fewer. At shapes on both sides of each, what is accepted gives eager's answer, and the rest is refused."""
+"""Known programs with the inequalities that their entry is to depend on: those that a person would
+derive, no more and no fewer. At shapes on both sides of each, what is accepted gives eager's
+answer, and the rest is refused."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ LARGEST = 9
 
 @dataclass(frozen=True)
 class Known:
-    """`tensors`: their sizes, each a letter for a size that is its own; `first`: the sizes of the first call, in the
-    order of the letters; `guards`: what decides of others, above sizes of 1 or more."""
+    """`tensors`: their sizes, each a letter for a size that is its own; `first`: the sizes of the
+    first call, in the order of the letters; `guards`: what decides of others, above sizes of 1 or
+    more."""
 
     program: Callable[..., Any]
     tensors: str
@@ -40,7 +42,9 @@ class Known:
         return "".join(sorted(set(self.tensors) - set(" ,")))
 
     def made(self, sizes: Sizes) -> list[Tensor]:
-        shapes = [[sizes[letter] for letter in tensor.strip()] for tensor in self.tensors.split(",")]
+        shapes = [
+            [sizes[letter] for letter in tensor.strip()] for tensor in self.tensors.split(",")
+        ]
         return [torch.randn(shape) for shape in shapes]
 
 
@@ -139,7 +143,8 @@ KNOWN = {
     "one mean of volumes": Known(lambda x: F.adaptive_avg_pool3d(x, (1, 1, 1)), "abcde", (2, 3, 4, 5, 6)),
     "einsum": Known(lambda x, y: torch.einsum("ij,jk->ik", x, y), "ab, cd", (3, 4, 4, 5), "b == c"),
     "einsum of a batch": Known(
-        lambda x, y: torch.einsum("bqk,bkd->bqd", x, y), "abc, def", (2, 3, 4, 2, 4, 5), "a == d; c == e"
+        lambda x, y: torch.einsum("bqk,bkd->bqd", x, y), "abc, def", (2, 3, 4, 2, 4, 5),
+        "a == d; c == e"
     ),
     "einsum of what lies otherwise for one": Known(
         lambda x, y: torch.einsum("bqhd,bkhd->bhqk", x, y), "abcd, efgh", (2, 3, 4, 5, 2, 6, 4, 5),
@@ -159,7 +164,9 @@ def grid(letters: str) -> list[Sizes]:
     every = itertools.product(range(LARGEST + 1), repeat=len(letters))
     if (LARGEST + 1) ** len(letters) > 2 * SHAPES:
         chosen = [rng.sample(range(1, LARGEST + 1), rng.randint(1, 3)) for _ in range(SHAPES)]
-        every = iter([tuple(rng.choice(few) for _ in letters) for few in chosen] + [(0,) * len(letters)])
+        every = iter(
+            [tuple(rng.choice(few) for _ in letters) for few in chosen] + [(0,) * len(letters)]
+        )
     return [dict(zip(letters, sizes, strict=True)) for sizes in every]
 
 
@@ -167,7 +174,11 @@ def near(known: Known) -> list[Sizes]:
     """And those that differ in one or two places from the first call's, or are equal there."""
     letters, first = known.letters, dict(zip(known.letters, known.first, strict=True))
     found = [first | {a: n} for a in letters for n in range(LARGEST + 1)]
-    found += [first | {a: n, b: n} for a, b in itertools.combinations(letters, 2) for n in range(1, LARGEST + 1)]
+    found += [
+        first | {a: n, b: n}
+        for a, b in itertools.combinations(letters, 2)
+        for n in range(1, LARGEST + 1)
+    ]
     return found
 
 
@@ -176,21 +187,28 @@ def same(actual: Any, expected: Any) -> None:
     found, wanted = ([r] if isinstance(r, Tensor) else r for r in (actual, expected))
     for a, e in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5, equal_nan=True)
-        assert not e.numel() or all(x == y for n, x, y in zip(e.shape, a.stride(), e.stride()) if n > 1)
+        assert not e.numel() or all(
+            x == y for n, x, y in zip(e.shape, a.stride(), e.stride()) if n > 1
+        )
 
 
 def compiled_first(known: Known) -> tuple[Any, GuardSet]:
     compiled = ingot.compile(known.program, dynamic=True, fullgraph=True)
     compiled(*known.made(dict(zip(known.letters, known.first, strict=True))))
     compiler = Compiler.of(compiled)
-    assert compiler is not None and not [t for t in compiler.compilations[0].fixed_sizes if t.startswith("all sizes")]
+    assert compiler is not None and not [
+        t for t in compiler.compilations[0].fixed_sizes if t.startswith("all sizes")
+    ]
     (guards,) = compiler.guards
     return compiled, guards
 
 
 def inequalities(known: Known, guards: GuardSet) -> list[Callable[[Sizes], bool]]:
-    """What a guard set says of sizes beyond that each is 1 or more; where strides are in order, and 63 bits do."""
-    quantities = {symbol: quantity for symbol, quantity in guards.symbols.items() if quantity.what == "size"}
+    """What a guard set says of sizes beyond that each is 1 or more; where strides are in order, and
+    63 bits do."""
+    quantities = {
+        symbol: quantity for symbol, quantity in guards.symbols.items() if quantity.what == "size"
+    }
     places = {
         f"{name}.shape[{dim}]": letter
         for name, tensor in zip("xy", known.tensors.split(","))
@@ -199,13 +217,20 @@ def inequalities(known: Known, guards: GuardSet) -> list[Callable[[Sizes], bool]
     letters = {symbol: places[quantity.name] for symbol, quantity in quantities.items()}
     found = []
     for left, relation, right in (guard.data for guard in guards if guard.kind is Kind.SHAPE):
-        is_bound = relation == ">=" and left in quantities and right.constant == 1 or (right.constant or 0) > 1 << 60
+        is_bound = (
+            relation == ">="
+            and left in quantities
+            and right.constant == 1
+            or (right.constant or 0) > 1 << 60
+        )
         if not is_bound and left.symbols | right.symbols <= letters.keys():
             used = {s: letters[s] for s in left.symbols | right.symbols}
             text = f"({left}) {relation} ({right})"
             found.append((text, {str(s): letter for s, letter in used.items()}))
     return [
-        lambda sizes, text=text, used=used: bool(eval(text, {name: sizes[letter] for name, letter in used.items()}))
+        lambda sizes, text=text, used=used: bool(
+            eval(text, {name: sizes[letter] for name, letter in used.items()})
+        )
         for text, used in found
     ]
 
@@ -252,7 +277,9 @@ EXPANDED = [lambda v: v.expand(3, 2), lambda v: v + torch.arange(2.0), lambda v:
 
 @pytest.mark.parametrize("expand", EXPANDED)
 @pytest.mark.parametrize("bounded", [False, True])
-def test_a_size_that_is_1_for_several_sizes_is_broadcast(expand: Callable[[Tensor], Tensor], bounded: bool) -> None:
+def test_a_size_that_is_1_for_several_sizes_is_broadcast(
+    expand: Callable[[Tensor], Tensor], bounded: bool
+) -> None:
     """`s // 2` is 1 of 2 and of 3: what is computed of it is as long as what it is expanded to."""
 
     def program(x: Tensor) -> Tensor:

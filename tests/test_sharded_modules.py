@@ -1,5 +1,5 @@
-"""Modules that torch.distributed wraps or shards, compiled: steps of training are eager's, and what torch keeps of a
-module in tables of its own is found by the compiled one."""
+"""Modules that torch.distributed wraps or shards, compiled: steps of training are eager's, and what
+torch keeps of a module in tables of its own is found by the compiled one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import ingot
 from tests.long import long
 from tests.ranks import on_ranks
 
-pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
+pytestmark = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo"
+)
 
 
 class Block(nn.Module):

@@ -1,4 +1,5 @@
-"""Ops that once had no rule for sizes that are symbols: few entries, eager's results, gradients and layouts."""
+"""Ops that once had no rule for sizes that are symbols: few entries, eager's results, gradients and
+layouts."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ CASES: dict[str, tuple[Callable[[Tensor], Any], Sequence[Any]]] = {
     "rsub": (lambda x: torch.rsub(x, x.sum(0), alpha=2), MATRICES),
     "norm": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), MATRICES),
     "attention without heads": (lambda x: F.scaled_dot_product_attention(x, x, x), QUERIES),
-    "attention in float64": (lambda x: F.scaled_dot_product_attention(x.double(), x.double(), x.double()), QUERIES),
+    "attention in float64": (
+        lambda x: F.scaled_dot_product_attention(x.double(), x.double(), x.double()),
+        QUERIES,
+    ),
 }
 
 
@@ -62,7 +66,8 @@ def test_a_width_of_attention_is_compiled_for_and_nothing_else() -> None:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-5)
     compiler = Compiler.of(compiled)
-    kept = 1 if torch.__version__ >= "2.14" else 2  # where eager's kernel takes it, no width is compiled for
+    # where eager's kernel takes it, no width is compiled for
+    kept = 1 if torch.__version__ >= "2.14" else 2
     assert compiler is not None and len(compiler.compilations) == kept
 
 
@@ -74,8 +79,11 @@ def test_channels_that_cannot_be_shuffled() -> None:
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("trained", [False, True])
-def test_gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager(biased: bool, trained: bool) -> None:
-    """Where eager has a product for each matrix they are in row-major order, and where it has one they lie as it does.
+def test_gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager(
+    biased: bool, trained: bool
+) -> None:
+    """Where eager has a product for each matrix they are in row-major order, and where it has one
+    they lie as it does.
     """
 
     def f(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -106,15 +114,30 @@ def test_gradients_of_products_of_sizes_that_may_be_1(name: str) -> None:
     """How matrices lie decides how their gradients do; whether a size is 1 does not."""
     f = PRODUCTS[name]
     compiled = ingot.compile(f, fullgraph=True)
-    sizes = [(4, 6, 5), (7, 6, 5), (7, 8, 5), (3, 5, 9), (1, 4, 3), (4, 1, 3), (5, 5, 1), (1, 1, 4), (6, 1, 1)]
+    sizes = [
+        (4, 6, 5),
+        (7, 6, 5),
+        (7, 8, 5),
+        (3, 5, 9),
+        (1, 4, 3),
+        (4, 1, 3),
+        (5, 5, 1),
+        (1, 1, 4),
+        (6, 1, 1),
+    ]
     for rows, inner, columns in sizes:
         wide = inner + 2 if name == "a part of a matrix" else inner
-        a, b = (torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in ((rows, wide), (inner, columns)))
+        a, b = (
+            torch.randn(shape, dtype=torch.float64).requires_grad_()
+            for shape in ((rows, wide), (inner, columns))
+        )
         results = compiled(a, b), f(a, b)
         found, expected = (torch.autograd.grad(y.sin().sum(), (a, b)) for y in results)
         torch.testing.assert_close((results[0], *found), (results[1], *expected))
         for own, eager in zip((results[0], *found), (results[1], *expected)):
-            steps = [[step for step, size in zip(t.stride(), t.shape) if size > 1] for t in (own, eager)]
+            steps = [
+                [step for step, size in zip(t.stride(), t.shape) if size > 1] for t in (own, eager)
+            ]
             assert steps[0] == steps[1]
     assert len(Compiler.of(compiled).compilations) <= 4
 

@@ -76,7 +76,8 @@ def test_modes_are_each_threads_own():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 class TestFork:
-    """A forked child runs what was compiled, and compiles, whatever the parent's threads were doing."""
+    """A forked child runs what was compiled, and compiles, whatever the parent's threads were
+    doing."""
 
     def child(self, work):
         """The exit status of a forked child that runs `work`; it may take 30 s."""
@@ -159,17 +160,26 @@ def test_compiling_leaves_another_threads_random_numbers_alone():
     together.wait()
     with torch.no_grad():
         for n in range(3, 15):
-            ingot.compile(lambda x: torch.softmax(x.sin() + torch.dropout(x, 0.5, False), -1))(torch.ones(n, n))
+            ingot.compile(lambda x: torch.softmax(x.sin() + torch.dropout(x, 0.5, False), -1))(
+                torch.ones(n, n)
+            )
     thread.join()
     assert all(map(torch.equal, drawn, expected))
 
 
 def test_random_numbers_are_eagers_beside_another_thread(monkeypatch):
-    """Where there are other threads, a compilation may not rewind the generator: trying out an op must draw nothing."""
+    """Where there are other threads, a compilation may not rewind the generator: trying out an op
+    must draw nothing."""
     monkeypatch.setattr(trials, "_dtypes", {})
 
     def function(x):
-        return torch.rand(3), torch.randint(9, (3,)), torch.randperm(5), torch.rand_like(x), torch.dropout(x, 0.5, True)
+        return (
+            torch.rand(3),
+            torch.randint(9, (3,)),
+            torch.randperm(5),
+            torch.rand_like(x),
+            torch.dropout(x, 0.5, True),
+        )
 
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
@@ -193,7 +203,11 @@ def test_compiling_leaves_another_threads_modes_alone():
     def watch():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             while not stop.is_set():
-                modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+                modes = (
+                    torch.is_grad_enabled(),
+                    torch.is_autocast_enabled("cpu"),
+                    torch.is_inference_mode_enabled(),
+                )
                 if modes != (True, True, False) or torch._C._len_torch_dispatch_stack():
                     wrong.append(modes)
                 time.sleep(0.0002)
@@ -272,13 +286,21 @@ def test_forgetting_while_others_call():
 
 
 def many_kernels(x, image, i):
-    """Kernels with scratch memory of each thread's own: transposed blocks, rows, parts of reductions, gathers."""
+    """Kernels with scratch memory of each thread's own: transposed blocks, rows, parts of
+    reductions, gathers."""
     turned = x.t().contiguous()
     rows = torch.nn.functional.layer_norm(turned * 2, (x.shape[0],)).softmax(-1)
     columns = (x * 3).softmax(0)
     places = image.permute(0, 2, 3, 1) + image.mean((2, 3))[:, None, None]
     parts = torch.stack((x.sum(), x.amax(), (x * x).mean(), image.std()))
-    return rows, columns, places.contiguous(), parts, x[i, 1:].argmax(1), torch.stack((x, x + 1), -1)
+    return (
+        rows,
+        columns,
+        places.contiguous(),
+        parts,
+        x[i, 1:].argmax(1),
+        torch.stack((x, x + 1), -1),
+    )
 
 
 def inputs_of_many_kernels(seed):
@@ -288,7 +310,11 @@ def inputs_of_many_kernels(seed):
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
-    compiled, arguments, before = ingot.compile(many_kernels), inputs_of_many_kernels(0), torch.get_num_threads()
+    compiled, arguments, before = (
+        ingot.compile(many_kernels),
+        inputs_of_many_kernels(0),
+        torch.get_num_threads(),
+    )
     results = []
     try:
         for count in (1, 2, 3, 2):

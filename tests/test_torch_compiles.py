@@ -83,7 +83,8 @@ def caught(function, x):
 
 @pytest.mark.parametrize("name", list(programs()))
 def test_torch_compile_sees_nothing_of_ingots(name):
-    """Else it compiles Ingot itself: what that leaves in the thread made every later backward fail."""
+    """Else it compiles Ingot itself: what that leaves in the thread made every later backward
+    fail."""
     import torch._dynamo.eval_frame
     from torch._C._dynamo.eval_frame import get_eval_frame_callback
 

@@ -32,7 +32,11 @@ def test_names_have_what_torch_has() -> None:
     assert len(found) > 120
     for name, (path, _) in found.items():
         assert any(part.startswith("_") for part in path.split(".")), path
-        assert not isinstance(getattr(torch_private, name), Missing) or path in optional() or not SUPPORTED
+        assert (
+            not isinstance(getattr(torch_private, name), Missing)
+            or path in optional()
+            or not SUPPORTED
+        )
 
 
 class TestMissing:
@@ -67,12 +71,12 @@ def test_features_that_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
         torch_private.require(BACKWARDS, GRADIENTS)
 
 
-# -- torch without them ------------------------------------------------------------------------------------------------
+# -- torch without them ----------------------------------------------------------------------------
 
 
 def groups() -> Iterator[tuple[str, list[str]]]:
-    """The names to be hidden at once: those without which nothing is compiled apart from others, in groups that have
-    a bit of everything."""
+    """The names to be hidden at once: those without which nothing is compiled apart from others, in
+    groups that have a bit of everything."""
     known = list(paths().values())
     for words, (feature, _, names) in ATTRIBUTES.items():
         known += [(f"{words}.{name}", feature) for name in names]
@@ -91,7 +95,9 @@ def groups() -> Iterator[tuple[str, list[str]]]:
 def test_every_name_may_be_missing() -> None:
     """`import ingot` works, what it compiles is right, and only what needs a name is off."""
     tried = list(groups())
-    lines = [" ".join([what, *(path.replace(" ", "~") for path in hidden)]) for what, hidden in tried]
+    lines = [
+        " ".join([what, *(path.replace(" ", "~") for path in hidden)]) for what, hidden in tried
+    ]
     root = Path(__file__).parent.parent
     done = subprocess.run(
         [sys.executable, "-m", "tests.private_names"],

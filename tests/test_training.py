@@ -1,4 +1,5 @@
-"""Compiled programs whose results carry gradients: the same values, gradients, histories and errors as eager's."""
+"""Compiled programs whose results carry gradients: the same values, gradients, histories and errors
+as eager's."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def is_compiled(compiled: Any) -> bool:
     )
 
 
-# -- models ------------------------------------------------------------------------------------------------------------
+# -- models ----------------------------------------------------------------------------------------
 
 
 class Cells(nn.Module):
@@ -97,7 +98,9 @@ def test_models(name: str) -> None:
     for m in (exact, eager, compiled):
         for _ in range(2):  # the second call finds .grad there
             torch.manual_seed(1)
-            given = x.detach().to(torch.float64 if m is exact and x.is_floating_point() else x.dtype)
+            given = x.detach().to(
+                torch.float64 if m is exact and x.is_floating_point() else x.dtype
+            )
             given.requires_grad_(x.requires_grad)
             y = m(given)
             weights = weights or [torch.randn(y.shape)]
@@ -114,7 +117,7 @@ def test_models(name: str) -> None:
     assert is_compiled(compiled)
 
 
-# -- autograd's meaning ------------------------------------------------------------------------------------------------
+# -- autograd's meaning ----------------------------------------------------------------------------
 
 
 def test_without_gradients_nothing_is_recorded() -> None:
@@ -153,7 +156,9 @@ def test_windows_know_their_base() -> None:
     torch.testing.assert_close(gradients[0], gradients[2])
 
 
-@pytest.mark.parametrize("window", ["x[3:]", "x[1:1]", "x[:, 2:2]", "x.view(3, 4)[:, 4:].view(0, 7)"])
+@pytest.mark.parametrize(
+    "window", ["x[3:]", "x[1:1]", "x[:, 2:2]", "x.view(3, 4)[:, 4:].view(0, 7)"]
+)
 def test_a_window_of_nothing_has_a_history(window: str) -> None:
     function = eval(f"lambda x: {window}")
     found = []
@@ -388,12 +393,15 @@ def test_an_optimizer_loop() -> None:
 
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "silu", "elu"])
 def test_gradients_that_lie_otherwise_than_what_they_are_multiplied_by(name: str) -> None:
-    """Of these operands some kernels ask the gradient first how their result lies, others ask the other."""
+    """Of these operands some kernels ask the gradient first how their result lies, others ask the
+    other."""
 
     def f(x: Tensor) -> Tensor:
         return getattr(torch.nn.functional, name)(x.t())[:, 2:]
 
     x = wanted(19, 4)
-    found, expected = (torch.autograd.grad(g(x).sum(), x)[0] for g in (ingot.compile(f, fullgraph=True), f))
+    found, expected = (
+        torch.autograd.grad(g(x).sum(), x)[0] for g in (ingot.compile(f, fullgraph=True), f)
+    )
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride()

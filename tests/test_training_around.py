@@ -1,5 +1,5 @@
-"""What lies around autograd in a training loop: random numbers, autocast, scaled losses, default dtypes, hooks on saved
-tensors, checkpoints, accumulation."""
+"""What lies around autograd in a training loop: random numbers, autocast, scaled losses, default
+dtypes, hooks on saved tensors, checkpoints, accumulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def noisy(x: Tensor, layer: nn.Module) -> Tensor:
     h = h + torch.randn_like(h) * torch.rand(h.shape[-1])
     kept = torch.bernoulli(torch.full_like(h, 0.7))
     chosen = torch.multinomial(torch.ones(6), 3)
-    return (h * kept)[chosen].tanh() * torch.randint(1, 4, (3, 1)) + torch.normal(0.0, 1.0, (3, 4)) * h[:3]
+    return (h * kept)[chosen].tanh() * torch.randint(1, 4, (3, 1)) + torch.normal(
+        0.0, 1.0, (3, 4)
+    ) * h[:3]
 
 
 def test_ten_steps_draw_the_same_numbers() -> None:
@@ -81,7 +83,9 @@ def test_autocast_with_a_scaled_loss() -> None:
             scaler.step(optimizer)
             scaler.update()
             losses.append(loss.detach())
-        found.append((torch.stack(losses), scaler.get_scale(), [p.dtype for p in model.parameters()]))
+        found.append(
+            (torch.stack(losses), scaler.get_scale(), [p.dtype for p in model.parameters()])
+        )
     torch.testing.assert_close(found[1][0], found[0][0], rtol=2e-2, atol=2e-2)
     assert found[0][1:] == found[1][1:]
 
@@ -122,7 +126,9 @@ def test_default_dtype() -> None:
 def test_saved_tensors_in_other_hands() -> None:
     def program(wrap: Any) -> Any:
         x, w = wanted(4, 4), wanted(4, 4)
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy(force=True).copy(), torch.from_numpy):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t.numpy(force=True).copy(), torch.from_numpy
+        ):
             y = wrap(lambda x, w: (x @ w).tanh().exp())(x, w)
         y.sum().backward()
         return y, x.grad, w.grad
@@ -148,7 +154,9 @@ def test_checkpoints_around_compiled_functions(reentrant: bool) -> None:
     """Where the hooks of a checkpoint end its second run of the function, nobody runs it again."""
 
     def program(wrap: Any) -> Any:
-        block = wrap(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 4)).double())
+        block = wrap(
+            nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 4)).double()
+        )
         x = wanted(3, 4)
         for function in (block, lambda x: block(x).sin(), lambda x: block(block(x))):
             checkpoint(function, x, use_reentrant=reentrant).sum().backward()
@@ -163,7 +171,10 @@ def test_hooks_that_raise_an_error() -> None:
 
     compiled, x, ran = whole(lambda x: (ran.append(1), (x * x).exp())[1]), wanted(3), list[int]()
     compiled(x)
-    with torch.autograd.graph.saved_tensors_hooks(refuse, refuse), pytest.raises(ValueError, match="not to be kept"):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(refuse, refuse),
+        pytest.raises(ValueError, match="not to be kept"),
+    ):
         compiled(x)
     assert len(ran) == 1
 
@@ -192,7 +203,12 @@ def test_batches_of_gradients(create_graph: bool) -> None:
         results = []
         for result in wrap(several)(x, y):
             found = torch.autograd.grad(
-                result, [x, y], rows, create_graph=create_graph, is_grads_batched=True, allow_unused=True
+                result,
+                [x, y],
+                rows,
+                create_graph=create_graph,
+                is_grads_batched=True,
+                allow_unused=True,
             )
             results.append(found)
         (results[0][0].square().sum() if create_graph else several(x, y)[0].sum()).backward()
@@ -207,7 +223,9 @@ def test_jacobians_of_compiled_modules(rows: int) -> None:
         layer = wrap(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Tanh()).double())
         layer(wanted(5, 4))
         x = torch.randn(rows, 4, dtype=torch.float64)
-        hessian = torch.autograd.functional.hessian(lambda x: layer(x).exp().sum(), x, vectorize=True)
+        hessian = torch.autograd.functional.hessian(
+            lambda x: layer(x).exp().sum(), x, vectorize=True
+        )
         return torch.autograd.functional.jacobian(layer, x, vectorize=True), hessian
 
     both(program)
@@ -219,7 +237,10 @@ def test_inputs_in_containers() -> None:
 
         def function(given: Any) -> Any:
             first, second = given["a"]
-            return {"sum": first * second, "last": [given["b"][0] ** given["b"][1], given["a"][0].detach()]}
+            return {
+                "sum": first * second,
+                "last": [given["b"][0] ** given["b"][1], given["a"][0].detach()],
+            }
 
         result = wrap(function)(inputs)
         (result["sum"] + result["last"][0]).sum().backward()
@@ -229,7 +250,8 @@ def test_inputs_in_containers() -> None:
 
 
 def test_an_output_whose_history_was_let_go() -> None:
-    """An input that a result does not depend on is not differentiated, whatever has become of its history."""
+    """An input that a result does not depend on is not differentiated, whatever has become of its
+    history."""
 
     def program(wrap: Any) -> Any:
         x, w = wanted(3), wanted(3)
@@ -247,4 +269,7 @@ def test_parts_of_complex_results() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         both(lambda wrap: wrap(lambda x: torch.fft.fft2(x.t()).real)(torch.randn(3, 4)))
-        both(lambda wrap: torch.autograd.grad(wrap(torch.fft.hfft2)(x := wanted(2, 2)).sum(), x), ingot.compile)
+        both(
+            lambda wrap: torch.autograd.grad(wrap(torch.fft.hfft2)(x := wanted(2, 2)).sum(), x),
+            ingot.compile,
+        )

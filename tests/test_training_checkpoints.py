@@ -1,4 +1,5 @@
-"""torch.utils.checkpoint in compiled functions: one graph, whose forward keeps nothing of the checkpointed parts."""
+"""torch.utils.checkpoint in compiled functions: one graph, whose forward keeps nothing of the
+checkpointed parts."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def with_numbers_around(x: Tensor, block: nn.Module) -> Tensor:
 
 
 def nested(x: Tensor, block: nn.Module) -> Tensor:
-    return again(lambda x: again(block, x).tanh() * again(lambda y: F.dropout(y, 0.5).sin(), x), x * 2)
+    return again(
+        lambda x: again(block, x).tanh() * again(lambda y: F.dropout(y, 0.5).sin(), x), x * 2
+    )
 
 
 def in_a_row(x: Tensor, block: nn.Module) -> Tensor:
@@ -81,7 +84,9 @@ def looked_up(x: Tensor, block: nn.Module) -> Tensor:
 
 
 def without_numbers(x: Tensor, block: nn.Module) -> Tensor:
-    return again(lambda x: (x @ x.t()).softmax(-1) @ x, x, preserve_rng_state=False, determinism_check="none")
+    return again(
+        lambda x: (x @ x.t()).softmax(-1) @ x, x, preserve_rng_state=False, determinism_check="none"
+    )
 
 
 def gradients_inside(x: Tensor, block: nn.Module) -> Tensor:
@@ -96,7 +101,10 @@ FUNCTIONS = [a_block, with_numbers_around, nested, in_a_row, several_results, lo
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_gradients(function):
     def program(wrap: Any) -> Any:
-        block, x = Block(4, 0.4).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+        block, x = (
+            Block(4, 0.4).double(),
+            torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         compiled = wrap(lambda x: function(x, block))
         for _ in range(3):
             compiled(x).sum().backward()
@@ -108,18 +116,28 @@ def test_gradients(function):
 @pytest.mark.parametrize("function", [a_block, with_numbers_around, nested])
 def test_second_derivatives(function):
     def program(wrap: Any) -> Any:
-        block, x = Block(4, 0.4).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+        block, x = (
+            Block(4, 0.4).double(),
+            torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         loss = wrap(lambda x: function(x, block))(x).sum()
         (first,) = torch.autograd.grad(loss, x, create_graph=True)
-        return first, torch.autograd.grad(first.square().sum(), [x, *block.parameters()], allow_unused=True)
+        return first, torch.autograd.grad(
+            first.square().sum(), [x, *block.parameters()], allow_unused=True
+        )
 
     both(program)
 
 
 def test_gradients_of_some_results():
     def program(wrap: Any) -> Any:
-        block, x = Block(4, 0.4).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-        first, second = wrap(lambda x: (again(block, x), again(lambda x: F.dropout(x, 0.5).exp(), x)))(x)
+        block, x = (
+            Block(4, 0.4).double(),
+            torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
+        )
+        first, second = wrap(
+            lambda x: (again(block, x), again(lambda x: F.dropout(x, 0.5).exp(), x))
+        )(x)
         second.sum().backward()
         return x.grad, [p.grad for p in block.parameters()]
 
@@ -164,7 +182,8 @@ def test_peak_memory(dropout, reentrant):
     peaks, gradients = [], []
     for module in (model, compiled):
         step, inputs = step_of(module, x), (x, list(module.parameters()))
-        with paused_collection():  # it finds memory in what eager's checkpoints leave behind, at any time
+        # it finds memory in what eager's checkpoints leave behind, at any time
+        with paused_collection():
             peaks.append(measure.peak_bytes(step, inputs, torch.device("cpu"), before=2))
         gradients.append([p.grad for p in module.parameters()])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
@@ -179,12 +198,16 @@ def test_nothing_inside_is_kept():
     compiler = Compiler.of(compiled)
     assert compiler is not None
     forward = compiler.compilations[-1].aten
-    kept = [spec.sizes for spec in forward.outputs if spec.node is not None and spec.dtype is torch.float32]
+    kept = [
+        spec.sizes
+        for spec in forward.outputs
+        if spec.node is not None and spec.dtype is torch.float32
+    ]
     assert all(sizes in ((), (64, 16)) for sizes in kept)  # not (64, 64), of inside
     assert sum(sizes == (64, 16) for sizes in kept) <= 3
 
 
-# -- what eager does once more in the backward is left to it -----------------------------------------------------------
+# -- what eager does once more in the backward is left to it ---------------------------------------
 
 
 def breaks(compiled: Any) -> str:
@@ -224,7 +247,9 @@ def test_effects_happen_twice():
 def test_numbers_that_are_not_kept():
     def program(wrap: Any) -> Any:
         x = torch.ones(5, dtype=torch.float64, requires_grad=True)
-        compiled = wrap(lambda x: again(lambda x: F.dropout(x, 0.5).exp(), x, preserve_rng_state=False).exp())
+        compiled = wrap(
+            lambda x: again(lambda x: F.dropout(x, 0.5).exp(), x, preserve_rng_state=False).exp()
+        )
         compiled(x).sum().backward()
         if wrap is not EAGER:
             assert "other ones in the backward" in breaks(compiled)
@@ -245,7 +270,7 @@ def test_a_graph_break_inside():
     both(program, ingot.compile)
 
 
-# -- use_reentrant=True ------------------------------------------------------------------------------------------------
+# -- use_reentrant=True ----------------------------------------------------------------------------
 
 
 def reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -265,8 +290,12 @@ def of_parts(x: Tensor, block: nn.Module) -> Tensor:
 REENTRANT = [
     lambda x, block: reentrant(block, x.sin(), 0.5).exp(),
     lambda x, block: reentrant(block, F.dropout(x, 0.3), preserve_rng_state=True) * torch.rand(4),
-    lambda x, block: checkpoint_sequential([block, torch.sin, block, torch.tanh], 2, x, use_reentrant=True),
-    lambda x, block: reentrant(lambda x: again(block, x).tanh() * again(lambda y: F.dropout(y, 0.5), x), x * 2),
+    lambda x, block: checkpoint_sequential(
+        [block, torch.sin, block, torch.tanh], 2, x, use_reentrant=True
+    ),
+    lambda x, block: reentrant(
+        lambda x: again(block, x).tanh() * again(lambda y: F.dropout(y, 0.5), x), x * 2
+    ),
     lambda x, block: reentrant(lambda x: (x @ x.t()).softmax(-1) @ x, x, preserve_rng_state=False),
     lambda x, block: reentrant(lambda a, b: block(a) * b, x.cos(), x.detach()),
     lambda x, block: reentrant(lambda y: block(y) * x.sin(), x.cos()),
@@ -278,7 +307,10 @@ REENTRANT = [
 @pytest.mark.parametrize("function", REENTRANT)
 def test_reentrant(function):
     def program(wrap: Any) -> Any:
-        block, x = Block(4, 0.4).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+        block, x = (
+            Block(4, 0.4).double(),
+            torch.randn(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         compiled = wrap(lambda x: function(x, block))
         for _ in range(3):
             result = compiled(x)
@@ -290,7 +322,10 @@ def test_reentrant(function):
 
 def test_reentrant_by_default(recwarn):
     def program(wrap: Any) -> Any:
-        block, x = nn.Linear(4, 4).double(), torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+        block, x = (
+            nn.Linear(4, 4).double(),
+            torch.ones(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         wrap(lambda x: checkpoint(block, x.sin()))(x).sum().backward()
         assert "use_reentrant" in str(recwarn.pop(UserWarning).message)
         return x.grad, block.weight.grad
@@ -322,7 +357,10 @@ def test_zeros_for_results_without_a_gradient():
 
 def test_a_whole_step():
     def program(wrap: Any) -> Any:
-        block, x = nn.Linear(4, 4).double(), torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+        block, x = (
+            nn.Linear(4, 4).double(),
+            torch.ones(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         step = wrap(lambda x: reentrant(block, x.sin()).sum().backward())
         step(x)
         step(x)
@@ -380,7 +418,13 @@ def test_reentrant_is_left_to_eager(function, reason):
     def program(wrap: Any) -> Any:
         def outer(x: Tensor) -> Tensor:
             found = reentrant(function, x * 2, preserve_rng_state=False)
-            for part in found.values() if isinstance(found, dict) else found if isinstance(found, tuple) else [found]:
+            for part in (
+                found.values()
+                if isinstance(found, dict)
+                else found
+                if isinstance(found, tuple)
+                else [found]
+            ):
                 x = x + (part if isinstance(part, Tensor) else part[0])
             return x
 

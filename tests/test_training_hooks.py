@@ -1,4 +1,5 @@
-"""Hooks that see gradients around and inside compiled functions: eager's order, values and replacements."""
+"""Hooks that see gradients around and inside compiled functions: eager's order, values and
+replacements."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ MODULE_HOOKS: dict[str, Callable[[nn.Module, list[Any]], Any]] = {
 @pytest.mark.parametrize("kind", MODULE_HOOKS)
 def test_backward_hooks_of_modules(kind):
     def program(wrap: Any) -> Any:
-        model, log = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), list[Any]()
+        model, log = (
+            nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(),
+            list[Any](),
+        )
         MODULE_HOOKS[kind](model, log)
         compiled, x = wrap(model), torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
         for _ in range(2):
@@ -51,7 +55,9 @@ def clipped(module: Any, of_inputs: Any, of_outputs: Any) -> Any:
 
 
 def mixed(module: Any, of_inputs: Any, of_outputs: Any) -> Any:
-    return tuple(g if g is None else g + sum(h.sum() for h in of_outputs if h is not None) for g in of_inputs)
+    return tuple(
+        g if g is None else g + sum(h.sum() for h in of_outputs if h is not None) for g in of_inputs
+    )
 
 
 def tripled(module: Any, of_outputs: Any) -> Any:
@@ -67,7 +73,8 @@ def asks_for_the_first(module: Any, of_outputs: Any) -> Any:
 
 
 HOOKS: list[list[Callable[..., Any]]] = [
-    [doubled], [clipped], [mixed], [tripled], [tripled, mixed], [tripled, doubled, tripled, clipped], [unseen]
+    [doubled], [clipped], [mixed], [tripled], [tripled, mixed],
+    [tripled, doubled, tripled, clipped], [unseen]
 ]  # fmt: skip
 
 
@@ -80,7 +87,9 @@ def register(module: nn.Module, hooks: list[Callable[..., Any]]) -> None:
 
 
 class TestCaptured:
-    @pytest.mark.parametrize("hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks))
+    @pytest.mark.parametrize(
+        "hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks)
+    )
     def test_hooks_that_see_gradients_alone(self, hooks):
         def program(wrap: Any) -> Any:
             model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -94,7 +103,9 @@ class TestCaptured:
 
         both(program)
 
-    @pytest.mark.parametrize("hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks))
+    @pytest.mark.parametrize(
+        "hooks", HOOKS, ids=lambda hooks: "-".join(hook.__name__ for hook in hooks)
+    )
     @pytest.mark.parametrize("inside", [False, True])
     def test_second_derivatives(self, hooks, inside):
         """Those of a gradient that is taken inside the compiled function are captured as well."""
@@ -120,7 +131,9 @@ class TestCaptured:
             with pytest.raises(RuntimeError, match="hooks that see the gradients of its inputs"):
                 program(ingot.compile)
 
-    @pytest.mark.parametrize("hooks", [[mixed], [tripled], [tripled, mixed], [clipped]], ids=lambda h: h[0].__name__)
+    @pytest.mark.parametrize(
+        "hooks", [[mixed], [tripled], [tripled, mixed], [clipped]], ids=lambda h: h[0].__name__
+    )
     @pytest.mark.parametrize("chosen", [[0], [1], [0, 1], [2]])
     def test_several_arguments_and_results(self, hooks, chosen):
         class Several(nn.Module):
@@ -203,7 +216,9 @@ class TestLeftToEager:
         def program(wrap: Any) -> Any:
             module = nn.Linear(3, 2).double()
             module.scale = 1.0  # type: ignore[assignment]
-            module.register_full_backward_hook(lambda mod, of_inputs, _: (of_inputs[0] * mod.scale,))
+            module.register_full_backward_hook(
+                lambda mod, of_inputs, _: (of_inputs[0] * mod.scale,)
+            )
             compiled, x = wrap(module), torch.ones(1, 3, dtype=torch.float64, requires_grad=True)
             loss = compiled(x).sum()
             module.scale = 5.0  # type: ignore[assignment]
@@ -233,7 +248,9 @@ class TestLeftToEager:
             module = nn.Linear(3, 3)
             register(module, [doubled])
             with pytest.raises(RuntimeError, match="modified inplace"):
-                wrap(lambda x, module=module: module(x * 1).relu_())(torch.ones(1, 3, requires_grad=True))
+                wrap(lambda x, module=module: module(x * 1).relu_())(
+                    torch.ones(1, 3, requires_grad=True)
+                )
 
 
 def test_hooks_of_intermediates():
@@ -340,7 +357,8 @@ def refused_by_torch(x: Tensor, mask: Tensor) -> Any:
 
 
 TENSOR_HOOKS = (
-    several_hooks, variables_around, defaults, taken_off, views_and_writes, differentiated_inside, backward_inside,
+    several_hooks, variables_around, defaults, taken_off, views_and_writes, differentiated_inside,
+    backward_inside,
     checkpointed, refused_by_torch,
 )  # fmt: skip
 
@@ -419,7 +437,8 @@ def writes_the_gradient(x: Tensor, mask: Tensor) -> Tensor:
 
 
 LEFT_TO_EAGER = (
-    set_behind, set_by_another, set_behind_a_break, handle_is_returned, object_around, random_hook, asking, of_results,
+    set_behind, set_by_another, set_behind_a_break, handle_is_returned, object_around, random_hook,
+    asking, of_results,
     of_windows, writes_the_gradient,
 )  # fmt: skip
 
@@ -432,7 +451,11 @@ class TestOfTensors:
         x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
         results = function(x, torch.rand(2, 3, dtype=torch.float64))
         between(results)
-        parts = [t for t in tensors_in(list(results) if isinstance(results, tuple) else results) if t.requires_grad]
+        parts = [
+            t
+            for t in tensors_in(list(results) if isinstance(results, tuple) else results)
+            if t.requires_grad
+        ]
         if parts:
             sum((k + 1) * t.sum() for k, t in enumerate(parts)).backward()  # type: ignore[union-attr]
         return parts, x.grad, torch.rand(1)
@@ -492,7 +515,9 @@ class TestOfTensors:
         both(program)
         compiled = ingot.compile(function)
         program(lambda _: compiled)
-        assert len(ingot.explain(compiled)(torch.ones(3, requires_grad=True), 6.0).compilations) == 2
+        assert (
+            len(ingot.explain(compiled)(torch.ones(3, requires_grad=True), 6.0).compilations) == 2
+        )
 
     def test_a_hook_that_changes_the_size(self):
         def function(x: Tensor) -> Tensor:
@@ -544,12 +569,16 @@ def test_hooks_behind_accumulation(inside):
             loss = compiled(torch.ones(1, 3, dtype=torch.float64))
             if not inside:
                 loss.backward()
-        return torch.tensor(sorted(log)), list(layer.parameters()), [p.grad for p in layer.parameters()]
+        return (
+            torch.tensor(sorted(log)),
+            list(layer.parameters()),
+            [p.grad for p in layer.parameters()],
+        )
 
     both(program, ingot.compile)
 
 
-# -- results that other results are computed from ----------------------------------------------------------------------
+# -- results that other results are computed from --------------------------------------------------
 
 
 def hidden_and_last(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -557,7 +586,9 @@ def hidden_and_last(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return hidden, hidden.exp(), x.cos()
 
 
-@pytest.mark.parametrize("watch", [lambda t: t.retain_grad(), lambda t: t.register_hook(lambda g: None)])
+@pytest.mark.parametrize(
+    "watch", [lambda t: t.retain_grad(), lambda t: t.register_hook(lambda g: None)]
+)
 def test_a_part_of_a_gradient_is_not_shown_as_the_whole(watch):
     x = torch.randn(3, requires_grad=True)
     compiled = ingot.compile(hidden_and_last, fullgraph=True)

@@ -1,4 +1,5 @@
-"""Backward programs as numbers: how many kernels, and what is called in ATen. Nothing here depends on the machine."""
+"""Backward programs as numbers: how many kernels, and what is called in ATen. Nothing here depends
+on the machine."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ def programs(function: Callable[..., Tensor], *inputs: Any) -> tuple[Compilation
 
 def called(compilation: Compilation) -> list[str]:
     """The ops that a library computes."""
-    return [op for step in compilation.plan.steps if isinstance(step, LibraryStep) for op in step.node.origin.ops]
+    return [
+        op
+        for step in compilation.plan.steps
+        if isinstance(step, LibraryStep)
+        for op in step.node.origin.ops
+    ]
 
 
 def kernels(compilation: Compilation) -> int:
@@ -46,8 +52,9 @@ def wanted(*shape: int) -> Tensor:
 
 
 ACTIVATIONS = [
-    F.relu, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.leaky_relu, F.softplus, F.logsigmoid, F.hardswish,
-    F.hardsigmoid, F.hardtanh, F.relu6, F.hardshrink, F.softshrink, F.tanhshrink, F.softsign, F.glu, torch.sigmoid,
+    F.relu, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.leaky_relu, F.softplus, F.logsigmoid,
+    F.hardswish, F.hardsigmoid, F.hardtanh, F.relu6, F.hardshrink, F.softshrink, F.tanhshrink,
+    F.softsign, F.glu, torch.sigmoid,
     torch.tanh,
 ]  # fmt: skip
 
@@ -71,11 +78,13 @@ def test_a_loss_is_one_kernel(loss: Callable[..., Tensor]) -> None:
 
 
 def test_cross_entropy_keeps_the_scores_alone() -> None:
-    """Neither the logarithms of the softmax nor their gradient's one-hot vectors are in memory: beside the scores there
-    is the gradient, and a number or two for each row."""
+    """Neither the logarithms of the softmax nor their gradient's one-hot vectors are in memory:
+    beside the scores there is the gradient, and a number or two for each row."""
     rows, classes = 64, 256
     target = torch.randint(classes, (rows,))
-    forward, backward = programs(lambda x, w: F.cross_entropy(x @ w, target), wanted(rows, 8), wanted(8, classes))
+    forward, backward = programs(
+        lambda x, w: F.cross_entropy(x @ w, target), wanted(rows, 8), wanted(8, classes)
+    )
     assert called(forward) == [] and len(forward.plan.kernels) == 3  # the product, rows, their mean
     for plan, most in ((forward.plan, 1), (backward.plan, 2)):
         large = {b.name for b in plan.graph.buffers.values() if b.length.constant == rows * classes}
@@ -112,7 +121,8 @@ def test_an_embedding_is_filled_and_written() -> None:
 
 
 def test_batch_norm_and_relu() -> None:
-    """A channel's statistics, its values and what follows are one kernel each way; another counts the batches."""
+    """A channel's statistics, its values and what follows are one kernel each way; another counts
+    the batches."""
     model = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU())
     forward, backward = programs(model, wanted(4, 16, 6, 6))
     assert kernels(forward) == 2
@@ -127,20 +137,24 @@ def test_group_norm() -> None:
 
 def test_a_convolution_that_the_library_computes_is_all_that_is_called() -> None:
     """The gradients of the images and those of the weight and the bias, apart."""
-    model = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, groups=2), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+    )
     _, backward = programs(model, wanted(2, 4, 10, 10))
     assert called(backward) == 2 * ["aten.convolution_backward.default"]
 
 
 def test_the_gradients_of_convolutions_are_generated() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU())
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU()
+    )
     _, backward = programs(model, torch.randn(2, 3, 14, 14))
     assert called(backward) == []
 
 
 def test_an_mlp_with_gelu() -> None:
-    """Four products, what they need of the activation, and the sums for the biases; the activation's own gradient is
-    computed on the tiles of the product that it follows."""
+    """Four products, what they need of the activation, and the sums for the biases; the
+    activation's own gradient is computed on the tiles of the product that it follows."""
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
     forward, backward = programs(model, wanted(32, 16))
     assert kernels(forward) == 2
@@ -168,11 +182,13 @@ def test_the_steps_of_a_recurrence_share_the_products_for_its_weights() -> None:
 
 
 def test_sums_over_rows_and_columns_go_along_memory() -> None:
-    """The gradient of LayerNorm's input goes over rows, that of its parameters over columns, and each kernel's vectors
-    lie along memory."""
+    """The gradient of LayerNorm's input goes over rows, that of its parameters over columns, and
+    each kernel's vectors lie along memory."""
     _, backward = programs(nn.LayerNorm(256), wanted(512, 256))
     rows = [k for k in backward.plan.kernels if k.loops[0].extent.constant == 512]
-    columns = [k for k in backward.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows]
+    columns = [
+        k for k in backward.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows
+    ]
     assert len(rows) == 1 and rows[0].vector is None
     assert columns and all(k.vector is k.loops[-1] for k in columns)
 
@@ -197,7 +213,9 @@ def test_the_backward_of_attention_is_one_kernel(causal: bool, keys: int) -> Non
 
 MASKS = {
     "boolean": lambda: torch.rand(3, 1, 21, 40) > 0.3,
-    "boolean, of queries that see nothing": lambda: (torch.rand(21, 40) > 0.3) & (torch.arange(21) % 5 > 0)[:, None],
+    "boolean, of queries that see nothing": lambda: (
+        (torch.rand(21, 40) > 0.3) & (torch.arange(21) % 5 > 0)[:, None]
+    ),
     "added": lambda: torch.randn(21, 40),
     "of padding": lambda: torch.arange(40) < torch.tensor([40, 7, 13]).view(3, 1, 1, 1),
     "of heads": lambda: torch.randn(1, 2, 21, 40),
@@ -214,7 +232,10 @@ def test_attention_with_a_mask_is_a_kernel_each_way(name: str) -> None:
 
     forward, backward = programs(attend, *(wanted(3, rows, 32) for rows in (21, 40, 40)), mask)
     assert not called(forward) and [k.name for k in forward.plan.kernels].count("attention") == 1
-    assert not called(backward) and [k.name for k in backward.plan.kernels].count("attention_backward") == 1
+    assert (
+        not called(backward)
+        and [k.name for k in backward.plan.kernels].count("attention_backward") == 1
+    )
 
 
 GRADIENTS = [
@@ -225,8 +246,11 @@ GRADIENTS = [
 
 @pytest.mark.parametrize("sizes", GRADIENTS, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_of_attention_go_no_further_from_float64_than_eagers(sizes: tuple[int, ...], causal: bool) -> None:
-    """Also of heads that are views of one projection, of keys beyond the queries, and of odd sizes."""
+def test_gradients_of_attention_go_no_further_from_float64_than_eagers(
+    sizes: tuple[int, ...], causal: bool
+) -> None:
+    """Also of heads that are views of one projection, of keys beyond the queries, and of odd
+    sizes."""
     torch.manual_seed(0)
     batch, heads, queries, keys, width, value_width = sizes
     widths = [heads * n for n in (width, width, value_width)]
@@ -240,7 +264,9 @@ def test_gradients_of_attention_go_no_further_from_float64_than_eagers(sizes: tu
 
     exact = [t.detach().double().requires_grad_() for t in inputs]
     best = torch.autograd.grad(attend(*exact), exact, weight.double())
-    found, eager = (torch.autograd.grad(f(*inputs), inputs, weight) for f in (ingot.compile(attend), attend))
+    found, eager = (
+        torch.autograd.grad(f(*inputs), inputs, weight) for f in (ingot.compile(attend), attend)
+    )
     assert [t.stride() for t in found] == [t.stride() for t in eager]
     assert error(found, best) <= max(1.1 * error(eager, best), 4 * torch.finfo(torch.float32).eps)
 
@@ -255,14 +281,18 @@ def test_one_backward_of_attention_serves_all_lengths() -> None:
         for tensor in inputs:
             ingot.mark_dynamic(tensor, 0)
             ingot.mark_dynamic(tensor, 1)
-        found, eager = (torch.autograd.grad(f(*inputs).sin().sum(), inputs) for f in (compiled, attend))
+        found, eager = (
+            torch.autograd.grad(f(*inputs).sin().sum(), inputs) for f in (compiled, attend)
+        )
         assert error(found, eager) < 1e-5
     (forward,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
     assert forward.backward is not None and not called(forward.backward)
     assert "attention_backward" in [k.name for k in forward.backward.plan.kernels]
 
 
-def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_cell(
+    x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor]:
     """One step, written out."""
     i, f, g, o = (x @ w + h @ u + b).chunk(4, 1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -270,14 +300,16 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor) 
 
 
 def test_what_an_lstm_cell_does_to_elements_is_one_kernel_each_way() -> None:
-    """For any batch: beside the products, and the sum for the bias. The gradients of the gates are pieces of one
-    tensor, which one kernel writes."""
+    """For any batch: beside the products, and the sum for the bias. The gradients of the gates are
+    pieces of one tensor, which one kernel writes."""
     compiled = ingot.compile(lstm_cell, fullgraph=True)
     parameters = [wanted(32, 256), wanted(64, 256), wanted(256)]
     for n in (8, 5, 1, 33):
         inputs = [wanted(n, 32), wanted(n, 64), wanted(n, 64), *parameters]
         tangents = torch.randn(n, 64), torch.randn(n, 64)
-        found, expected = (torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, lstm_cell))
+        found, expected = (
+            torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, lstm_cell)
+        )
         assert error(found, expected) < 1e-5
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -287,13 +319,18 @@ def test_what_an_lstm_cell_does_to_elements_is_one_kernel_each_way() -> None:
         ops = [[k.origin.ops for k in c.plan.kernels] for c in (forward, forward.backward)]
         products = {"aten.mm.default", "aten.linear.default"}
         pointwise, gradients = ([o for o in each if products.isdisjoint(o)] for each in ops)
-        assert len(pointwise) == 1 and [o[0] for o in gradients] == ["aten.mul.Tensor", "aten.sum.dim_IntList"]
+        assert len(pointwise) == 1 and [o[0] for o in gradients] == [
+            "aten.mul.Tensor",
+            "aten.sum.dim_IntList",
+        ]
     assert general.captured.guards.symbols and not first.captured.guards.symbols
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_pieces_of_what_is_put_together_are_one_kernel(dim: int) -> None:
-    compiled = ingot.compile(lambda x: torch.cat([x.sin(), x * 2, (x + 1).cos()], dim), fullgraph=True)
+    compiled = ingot.compile(
+        lambda x: torch.cat([x.sin(), x * 2, (x + 1).cos()], dim), fullgraph=True
+    )
     x = torch.randn(3, 4, 5)
     torch.testing.assert_close(compiled(x), torch.cat([x.sin(), x * 2, (x + 1).cos()], dim))
     (made,) = Compiler.of(compiled).compilations

@@ -34,7 +34,9 @@ def several(x: Tensor, w: Tensor, v: Tensor) -> Any:
     return shared * 2, (shared @ v).exp(), v.sin(), nn.functional.dropout(x, 0.5) * v
 
 
-@pytest.mark.parametrize("chosen", [c for n in (1, 2, 3, 4) for c in itertools.combinations(range(4), n)])
+@pytest.mark.parametrize(
+    "chosen", [c for n in (1, 2, 3, 4) for c in itertools.combinations(range(4), n)]
+)
 def test_each_choice_of_outputs(chosen):
     def program(wrap: Any) -> Any:
         inputs = [torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
@@ -63,7 +65,9 @@ def test_work_for_the_others_is_not_done():
     first.sum().backward(retain_graph=True)
     (part,) = compilation_of(compiled).partial_backwards
     assert part.skipped is None and v.grad is None
-    products = [n for n in part.aten.graph.nodes if "mm" in str(n.target) or "linear" in str(n.target)]
+    products = [
+        n for n in part.aten.graph.nodes if "mm" in str(n.target) or "linear" in str(n.target)
+    ]
     assert len(products) == 2
     (first.sum() + second.sum()).backward()
     assert v.grad is not None
@@ -75,7 +79,9 @@ def test_work_for_the_others_is_not_done():
     assert is_compiled(compiled)
 
 
-@pytest.mark.parametrize("act", [F.silu, F.gelu, F.mish, F.softplus, F.hardswish, torch.sigmoid, F.log_softmax])
+@pytest.mark.parametrize(
+    "act", [F.silu, F.gelu, F.mish, F.softplus, F.hardswish, torch.sigmoid, F.log_softmax]
+)
 @pytest.mark.parametrize("chosen", [0, 1, 2])
 def test_what_the_gradients_keep_is_told_by_its_value(act, chosen):
     """The nodes of a gradient are numbered otherwise where others are not there."""
@@ -88,9 +94,14 @@ def test_what_the_gradients_keep_is_told_by_its_value(act, chosen):
         return scores @ v, state, act(state) * act(q).sum()
 
     def program(wrap: Any) -> Any:
-        x, w = (torch.randn(*sizes, dtype=torch.float64, requires_grad=True) for sizes in ((2, 6, 8), (8, 24)))
+        x, w = (
+            torch.randn(*sizes, dtype=torch.float64, requires_grad=True)
+            for sizes in ((2, 6, 8), (8, 24))
+        )
         wrapped = wrap(function)
-        wrapped(x, w, torch.linspace(0.5, 1.5, 6, dtype=torch.float64).reshape(6, 1))[chosen].sin().sum().backward()
+        wrapped(x, w, torch.linspace(0.5, 1.5, 6, dtype=torch.float64).reshape(6, 1))[
+            chosen
+        ].sin().sum().backward()
         if wrap is not EAGER:
             parts = compilation_of(wrapped).partial_backwards
             assert is_compiled(wrapped) and len(parts) == 1 and parts[0].skipped is None
@@ -132,7 +143,9 @@ def test_auxiliary_heads_of_a_model():
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3))
+            self.body = nn.Sequential(
+                nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3)
+            )
             self.heads = nn.ModuleList([nn.Linear(8, 2) for _ in range(3)])
 
         def forward(self, x: Tensor) -> Any:
@@ -147,7 +160,9 @@ def test_auxiliary_heads_of_a_model():
             model.zero_grad()
             outputs = compiled(x)
             outputs[k].square().mean().backward()
-            gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+            gradients.append(
+                [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+            )
         return gradients
 
     found = []
@@ -160,10 +175,18 @@ def test_auxiliary_heads_of_a_model():
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (2, 0), (2, 2), (0, 3), (3, 0),
                                    (0, 1, 2), (4, 1, 5), (5, 4, 1, 0), (4, 5, 4)])  # fmt: skip
 def test_one_after_the_other(order):
-    """Without the graph being kept: where they have nothing in common that is, the second backward runs as well."""
+    """Without the graph being kept: where they have nothing in common that is, the second backward
+    runs as well."""
 
     def function(x: Tensor, w: Tensor) -> Any:
-        return (x * w).sin(), (w * 3).exp(), x + 1, (x * x).cos(), (x @ x).exp() @ w, torch.softmax(x @ w, 0) @ w
+        return (
+            (x * w).sin(),
+            (w * 3).exp(),
+            x + 1,
+            (x * x).cos(),
+            (x @ x).exp() @ w,
+            torch.softmax(x @ w, 0) @ w,
+        )
 
     def outcome(f: Any) -> Any:
         torch.manual_seed(0)
@@ -195,7 +218,8 @@ def test_what_is_left_may_not_be_written():
 
 @pytest.mark.parametrize("scale", [2.0, 0.0])
 def test_second_derivatives_of_a_determinant(scale):
-    """Where eager's formula asks whether the matrix is singular; all of its singular values are the same here."""
+    """Where eager's formula asks whether the matrix is singular; all of its singular values are the
+    same here."""
     found = []
     for function in (torch.linalg.det, ingot.compile(lambda matrix: torch.linalg.det(matrix))):
         x = (scale * torch.eye(3, dtype=torch.float64)).requires_grad_()
@@ -205,14 +229,17 @@ def test_second_derivatives_of_a_determinant(scale):
 
 
 def test_second_derivatives_of_vectors_up_to_factors():
-    """What the vectors' tangent adds to second derivatives depends on the factors, each part for itself."""
+    """What the vectors' tangent adds to second derivatives depends on the factors, each part for
+    itself."""
 
     def program(wrap: Any) -> Any:
         x = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
         _, vectors = wrap(torch.linalg.eig)(x)
         tangent = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
         (first,) = torch.autograd.grad(vectors.abs(), x, tangent, create_graph=True)
-        return first, torch.autograd.grad(first, [x, tangent], torch.randn(5, 5, dtype=torch.float64))
+        return first, torch.autograd.grad(
+            first, [x, tangent], torch.randn(5, 5, dtype=torch.float64)
+        )
 
     found = []
     for wrap in (EAGER, lambda f: ingot.compile(lambda x: f(x))):
@@ -222,7 +249,9 @@ def test_second_derivatives_of_vectors_up_to_factors():
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+def test_a_backward_that_cannot_be_compiled_runs_in_eager(
+    monkeypatch: pytest.MonkeyPatch, dynamic: bool
+) -> None:
     program = ingot.pipeline._program
 
     def forward_alone(compilation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,9 +294,14 @@ def test_a_part_that_would_need_other_guards_is_taken_out_of_the_whole(
 
 
 def slopes_of_some(a: Tensor, b: Tensor) -> Any:
-    """How the gradient of the first result alone lies is asked of `b`'s size, and the last has infinite slopes."""
+    """How the gradient of the first result alone lies is asked of `b`'s size, and the last has
+    infinite slopes."""
     turned = b.roll(b.shape[-1] // 2, -1)
-    return torch.cat([turned.flatten(), a.flatten()]), turned.reshape(turned.shape[::-1]).mT + 1, a / a
+    return (
+        torch.cat([turned.flatten(), a.flatten()]),
+        turned.reshape(turned.shape[::-1]).mT + 1,
+        a / a,
+    )
 
 
 def test_a_part_that_asks_more_of_the_sizes_is_compiled_for_each_answer() -> None:
@@ -279,7 +313,9 @@ def test_a_part_that_asks_more_of_the_sizes_is_compiled_for_each_answer() -> Non
         def gradients(f: Any, inputs: Any = inputs, tangents: Tensor = tangents) -> Any:
             first = torch.autograd.grad(f(*inputs)[0], inputs, tangents[0])
             batch = torch.autograd.grad(f(*inputs)[0], inputs, tangents, is_grads_batched=True)
-            again = torch.autograd.grad(f(*inputs)[0], inputs, tangents[0].clone().requires_grad_(), create_graph=True)
+            again = torch.autograd.grad(
+                f(*inputs)[0], inputs, tangents[0].clone().requires_grad_(), create_graph=True
+            )
             return first, batch, again
 
         torch.testing.assert_close(gradients(compiled), gradients(slopes_of_some), rtol=0, atol=0)
@@ -291,7 +327,11 @@ def test_a_part_that_asks_more_of_the_sizes_is_compiled_for_each_answer() -> Non
 def floors_of_some(a: Tensor, b: Tensor) -> Any:
     """The same, where the gradient of `a` is zeros, whatever those of the results are."""
     turned = b.roll(b.shape[-1] // 2, -1)
-    return torch.cat([turned.flatten(), a.floor().flatten()]), turned.reshape(turned.shape[::-1]).mT + 1, a / a
+    return (
+        torch.cat([turned.flatten(), a.floor().flatten()]),
+        turned.reshape(turned.shape[::-1]).mT + 1,
+        a / a,
+    )
 
 
 def test_a_part_that_asks_more_of_the_sizes_has_the_gradients_that_it_has() -> None:
@@ -301,7 +341,9 @@ def test_a_part_that_asks_more_of_the_sizes_has_the_gradients_that_it_has() -> N
         tangent = torch.randn(4 * n, requires_grad=True)
         for create_graph in (False, True):
             found = [
-                torch.autograd.grad(f(*inputs)[0], inputs, tangent, create_graph=create_graph, allow_unused=True)
+                torch.autograd.grad(
+                    f(*inputs)[0], inputs, tangent, create_graph=create_graph, allow_unused=True
+                )
                 for f in (compiled, floors_of_some)
             ]
             torch.testing.assert_close(*found, rtol=0, atol=0)
@@ -318,13 +360,17 @@ def test_a_part_is_cut_out_at_the_sizes_that_it_is_traced_for() -> None:
         inputs = torch.ones(n, 3, requires_grad=True), torch.randn(1, n, requires_grad=True)
         tangents = torch.randn(2, 2, 1, n).unbind()
         found = [
-            torch.autograd.grad(f(*inputs)[1:4:2], inputs, tangents, allow_unused=True, is_grads_batched=True)
+            torch.autograd.grad(
+                f(*inputs)[1:4:2], inputs, tangents, allow_unused=True, is_grads_batched=True
+            )
             for f in (compiled, slopes_of_more)
         ]
         torch.testing.assert_close(*found)
 
 
-def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled, cut = ingot.compile(slopes_of_more, dynamic=True), ingot.gradients.backward_of_part
     found: list[Any] = []
 
@@ -334,7 +380,9 @@ def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(monkeypatch:
     def gradients_of_all(n: int) -> None:
         inputs = inputs_of(n)
         tangents = [torch.randn_like(result) for result in slopes_of_more(*inputs)]
-        found.append([torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, slopes_of_more)])
+        found.append(
+            [torch.autograd.grad(f(*inputs), inputs, tangents) for f in (compiled, slopes_of_more)]
+        )
 
     def cut_beside(*args: Any) -> Any:
         thread = threading.Thread(target=gradients_of_all, args=(len(found) + 20,))

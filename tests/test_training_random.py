@@ -1,5 +1,6 @@
-"""Programs that draw random numbers as they train: after ten steps the generator is where eager's is, and so are losses
-and parameters, with forward, backward and optimizer in one compiled function, or each by itself."""
+"""Programs that draw random numbers as they train: after ten steps the generator is where eager's
+is, and so are losses and parameters, with forward, backward and optimizer in one compiled function,
+or each by itself."""
 
 from __future__ import annotations
 
@@ -18,14 +19,17 @@ STEPS = 10
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
-    # Where gradients are zero but for rounding, as those of the keys' biases, a small eps makes steps of the rounding.
+    # Where gradients are zero but for rounding, as those of the keys' biases, a small eps makes
+    # steps of the rounding.
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=1e-3),
 }
 
 
 class Mlp(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 8), nn.Dropout(0.1))
+        super().__init__(
+            nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 8), nn.Dropout(0.1)
+        )
 
     def loss(self, x: Tensor) -> Tensor:
         return F.mse_loss(self(x), x)
@@ -62,7 +66,11 @@ class Activations(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.rrelu, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.RReLU(), nn.Linear(32, 4)
+        self.conv, self.rrelu, self.last = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.RReLU(),
+            nn.Linear(32, 4),
+        )
 
     def loss(self, x: Tensor) -> Tensor:
         y = F.dropout2d(self.rrelu(self.conv(x.view(16, 1, 2, 4))), 0.2, self.training)
@@ -96,7 +104,11 @@ class Policy(nn.Module):
         drawn = F.gumbel_softmax(logits, tau=0.7)
         reward = torch.rand(16, 1) + torch.randint(3, (16, 1))
         chosen = logits.log_softmax(1).gather(1, action)
-        return -(chosen * reward * stop).mean() + (drawn * x[:, :5]).mean() + F.softplus(self.stop(x)).mean()
+        return (
+            -(chosen * reward * stop).mean()
+            + (drawn * x[:, :5]).mean()
+            + F.softplus(self.stop(x)).mean()
+        )
 
 
 class Distributions(nn.Module):
@@ -124,7 +136,9 @@ class Recurrent(nn.Module):
         y, _ = self.lstm(x.view(4, 4, 8))
         state = torch.zeros(4, 8)
         for k in range(4):
-            state = F.dropout(self.cell(y[:, k], state), 0.2, self.training) + 0.01 * torch.randn(4, 8)
+            state = F.dropout(self.cell(y[:, k], state), 0.2, self.training) + 0.01 * torch.randn(
+                4, 8
+            )
         return state.square().mean()
 
 
@@ -150,8 +164,9 @@ def pause() -> None:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "mlp": Mlp, "attention": Attention, "attention written out": lambda: Attention(False), "encoder": Encoder,
-    "activations": Activations, "vae": Vae, "policy": Policy, "distributions": Distributions, "recurrent": Recurrent,
+    "mlp": Mlp, "attention": Attention, "attention written out": lambda: Attention(False),
+    "encoder": Encoder, "activations": Activations, "vae": Vae, "policy": Policy,
+    "distributions": Distributions, "recurrent": Recurrent,
     "checkpointed": Checkpointed, "broken": Broken,
 }  # fmt: skip
 

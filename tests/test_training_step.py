@@ -1,4 +1,5 @@
-"""A whole training step in one function: forward, backward, optimizer, gradients reset; one graph, eager's numbers."""
+"""A whole training step in one function: forward, backward, optimizer, gradients reset; one graph,
+eager's numbers."""
 
 from __future__ import annotations
 
@@ -90,10 +91,14 @@ def clipped_by_value(world: World, x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def train(world: World, step: Callable[..., Any], steps: int = 5) -> list[Any]:
-    """The results of some steps on batches that are drawn alike each time, and what the generator gives then."""
+    """The results of some steps on batches that are drawn alike each time, and what the generator
+    gives then."""
     generator = torch.Generator().manual_seed(1)
     torch.manual_seed(2)
-    found = [step(torch.randn(6, 8, generator=generator), torch.randn(6, 4, generator=generator)) for _ in range(steps)]
+    found = [
+        step(torch.randn(6, 8, generator=generator), torch.randn(6, 4, generator=generator))
+        for _ in range(steps)
+    ]
     return [*found, torch.rand(2)]
 
 
@@ -102,7 +107,9 @@ def compiled(world: World, step: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("step", [reset_first, reset_to_zero, accumulated, clipped, clipped_by_value])
+@pytest.mark.parametrize(
+    "step", [reset_first, reset_to_zero, accumulated, clipped, clipped_by_value]
+)
 def test_a_step_is_one_graph(kind, step):
     ours, eager = World(kind), World(kind)
     function = compiled(ours, step)
@@ -127,7 +134,11 @@ def test_a_schedule_inside_the_function():
     found = train(ours, compiled(ours, step))
     expected = train(eager, lambda x, y: step(eager, x, y))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert ours.optimizer.param_groups[0]["lr"] == eager.optimizer.param_groups[0]["lr"] == 0.01 * 0.5**5
+    assert (
+        ours.optimizer.param_groups[0]["lr"]
+        == eager.optimizer.param_groups[0]["lr"]
+        == 0.01 * 0.5**5
+    )
 
 
 def test_parameters_stay_where_they_are():
@@ -163,10 +174,12 @@ def with_a_scale_that_is_set(world: World, scaler: Any, loss: torch.Tensor) -> N
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("train_on", [plain, with_clipping, with_a_scale_that_is_set], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "train_on", [plain, with_clipping, with_a_scale_that_is_set], ids=lambda f: f.__name__
+)
 def test_a_scaler_of_gradients(train_on, enabled, name):
-    """A step is one graph for any scale once the optimizer has its state; what makes that is left to eager where a
-    gradient is not finite, so the first step is two."""
+    """A step is one graph for any scale once the optimizer has its state; what makes that is left
+    to eager where a gradient is not finite, so the first step is two."""
 
     def make() -> tuple[World, Any]:
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, enabled=enabled)
@@ -195,7 +208,9 @@ def test_a_scaler_of_gradients(train_on, enabled, name):
     found = batches(function, scaler)
     expected = batches(lambda x, y: step(eager, its_scaler, x, y), its_scaler)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-    torch.testing.assert_close(list(ours.model.parameters()), list(eager.model.parameters()), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        list(ours.model.parameters()), list(eager.model.parameters()), rtol=1e-4, atol=1e-5
+    )
     gradients = [[p.grad for p in world.model.parameters()] for world in (ours, eager)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5, equal_nan=True)
     assert scales[:9] == scales[9:]
@@ -225,7 +240,8 @@ SCALED = {
 
 @pytest.mark.parametrize("name", SCALED)
 def test_a_step_that_is_not_taken(name):
-    """Parameters, gradients and state are as they were; a scheduler counts, and changes the learning rate."""
+    """Parameters, gradients and state are as they were; a scheduler counts, and changes the
+    learning rate."""
 
     def train(compile: Callable[..., Any]) -> Any:
         torch.manual_seed(0)
@@ -250,7 +266,9 @@ def test_a_step_that_is_not_taken(name):
         for k in range(8):
             loss = step(torch.randn(3, 8) * (float("inf") if k in (0, 3, 6) else 1.0))
             gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-            found.append((loss, gradients, scaler.get_scale(), optimizer.param_groups[0]["lr"], len(steps)))
+            found.append(
+                (loss, gradients, scaler.get_scale(), optimizer.param_groups[0]["lr"], len(steps))
+            )
             scheduler.step()
         state = [v for s in optimizer.state_dict()["state"].values() for v in s.values()]
         return found, list(model.parameters()), state, step
@@ -264,7 +282,11 @@ def test_a_step_that_is_not_taken(name):
 def test_scaled_steps_of_an_optimizer_whose_step_is_the_users():
     """It is called where gradients are finite alone."""
     p = nn.Parameter(torch.ones(3))
-    optimizer, scaler, steps = torch.optim.Adam([p]), torch.amp.GradScaler("cpu", init_scale=4.0), []
+    optimizer, scaler, steps = (
+        torch.optim.Adam([p]),
+        torch.amp.GradScaler("cpu", init_scale=4.0),
+        [],
+    )
     taken = optimizer.step
 
     def counted() -> None:
@@ -306,9 +328,12 @@ def test_the_operations_of_a_scaler(dtype):
             unscale(*worlds[0])
             compiled[0](*worlds[1])
             torch.testing.assert_close(*worlds, rtol=0, atol=0, equal_nan=True)
-    for scale, steps, found in itertools.product((1024.0, 3e38, 1e-45), (0, 1, 2, 7), (0.0, 1.0, 2.0, float("nan"))):
+    for scale, steps, found in itertools.product(
+        (1024.0, 3e38, 1e-45), (0, 1, 2, 7), (0.0, 1.0, 2.0, float("nan"))
+    ):
         states = [
-            (torch.tensor(scale), torch.tensor(steps, dtype=torch.int32), torch.tensor([found])) for _ in range(2)
+            (torch.tensor(scale), torch.tensor(steps, dtype=torch.int32), torch.tensor([found]))
+            for _ in range(2)
         ]
         assert update(*states[0]) and compiled[1](*states[1])
         torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)

@@ -1,4 +1,5 @@
-"""Inputs that a compiled function writes where gradients are recorded: they become its results, as in eager."""
+"""Inputs that a compiled function writes where gradients are recorded: they become its results, as
+in eager."""
 
 from __future__ import annotations
 
@@ -67,8 +68,11 @@ INPUTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def outcome(function: Callable[..., Any], make: Callable[[Tensor, Tensor], Tensor], later: bool) -> Any:
-    """What becomes of the input and of all that leads to it, up to second derivatives; or the error."""
+def outcome(
+    function: Callable[..., Any], make: Callable[[Tensor, Tensor], Tensor], later: bool
+) -> Any:
+    """What becomes of the input and of all that leads to it, up to second derivatives; or the
+    error."""
     torch.manual_seed(0)
     w, a, b = wanted(4), wanted(4), torch.randn(2, 4)
     x = make(a, b)
@@ -81,7 +85,14 @@ def outcome(function: Callable[..., Any], make: Callable[[Tensor, Tensor], Tenso
             loss = loss + x._base.square().sum()
         first = torch.autograd.grad(loss, (w, a), allow_unused=True, create_graph=True)
         slope = torch.stack([g.square().sum() for g in first if g is not None]).sum()
-        return [x, x.requires_grad, x.is_leaf, result, first, torch.autograd.grad(slope, (w, a), allow_unused=True)]
+        return [
+            x,
+            x.requires_grad,
+            x.is_leaf,
+            result,
+            first,
+            torch.autograd.grad(slope, (w, a), allow_unused=True),
+        ]
     except RuntimeError as error:
         return str(error)[:60]
 
@@ -101,7 +112,8 @@ def test_an_input_becomes_a_result(function, kind, later):
 
 
 def test_neighbours_in_one_memory():
-    """A view that is read beside one that is written: both count the writes to what they are views of."""
+    """A view that is read beside one that is written: both count the writes to what they are views
+    of."""
 
     def program(wrap: Any) -> Any:
         def function(x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> Tensor:
@@ -109,7 +121,10 @@ def test_neighbours_in_one_memory():
             z.add_(x)
             return y.sin() * w
 
-        w, a = wanted(4).double().detach().requires_grad_(), torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+        w, a = (
+            wanted(4).double().detach().requires_grad_(),
+            torch.ones(3, 4, dtype=torch.float64, requires_grad=True),
+        )
         base = a * 3
         result = wrap(function)(base[0], base[1], base[2], w)
         (base.square().sum() + result.sum()).backward()
@@ -123,7 +138,10 @@ def test_steps_of_a_state():
 
     def program(wrap: Any) -> Any:
         step = wrap(lambda state, x, w: state.mul_(0.5).add_((x @ w).tanh()))
-        w, state = torch.randn(3, 3, dtype=torch.float64, requires_grad=True), torch.zeros(2, 3, dtype=torch.float64)
+        w, state = (
+            torch.randn(3, 3, dtype=torch.float64, requires_grad=True),
+            torch.zeros(2, 3, dtype=torch.float64),
+        )
         for _ in range(4):
             step(state, torch.randn(2, 3, dtype=torch.float64), w)
         state.sum().backward()
@@ -161,7 +179,10 @@ def test_activations_in_place_behind_a_graph_break():
 def test_hooks_and_retained_gradients_stay_where_they_were():
     def program(wrap: Any) -> Any:
         seen: list[Tensor] = []
-        a, w = torch.ones(3, dtype=torch.float64, requires_grad=True), torch.full((3,), 2.0).double().requires_grad_()
+        a, w = (
+            torch.ones(3, dtype=torch.float64, requires_grad=True),
+            torch.full((3,), 2.0).double().requires_grad_(),
+        )
         x = a * 3
         x.register_hook(lambda g: seen.append(g.clone()))
         x.retain_grad()
@@ -224,7 +245,9 @@ def _of_a_part(x):
 
 
 @pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("program", [_fill_itself, _copy_itself, _by_a_view, _of_no_elements, _of_a_part])
+@pytest.mark.parametrize(
+    "program", [_fill_itself, _copy_itself, _by_a_view, _of_no_elements, _of_a_part]
+)
 @pytest.mark.filterwarnings("error")
 def test_written_with_its_own_value(program, gradients):
     """Nothing is stored, and the version counts."""
@@ -309,10 +332,13 @@ def _later(what: str, x: Tensor, view: Tensor) -> Tensor:
     return view.sum() + x.sum()
 
 
-@pytest.mark.parametrize("what", ["nothing", "the view", "its memory", "a detached view", "the base"])
+@pytest.mark.parametrize(
+    "what", ["nothing", "the view", "its memory", "a detached view", "the base"]
+)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_one_of_several_views_is_written_behind_the_graph(name, what):
-    """What eager refuses of a view that an op gives with others, is refused; all else is as in eager."""
+    """What eager refuses of a view that an op gives with others, is refused; all else is as in
+    eager."""
     found = []
     for function in (SEVERAL[name], ingot.compile(SEVERAL[name])):
         leaf = torch.arange(8.0).view(2, 4).requires_grad_()

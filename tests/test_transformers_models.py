@@ -1,4 +1,5 @@
-"""The comparison behind `python -m tests.transformers_models`, and how models are made small, on models of its own."""
+"""The comparison behind `python -m tests.transformers_models`, and how models are made small, on
+models of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from torch import nn
 
 from tests import transformers_small
 from tests.op_outcome import Different
-from tests.transformers_models import Outcome, Row, examine, in_process, ratio_of_errors, results, summary
+from tests.transformers_models import (
+    Outcome,
+    Row,
+    examine,
+    in_process,
+    ratio_of_errors,
+    results,
+    summary,
+)
 from tests.transformers_small import EagerFails, find_inputs, shrink
 
 
@@ -30,7 +39,9 @@ class Words(nn.Module):
         super().__init__()
         self.words = nn.Embedding(config.vocab_size, config.hidden_size)
 
-    def forward(self, input_ids: torch.Tensor, image_sizes: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def forward(
+        self, input_ids: torch.Tensor, image_sizes: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
         x = self.words(input_ids)
         assert x.sum().item() != 0.5
         layer = SimpleNamespace(keys=x * 2, values=x * 3)
@@ -97,8 +108,19 @@ def test_the_results_of_a_cache():
 
 def test_a_config_is_shrunk_with_those_that_it_holds():
     kinds = ["linear"] * 3 + ["full"]
-    inner = Config(hidden_size=4096, num_hidden_layers=4, layer_types=kinds, use=[1, 2, 3, 4], num_attention_heads=32)
-    config = Config(text_config=inner, vocab_size=50000, rope_parameters={"mrope_section": [16, 24, 24]}, head_dim=128)
+    inner = Config(
+        hidden_size=4096,
+        num_hidden_layers=4,
+        layer_types=kinds,
+        use=[1, 2, 3, 4],
+        num_attention_heads=32,
+    )
+    config = Config(
+        text_config=inner,
+        vocab_size=50000,
+        rope_parameters={"mrope_section": [16, 24, 24]},
+        head_dim=128,
+    )
     shrink(config, transformers_small.CONFIGS["small"])
     assert (inner.hidden_size, inner.num_hidden_layers, config.vocab_size) == (32, 2, 99)
     assert (inner.layer_types, inner.use) == (["linear", "full"], [1, 4])
@@ -119,7 +141,9 @@ def test_as_many_places_as_there_are_features():
         def forward(self, input_ids: torch.Tensor, pixel_values: Any = None) -> torch.Tensor:
             count = int((input_ids == 39).sum())
             if pixel_values is not None and count != 8:
-                raise ValueError(f"Image features and image tokens do not match, tokens: {count}, features: 8")
+                raise ValueError(
+                    f"Image features and image tokens do not match, tokens: {count}, features: 8"
+                )
             return input_ids
 
     given, which = find_inputs(Asks(), Config(image_token_id=39, vocab_size=40))

@@ -1,5 +1,6 @@
-"""PYTEST_DONT_REWRITE. The truth of a tensor, as Python asks for it: where one answer only leads to an error the graph checks that it is
-the other one, and wherever else it is used eager gives the same."""
+"""PYTEST_DONT_REWRITE. The truth of a tensor, as Python asks for it: where one answer only leads to
+an error the graph checks that it is the other one, and wherever else it is used eager gives the
+same."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -445,7 +446,7 @@ def test_an_error_that_is_handled():
         )
 
 
-# -- other uses --------------------------------------------------------------------------------------------------------
+# -- other uses ------------------------------------------------------------------------------------
 
 
 def alone(x):

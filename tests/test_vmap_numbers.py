@@ -15,7 +15,8 @@ import ingot
 
 BINARY = "add sub mul truediv floordiv mod pow eq ne lt le gt ge and_ or_ xor lshift rshift"
 FUNCTIONS = (
-    "add sub mul div true_divide floor_divide remainder fmod pow eq ne lt le gt ge float_power rsub "
+    "add sub mul div true_divide floor_divide remainder fmod pow eq ne lt le gt ge float_power "
+    "rsub "
     "bitwise_and bitwise_or bitwise_xor xlogy"
 )
 OPERATIONS: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,5 @@
-"""as_strided of tensors that the program makes, writes by parts, and writes through the window; eager is the oracle."""
+"""as_strided of tensors that the program makes, writes by parts, and writes through the window;
+eager is the oracle."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "copied": lambda b: b.copy_(b.flip(0)),
     "a window": lambda b: b.as_strided((2,), (1,)).add_(10),
     "copied steps": lambda b: b.copy_(torch.cat([b, b, b])[::3]),
-    "copied transposed": lambda b: b.copy_(torch.arange(2.0 * b.numel())[::2].view(b.shape[::-1]).transpose(0, -1)),
+    "copied transposed": lambda b: b.copy_(
+        torch.arange(2.0 * b.numel())[::2].view(b.shape[::-1]).transpose(0, -1)
+    ),
 }
 WINDOWS: dict[str, Callable[[Tensor], Tensor]] = {
     "whole": lambda b: b.as_strided(b.shape, b.stride()),

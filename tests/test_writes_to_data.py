@@ -1,5 +1,5 @@
-"""Writes by way of `.data`: autograd does not count them, so a backward that reads what was written reads what is there
-then, and raises no error. Values, gradients and versions are those of eager."""
+"""Writes by way of `.data`: autograd does not count them, so a backward that reads what was written
+reads what is there then, and raises no error. Values, gradients and versions are those of eager."""
 
 from __future__ import annotations
 
@@ -139,8 +139,9 @@ def written_twice(x: Tensor, w: Tensor, between: Any) -> Any:
 
 
 PROGRAMS: list[Callable[..., Any]] = [
-    an_argument, a_part_of_an_argument, a_computed_tensor, a_result, a_view, data_of_a_view, data_that_is_kept,
-    data_that_is_returned, a_loss_scaled_in_place, stages, stages_at_the_end, written_twice,
+    an_argument, a_part_of_an_argument, a_computed_tensor, a_result, a_view, data_of_a_view,
+    data_that_is_kept, data_that_is_returned, a_loss_scaled_in_place, stages, stages_at_the_end,
+    written_twice,
 ]  # fmt: skip
 
 
@@ -157,7 +158,11 @@ def test_eager_is_the_oracle(program: Any, between: Any, leaf: bool) -> None:
             results = results if isinstance(results, tuple) else (results,)
             found += [results, given, given._version, [r._version for r in results[:1]]]
             heads = [r for r in results if r.requires_grad]
-            found.append(torch.autograd.grad(heads, (x, w), [torch.ones_like(h) for h in heads], retain_graph=True))
+            found.append(
+                torch.autograd.grad(
+                    heads, (x, w), [torch.ones_like(h) for h in heads], retain_graph=True
+                )
+            )
         return found
 
     both(run, ingot.compile)

@@ -1,5 +1,5 @@
-"""Results of compiled functions that the caller writes in place, as eager allows: values, gradients and what shares
-memory."""
+"""Results of compiled functions that the caller writes in place, as eager allows: values, gradients
+and what shares memory."""
 
 from __future__ import annotations
 
@@ -97,8 +97,12 @@ def test_a_result_is_written_behind_a_break() -> None:
     torch.testing.assert_close(use(ingot.compile(function)), use(function))
 
 
-@pytest.mark.parametrize("last", [torch.exp, torch.sqrt, lambda y: y.softmax(-1), lambda y: F.layer_norm(y, (4,))])
-def test_a_gradient_is_right_or_refused_where_a_result_was_written(last: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(
+    "last", [torch.exp, torch.sqrt, lambda y: y.softmax(-1), lambda y: F.layer_norm(y, (4,))]
+)
+def test_a_gradient_is_right_or_refused_where_a_result_was_written(
+    last: Callable[[Tensor], Tensor],
+) -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         return last(F.linear(x, w)).view(2, 8)
 
@@ -150,7 +154,9 @@ def test_writes_of_arguments_without_elements_are_seen_by_autograd() -> None:
 
 
 @pytest.mark.parametrize("part", [lambda y: y, lambda y: y[:1]])
-def test_results_that_share_memory_and_are_all_detached_have_no_history(part: Callable[[Tensor], Tensor]) -> None:
+def test_results_that_share_memory_and_are_all_detached_have_no_history(
+    part: Callable[[Tensor], Tensor],
+) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         y = part(x * 2)
         return y.detach(), y.detach(), x**3

@@ -1,5 +1,5 @@
-"""The comparison behind `python -m tests.zoo_training`, on small models of its own, and on two of the zoo where
-`transformers` is installed."""
+"""The comparison behind `python -m tests.zoo_training`, on small models of its own, and on two of
+the zoo where `transformers` is installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Text(nn.Module):
 
     def forward(self, words: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
         x = self.words(words)
-        hidden = x + F.dropout(F.scaled_dot_product_attention(x, x, x, mask.bool()[:, None]), 0.1, self.training)
+        hidden = x + F.dropout(
+            F.scaled_dot_product_attention(x, x, x, mask.bool()[:, None]), 0.1, self.training
+        )
         hidden = self.norm(hidden)
         return {"scores": self.head(hidden), "hidden": hidden}
 
@@ -52,7 +54,8 @@ class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(3, 8, 4, 4), nn.SiLU(), nn.Dropout2d(0.2), nn.Conv2d(8, 8, 2), nn.BatchNorm2d(8), nn.Flatten(),
+            nn.Conv2d(3, 8, 4, 4), nn.SiLU(), nn.Dropout2d(0.2), nn.Conv2d(8, 8, 2),
+            nn.BatchNorm2d(8), nn.Flatten(),
         )  # fmt: skip
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -62,7 +65,10 @@ class Images(nn.Module):
 SMALL = {
     "Text": lambda: (
         Text(),
-        {"words": torch.randint(20, (2, 5)), "mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])},
+        {
+            "words": torch.randint(20, (2, 5)),
+            "mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
+        },
     ),
     "Images": lambda: (Images(), {"pixels": torch.randn(2, 3, 8, 8)}),
 }
@@ -74,15 +80,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(model_zoo.MODELS, name, build)
 
 
-@pytest.mark.parametrize(("name", "optimizer", "compile"), [("Text", "AdamW", "step"), ("Images", "SGD", "module")])
+@pytest.mark.parametrize(
+    ("name", "optimizer", "compile"), [("Text", "AdamW", "step"), ("Images", "SGD", "module")]
+)
 def test_small_models(name: str, optimizer: str, compile: str) -> None:
     row = examine(name, optimizer, compile)
     assert not row.failures and not row.reasons[1:], row
-    assert row.steps == len(zoo_training.CALLS) and row.refused == (name == "Images") and row.graphs >= 2
+    assert (
+        row.steps == len(zoo_training.CALLS)
+        and row.refused == (name == "Images")
+        and row.graphs >= 2
+    )
     assert 0 < row.worst <= 1 and "equal" in str(row)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
 @pytest.mark.parametrize("name", ["BERT", "ViT"])
 def test_models_of_the_zoo(name: str) -> None:
     assert not examine(name).failures
@@ -126,7 +140,9 @@ def other(**changes: Any) -> Any:
         ({"none": True}, "head.bias"),
     ],
 )
-def test_what_differs_is_found(changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_is_found(
+    changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ingot, "compile", other(**changes))
     trial = Trial(*model_zoo.make("Text"))
     row = zoo_training.Row("Text")
@@ -137,16 +153,26 @@ def test_what_differs_is_found(changes: dict[str, Any], said: str, monkeypatch: 
 
 
 def test_a_tensor_by_itself() -> None:
-    exact = {"a": torch.ones(4, dtype=torch.float64), "b": torch.full((2,), 1e-3, dtype=torch.float64)}
+    exact = {
+        "a": torch.ones(4, dtype=torch.float64),
+        "b": torch.full((2,), 1e-3, dtype=torch.float64),
+    }
     eager = {name: t.float() for name, t in exact.items()}
     check_each(eager, eager, exact)
     check_each({**eager, "b": eager["b"] + 1e-7}, eager, exact)
-    for wrong in (eager["b"] * 1.01, eager["b"].double(), eager["b"][:1], eager["b"] * float("nan")):
+    for wrong in (
+        eager["b"] * 1.01,
+        eager["b"].double(),
+        eager["b"][:1],
+        eager["b"] * float("nan"),
+    ):
         with pytest.raises(Different, match="b "):
             check_each({**eager, "b": wrong}, eager, exact)
 
 
-def test_a_model_that_differs_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_differs_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def in_process(name: str, options: Any) -> tuple[str, bool]:
         return f"{name}\n", name != "ViT"
 

@@ -1,4 +1,5 @@
-"""Compiled functions beside their eager selves: every call compares the two and counts what was compiled."""
+"""Compiled functions beside their eager selves: every call compares the two and counts what was
+compiled."""
 
 from __future__ import annotations
 
@@ -14,25 +15,29 @@ from ingot.compiler import Compiler
 
 
 def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e-5) -> None:
-    """Equal structure and types; tensors equal in dtype, shape, strides, requires_grad and (to rounding) value."""
+    """Equal structure and types; tensors equal in dtype, shape, strides, requires_grad and (to
+    rounding) value."""
     flat_actual, spec_actual = tree_flatten(actual)
     flat_expected, spec_expected = tree_flatten(expected)
     assert spec_actual == spec_expected
     for a, e in zip(flat_actual, flat_expected):
         assert type(a) is type(e)
         if isinstance(e, torch.Tensor):
-            torch.testing.assert_close(a, e, rtol=rtol, atol=atol, equal_nan=True, check_stride=e.numel() > 1)
+            torch.testing.assert_close(
+                a, e, rtol=rtol, atol=atol, equal_nan=True, check_stride=e.numel() > 1
+            )
             assert a.requires_grad == e.requires_grad
         else:
             assert a == e or (a != a and e != e)
 
 
 class Tracked:
-    """`t(*args)` calls the function compiled, compares with eager, and returns how many compilations the call took.
+    """`t(*args)` calls the function compiled, compares with eager, and returns how many
+    compilations the call took.
 
-    Tensor arguments are cloned for eager (with one memo, so that aliasing among them is kept) and compared
-    afterwards, so that mutation is checked too. A callable argument list (`make`) is needed when arguments cannot be
-    deep-copied.
+    Tensor arguments are cloned for eager (with one memo, so that aliasing among them is kept) and
+    compared afterwards, so that mutation is checked too. A callable argument list (`make`) is
+    needed when arguments cannot be deep-copied.
     """
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:

@@ -1,10 +1,12 @@
-"""Base models of `transformers`, made small, compiled: inference and a training step do what they do in eager.
+"""Base models of `transformers`, made small, compiled: inference and a training step do what they
+do in eager.
 
-`python -m tests.transformers_models [--only MODEL ...] [--shard K/N]` prints a row for each of the package's base
-models, then how many there are of each outcome, and the reasons of graph breaks with their counts; it ends with 1 if
-one of them is wrong. What cannot be built small, or has no inputs that eager takes (tests/transformers_small.py tries),
-is counted as such. Each model has a process of its own. Two calls are compared with eager: dtypes, shapes, strides,
-NaN, integers; errors against float64, all tensors together and each by itself more loosely; caches as well. Then a
+`python -m tests.transformers_models [--only MODEL ...] [--shard K/N]` prints a row for each of the
+package's base models, then how many there are of each outcome, and the reasons of graph breaks with
+their counts; it ends with 1 if one of them is wrong. What cannot be built small, or has no inputs
+that eager takes (tests/transformers_small.py tries), is counted as such. Each model has a process
+of its own. Two calls are compared with eager: dtypes, shapes, strides, NaN, integers; errors
+against float64, all tensors together and each by itself more loosely; caches as well. Then a
 training step, as tests/zoo_training.py does.
 """
 
@@ -40,9 +42,19 @@ from tests.op_outcome import Different, text
 from tests.transformers_small import EagerFails, NotBuilt
 from tests.zoo_training import EPS, ERROR_FLOOR, Trial, check_each, problem, redrawn, seed_numpy
 
-OUTCOMES = ("right", "wrong", "crashed", "no result in time", "eager fails", "cannot be built small")
-ERROR_RATIO, DRAWS = 1.5, 5  # of all results together: against eager's error; draws of inputs that it is averaged over
-APART = 1e-4  # from eager, where float64 computes something else: it draws other numbers, or chooses other experts
+OUTCOMES = (
+    "right",
+    "wrong",
+    "crashed",
+    "no result in time",
+    "eager fails",
+    "cannot be built small",
+)
+# of all results together: against eager's error; draws of inputs that it is averaged over
+ERROR_RATIO, DRAWS = 1.5, 5
+# from eager, where float64 computes something else: it draws other numbers, or chooses other
+# experts
+APART = 1e-4
 SLOW = 60.0  # seconds of a first call
 
 
@@ -111,7 +123,8 @@ class Outcome:
 
 
 def ratio_of_errors(mine: Outcome, its: Outcome, exact: Outcome) -> float:
-    """The error of all results together as a share of its bound. Raises Different where there is another difference."""
+    """The error of all results together as a share of its bound. Raises Different where there is
+    another difference."""
     if type(mine.error) is not type(its.error):
         raise Different(f"raises {problem(mine.error)}, eager {problem(its.error)}") from mine.error
     if len(mine.results) != len(its.results):
@@ -125,7 +138,9 @@ def ratio_of_errors(mine: Outcome, its: Outcome, exact: Outcome) -> float:
         elif not torch.equal(a, b):
             raise Different(f"result {k} is {text(a)}, in eager {text(b)}")
         if (a.dtype, a.shape, a.stride()) != (b.dtype, b.shape, b.stride()):
-            raise Different(f"result {k} is {text(a)} {a.stride()}, in eager {text(b)} {b.stride()}")
+            raise Different(
+                f"result {k} is {text(a)} {a.stride()}, in eager {text(b)} {b.stride()}"
+            )
     ours, eagers = ({str(k): side.results[k] for k in floats} for side in (mine, its))
     if same_program(its, exact):
         reference = {str(k): exact.results[k] for k in floats}
@@ -137,7 +152,8 @@ def ratio_of_errors(mine: Outcome, its: Outcome, exact: Outcome) -> float:
 
 
 def same_program(its: Outcome, exact: Outcome) -> bool:
-    """Whether float64 computes what eager does: it neither draws other numbers nor chooses other experts."""
+    """Whether float64 computes what eager does: it neither draws other numbers nor chooses other
+    experts."""
     if exact.error is not None or not torch.equal(exact.random, its.random):
         return False
     if [t.shape for t in exact.results] != [t.shape for t in its.results]:
@@ -147,7 +163,8 @@ def same_program(its: Outcome, exact: Outcome) -> bool:
 
 
 def infer(row: Row, model: nn.Module, given: dict[str, Any]) -> None:
-    """Compare calls without gradients: twice the same, and with other numbers where the error is too large."""
+    """Compare calls without gradients: twice the same, and with other numbers where the error is
+    too large."""
     compiled = ingot.compile(model)
     exact = copy.deepcopy(model).double()
     ratios: list[float] = []
@@ -224,7 +241,9 @@ def work(answer: Connection, name: str) -> None:
 def in_process(name: str, timeout: float) -> Row:
     """The row of a model, examined in a process of its own."""
     mine, its = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=work, args=(its, name), daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=work, args=(its, name), daemon=True
+    )
     process.start()
     its.close()
     try:
@@ -246,7 +265,8 @@ def kind_of_reason(reason: str) -> str:
 
 
 def summary(rows: list[Row]) -> str:
-    """How many there are of each outcome, and the reasons of graph breaks by the number of models that have them."""
+    """How many there are of each outcome, and the reasons of graph breaks by the number of models
+    that have them."""
     lines = [f"\n{len(rows)} models"]
     ran = [row for row in rows if row.outcome in ("right", "wrong")]
     for outcome in OUTCOMES:
@@ -256,27 +276,46 @@ def summary(rows: list[Row]) -> str:
     lines.append(f"{sum(not row.reasons for row in ran):>4} without a graph break")
     for title, some in (
         ("without a graph", [row for row in ran if not row.graphs]),
-        (f"slower than {SLOW:.0f} s in the first call", [row for row in ran if row.first_call > SLOW]),
+        (
+            f"slower than {SLOW:.0f} s in the first call",
+            [row for row in ran if row.first_call > SLOW],
+        ),
     ):
-        lines.append(f"{len(some):>4} {title}" + (f": {', '.join(row.name for row in some)}" if some else ""))
+        lines.append(
+            f"{len(some):>4} {title}" + (f": {', '.join(row.name for row in some)}" if some else "")
+        )
     found: Counter[str] = Counter()
     example: dict[str, str] = {}
     for row in ran:
         for kind, reason in {kind_of_reason(reason): reason for reason in row.reasons}.items():
             found[kind] += 1
-            example.setdefault(kind, f"{row.name}: {reason.partition(': ')[0].removeprefix('break at ')}")
-    lines += [f"{count:>6} {kind[:150]}  ({example[kind][:110]})" for kind, count in found.most_common()]
+            example.setdefault(
+                kind, f"{row.name}: {reason.partition(': ')[0].removeprefix('break at ')}"
+            )
+    lines += [
+        f"{count:>6} {kind[:150]}  ({example[kind][:110]})" for kind, count in found.most_common()
+    ]
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.transformers_models", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="MODEL", help="names of transformers' model types")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.transformers_models", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="MODEL", help="names of transformers' model types"
+    )
     parser.add_argument("--shard", help="k/n: the k-th of n parts of the models, from 1")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, of one thread each")
-    parser.add_argument("--timeout", type=float, default=400.0, help="seconds for each model (%(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at a time, of one thread each"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=400.0, help="seconds for each model (%(default)s)"
+    )
     parser.add_argument("--save", type=Path, help="a file to which each row is added")
-    parser.add_argument("--sum", nargs="+", type=Path, help="run nothing, but print what such files hold")
+    parser.add_argument(
+        "--sum", nargs="+", type=Path, help="run nothing, but print what such files hold"
+    )
     options = parser.parse_args(argv)
     if options.sum:
         saved = [json.loads(line) for file in options.sum for line in file.read_text().splitlines()]

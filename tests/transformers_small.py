@@ -1,7 +1,8 @@
-"""Small models of the package `transformers`: any base model, made small through its config, with inputs that it takes.
+"""Small models of the package `transformers`: any base model, made small through its config, with
+inputs that it takes.
 
-Neither is known beforehand, so both are tried: configs from the smallest to the default one, inputs by the names of
-forward's parameters from all that a model takes to words alone, until eager runs.
+Neither is known beforehand, so both are tried: configs from the smallest to the default one, inputs
+by the names of forward's parameters from all that a model takes to words alone, until eager runs.
 """
 
 from __future__ import annotations
@@ -16,37 +17,47 @@ import torch
 from torch import nn
 
 WIDTHS = dict.fromkeys((
-    "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "hidden_dim", "encoder_hidden_size",
-    "decoder_hidden_size", "word_embed_proj_dim", "fpn_hidden_size", "mask_feature_size", "feature_size_out",
+    "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "hidden_dim",
+    "encoder_hidden_size", "decoder_hidden_size", "word_embed_proj_dim", "fpn_hidden_size",
+    "mask_feature_size", "feature_size_out",
 ), 32) | dict.fromkeys((
-    "intermediate_size", "ffn_dim", "n_inner", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_hidden_size",
+    "intermediate_size", "ffn_dim", "n_inner", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim",
+    "ffn_hidden_size",
     "dim_feedforward", "encoder_feedforward_dim",
 ), 48) | dict.fromkeys((
-    "num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads", "decoder_attention_heads",
+    "num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads",
+    "decoder_attention_heads",
     "attention_heads",
 ), 4) | dict.fromkeys((
-    "head_dim", "d_kv", "d_k", "d_v", "attention_head_size", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
+    "head_dim", "d_kv", "d_k", "d_v", "attention_head_size", "qk_rope_head_dim", "qk_nope_head_dim",
+    "v_head_dim",
 ), 8) | {
-    "num_key_value_heads": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "state_size": 8,
-    "time_step_rank": 4, "rotary_dim": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "projection_dim": 16,
+    "num_key_value_heads": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
+    "state_size": 8, "time_step_rank": 4, "rotary_dim": 4, "q_lora_rank": 16, "kv_lora_rank": 16,
+    "projection_dim": 16,
 }  # fmt: skip
 DEPTHS = dict.fromkeys((
-    "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers", "n_layers",
-    "num_encoder_layers", "encoder_num_layers", "decoder_num_layers", "num_blocks", "depth",
+    "num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers",
+    "num_decoder_layers", "n_layers", "num_encoder_layers", "encoder_num_layers",
+    "decoder_num_layers", "num_blocks", "depth",
 ), 2)  # fmt: skip
 COUNTS = dict.fromkeys((
     "max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions",
-), 64) | dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4) | dict.fromkeys((
+), 64) | dict.fromkeys(("num_experts", "num_local_experts",
+"n_routed_experts"), 4) | dict.fromkeys((
     "layerdrop", "encoder_layerdrop", "decoder_layerdrop",
 ), 0) | {
-    "vocab_size": 99, "num_experts_per_tok": 2, "num_labels": 3, "type_vocab_size": 2, "pad_token_id": 0,
+    "vocab_size": 99, "num_experts_per_tok": 2, "num_labels": 3, "type_vocab_size": 2,
+    "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2, "num_queries": 8,
 }  # fmt: skip
 IMAGES = {"image_size": 32, "patch_size": 8}
 CONFIGS = {
     "small": WIDTHS | DEPTHS | COUNTS | IMAGES | {"num_channels": 3},
     "small, its images": WIDTHS | DEPTHS | COUNTS,
-    "its heads": {k: v for k, v in (WIDTHS | DEPTHS | COUNTS | IMAGES).items() if v != 8 or k == "patch_size"}
+    "its heads": {
+        k: v for k, v in (WIDTHS | DEPTHS | COUNTS | IMAGES).items() if v != 8 or k == "patch_size"
+    }
     | {"hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1},
     "its widths": DEPTHS | COUNTS | IMAGES,
     "its widths and images": DEPTHS | COUNTS,
@@ -88,7 +99,11 @@ PARTS: dict[str, dict[str, Any]] = {
     "prediction_length": {"prediction_length": 4, "context_length": 8},
     "mamba_n_heads": {"mamba_n_heads": 8, "mamba_d_head": 8},
     "topk_group": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
-    "use_timm_backbone": {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None},
+    "use_timm_backbone": {
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+        "backbone": None,
+    },
 }
 """What else is replaced, where a config has the first of the names."""
 
@@ -106,7 +121,8 @@ def shrink(config: Any, numbers: dict[str, int]) -> None:
         for name, value in list(vars(part).items()):
             if name in numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
                 set_quietly(part, name, type(value)(numbers[name]))
-        if "kv_lora_rank" in vars(part) and "num_key_value_heads" in vars(part):  # all heads have keys of their own
+        # all heads have keys of their own
+        if "kv_lora_rank" in vars(part) and "num_key_value_heads" in vars(part):
             set_quietly(part, "num_key_value_heads", vars(part).get("num_attention_heads"))
         sections(part)
 
@@ -124,7 +140,8 @@ def without_timm(config: Any) -> None:
 
 
 def shrink_layers(config: Any, numbers: dict[str, int]) -> None:
-    """Leave one layer of each type, two at least, in the config's lists with an item for each layer."""
+    """Leave one layer of each type, two at least, in the config's lists with an item for each
+    layer."""
     count = vars(config).get("num_hidden_layers")
     kinds = vars(config).get("layer_types")
     if "num_hidden_layers" not in numbers or not isinstance(kinds, list) or not kinds:
@@ -146,7 +163,8 @@ def sections(config: Any) -> None:
         given = vars(config).get(name)
         if not isinstance(given, dict) or not width:
             continue
-        parts = given.get("mrope_section") or [2, 1, 1]  # which is in the model's code, where the config has none
+        # which is in the model's code, where the config has none
+        parts = given.get("mrope_section") or [2, 1, 1]
         half = int(width * given.get("partial_rotary_factor", 1)) // 2
         if sum(parts) != half and half >= len(parts):
             others = [max(1, half * part // sum(parts)) for part in parts[1:]]
@@ -215,11 +233,13 @@ def build(kind: Any, config: Any, is_small: bool = True) -> nn.Module:
         model = kind(config).eval()
         size = sum(p.numel() for p in model.parameters())
     if size > MOST:
-        raise ValueError(f"{size / 1e6:.0f} million parameters" if is_small else "its size cannot be told")
+        raise ValueError(
+            f"{size / 1e6:.0f} million parameters" if is_small else "its size cannot be told"
+        )
     return model
 
 
-# -- inputs ------------------------------------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
 
 class Inputs:
@@ -241,7 +261,11 @@ class Inputs:
         size = find(self.config, "image_size", "img_size", "input_size", default=32)
         if isinstance(size, dict):
             size = [size.get("height", 32), size.get("width", 32)]
-        return (int(size), int(size)) if isinstance(size, (int, float)) else (int(size[0]), int(size[-1]))
+        return (
+            (int(size), int(size))
+            if isinstance(size, (int, float))
+            else (int(size[0]), int(size[-1]))
+        )
 
     def channels(self) -> int:
         return int(find(self.config, "num_channels", "in_channels", "in_chans", default=3))
@@ -259,13 +283,15 @@ class Inputs:
         frames = int(find(self.config, "num_frames", "frames_per_clip", default=2))
         boxes = torch.tensor([1, 2, 9, 12]).expand(BATCH, LENGTH, 4).clone()
         made = {
-            "input_ids": self.words, "decoder_input_ids": lambda: self.words(6), "bbox": lambda: boxes,
+            "input_ids": self.words, "decoder_input_ids": lambda: self.words(6),
+            "bbox": lambda: boxes,
             "visual_feats": lambda: self.normal(BATCH, 4, find(self.config, "visual_feat_dim", default=2048)),
             "visual_pos": lambda: self.normal(BATCH, 4, 4),
             "pixel_values_videos": lambda: self.normal(BATCH, frames, self.channels(), *self.size()),
             "qformer_input_ids": self.words,
             "query_embeds": lambda: self.normal(BATCH, 8, width),
-            "past_values": lambda: self.series(), "past_time_features": lambda: self.past(self.features()),
+            "past_values": lambda: self.series(),
+            "past_time_features": lambda: self.past(self.features()),
             "past_observed_mask": lambda: self.past(),
             "future_values": lambda: self.normal(BATCH, find(self.config, "prediction_length", default=4)),
             "future_time_features": lambda: self.normal(
@@ -294,7 +320,11 @@ class Inputs:
 
     def past(self, *further: int) -> torch.Tensor:
         length = find(self.config, "context_length", default=64)
-        lags = find(self.config, "lags_sequence", default=[0]) if "past_time_features" in self.names else [0]
+        lags = (
+            find(self.config, "lags_sequence", default=[0])
+            if "past_time_features" in self.names
+            else [0]
+        )
         return torch.ones(BATCH, length + max(lags), *further)
 
     def series(self) -> torch.Tensor:
@@ -308,14 +338,22 @@ class Inputs:
         names, size = self.names, self.size()
         if "grid_thw" in names or "image_grid_thw" in names:
             pixels, grid = self.patches()
-            for first in [n for n in ("hidden_states", "pixel_values", "input_features") if n in names][:1]:
-                yield "patches", {first: pixels, "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}
+            for first in [
+                n for n in ("hidden_states", "pixel_values", "input_features") if n in names
+            ][:1]:
+                yield (
+                    "patches",
+                    {first: pixels, "grid_thw" if "grid_thw" in names else "image_grid_thw": grid},
+                )
         if "spatial_shapes" in names:
             patch = int(find(self.config, "patch_size", default=8))
             pixels = self.normal(BATCH, 16, self.channels() * patch * patch)
             mask = {"pixel_attention_mask": torch.ones(BATCH, 16, dtype=torch.long)}
             mask = {name: value for name, value in mask.items() if name in names}
-            yield "patches", {"pixel_values": pixels, "spatial_shapes": torch.tensor([[4, 4]] * BATCH)} | mask
+            yield (
+                "patches",
+                {"pixel_values": pixels, "spatial_shapes": torch.tensor([[4, 4]] * BATCH)} | mask,
+            )
         for name in ("pixel_values", "image_pixel_values", "image", "images"):
             if name in names:
                 yield "images", {name: self.normal(BATCH, self.channels(), *size)}
@@ -324,10 +362,15 @@ class Inputs:
     def audio(self) -> Iterator[tuple[str, dict[str, Any]]]:
         names = self.names
         bins = int(find(
-            self.config, "num_mel_bins", "feature_size", "n_mels", "mel_bins", "num_mels", "input_feat_size",
-            "input_dim", "input_channels", "feature_projection_input_dim", "model_in_dim", default=80,
+            self.config, "num_mel_bins", "feature_size", "n_mels", "mel_bins", "num_mels",
+            "input_feat_size", "input_dim", "input_channels", "feature_projection_input_dim",
+            "model_in_dim", default=80,
         ))  # fmt: skip
-        masks = [name for name in ("input_features_mask", "attention_mask", "audio_mel_mask") if name in names]
+        masks = [
+            name
+            for name in ("input_features_mask", "attention_mask", "audio_mel_mask")
+            if name in names
+        ]
         masks = [name for name in masks if names[name].default is inspect.Parameter.empty]
         for name in ("input_features", "spectrogram", "audio_mel"):
             if name not in names:
@@ -335,13 +378,23 @@ class Inputs:
             for length in (128, 256, 3000):
                 mask = {given: torch.ones(BATCH, length, dtype=torch.long) for given in masks}
                 yield f"{length} frames", {name: self.normal(BATCH, bins, length)} | mask
-                yield f"{length} frames of features", {name: self.normal(BATCH, length, bins)} | mask
+                yield (
+                    f"{length} frames of features",
+                    {name: self.normal(BATCH, length, bins)} | mask,
+                )
         for name in ("input_values", "audio_values"):
             if name in names:
                 yield "sound", {name: self.normal(BATCH, 2000)}
                 yield "channels of sound", {name: self.normal(BATCH, 1, 2000)}
                 length = int(find(self.config, "max_length", default=1024))
-                yield "frames", {name: self.normal(BATCH, length, int(find(self.config, "num_mel_bins", default=128)))}
+                yield (
+                    "frames",
+                    {
+                        name: self.normal(
+                            BATCH, length, int(find(self.config, "num_mel_bins", default=128))
+                        )
+                    },
+                )
 
     def variants(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """What to try, with as many kinds of input as there are first."""
@@ -370,12 +423,17 @@ def find_inputs(model: nn.Module, config: Any) -> tuple[dict[str, Any], str]:
     raise EagerFails(problems[-1] if problems else "nothing is known that it takes")
 
 
-def with_places(model: nn.Module, config: Any, given: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """The inputs with as many places for images or sounds among the words as the model asks for, and its error."""
+def with_places(
+    model: nn.Module, config: Any, given: dict[str, Any]
+) -> tuple[dict[str, Any], str | None]:
+    """The inputs with as many places for images or sounds among the words as the model asks for,
+    and its error."""
     error = run(model, given)
     for _ in range(2):
         asked = re.search(r"tokens\D{0,20}(\d+)\D+features\D{0,20}(\d+)", error or "")
-        place = find(config, "image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+        place = find(
+            config, "image_token_id", "image_token_index", "audio_token_id", "audio_token_index"
+        )
         if not asked or not isinstance(place, int) or "input_ids" not in given:
             break
         count, features = int(asked[2]), find(config, "hidden_size", default=32)
@@ -384,7 +442,12 @@ def with_places(model: nn.Module, config: Any, given: dict[str, Any]) -> tuple[d
                 if place >= find(config, "vocab_size", default=99):
                     place = 98
                     for part in nested(config):
-                        for name in ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index"):
+                        for name in (
+                            "image_token_id",
+                            "image_token_index",
+                            "audio_token_id",
+                            "audio_token_index",
+                        ):
                             if name in vars(part):
                                 set_quietly(part, name, place)
                 places = torch.full((BATCH, number // BATCH), place)

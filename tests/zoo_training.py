@@ -1,11 +1,13 @@
-"""Whole training steps of the models of benchmarks/model_zoo.py: compiled, they do what they do in eager.
+"""Whole training steps of the models of benchmarks/model_zoo.py: compiled, they do what they do in
+eager.
 
-`python -m tests.zoo_training [MODEL ...]` prints a row for each model, and ends with 1 if one of them differs. It needs
-the package `transformers` (benchmarks/models.py says how to install it). A step is forward, loss, backward and
-optimizer, in training mode with dropout; batch sizes and lengths vary from call to call. All gradients together are
-held against those of float64, with the bound of docs/limits.md (against eager's where a model cannot be had in
-float64), and each of them and each buffer by itself more loosely; the updates against what eager makes of the same
-gradients. Random numbers, errors, and which gradients there are must be eager's.
+`python -m tests.zoo_training [MODEL ...]` prints a row for each model, and ends with 1 if one of
+them differs. It needs the package `transformers` (benchmarks/models.py says how to install it). A
+step is forward, loss, backward and optimizer, in training mode with dropout; batch sizes and
+lengths vary from call to call. All gradients together are held against those of float64, with the
+bound of docs/limits.md (against eager's where a model cannot be had in float64), and each of them
+and each buffer by itself more loosely; the updates against what eager makes of the same gradients.
+Random numbers, errors, and which gradients there are must be eager's.
 
 INGOT_CHECK_BOUNDS=1 in the environment has each access checked besides.
 """
@@ -38,9 +40,12 @@ from tests.op_outcome import Different, compare_geometry
 CALLS = ("first", "twice the batch", "one of the batch", "first", "twice the length", "first")
 """What each of the steps is given; steps of one kind differ in their random numbers."""
 ERROR_RATIO, ERROR_FLOOR = 1.2, 4  # of all gradients together: against eager's error, and in eps
-PART_RATIO, PART_FLOOR, PART_SHARE = 10, 1e-4, 16  # of one tensor: also relative, and in eps of all tensors together
-APART = 1e-4  # of all gradients together: from eager's, where there is nothing else to hold them against
-SEEDS = (1, 5, 20)  # draws of random numbers that errors are averaged over: more where fewer do not do
+# of one tensor: also relative, and in eps of all tensors together
+PART_RATIO, PART_FLOOR, PART_SHARE = 10, 1e-4, 16
+# of all gradients together: from eager's, where there is nothing else to hold them against
+APART = 1e-4
+# draws of random numbers that errors are averaged over: more where fewer do not do
+SEEDS = (1, 5, 20)
 RATE = 1e-3
 EPS = torch.finfo(torch.float32).eps
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -59,7 +64,8 @@ class Row:
     refused: int = 0  # that raise an error, the same as in eager
     graphs: int = 0
     worst: float = 0.0  # error of all gradients together, as a share of its bound
-    chance: int = 0  # steps whose errors are larger in the mean, and not in the median: a ReLU changed its sign
+    # steps whose errors are larger in the mean, and not in the median: a ReLU changed its sign
+    chance: int = 0
     without: int = 0  # steps that cannot be had in float64
     seconds: float = 0.0
     reasons: list[str] = field(default_factory=list)
@@ -68,10 +74,12 @@ class Row:
     def __str__(self) -> str:
         """One line of the table."""
         return (
-            f"{self.name:<18} {self.steps:>2} steps {f'{len(self.failures)} WRONG' if self.failures else 'equal':>8} "
+            f"{self.name:<18} {self.steps:>2} steps "
+            f"{f'{len(self.failures)} WRONG' if self.failures else 'equal':>8} "
             f"{f'{self.refused} raise ' if self.refused else ''}{f'{self.chance} by chance ' if self.chance else ''}"
             f"{f'{self.without} without float64 ' if self.without else ''}"
-            f"error x{self.worst:.2f} {self.graphs:>3} graphs {self.seconds:>6.1f} s  {'; '.join(self.reasons[:2])}"
+            f"error x{self.worst:.2f} {self.graphs:>3} graphs {self.seconds:>6.1f} s  "
+            f"{'; '.join(self.reasons[:2])}"
         )
 
 
@@ -122,7 +130,9 @@ class Peer:
         named = list(self.model.named_parameters())
         found.gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
         found.updated = {name: p.detach().clone() for name, p in named}
-        found.buffers = {name: b.clone() for name, b in self.model.named_buffers() if b.is_floating_point()}
+        found.buffers = {
+            name: b.clone() for name, b in self.model.named_buffers() if b.is_floating_point()
+        }
         return found
 
 
@@ -148,6 +158,7 @@ def floating(tree: Any) -> Iterator[torch.Tensor]:
 
 def varied(inputs: Inputs, kind: str) -> Inputs:
     """The inputs with other sizes."""
+
     def one(t: Any) -> Any:
         if not isinstance(t, torch.Tensor):
             return t
@@ -165,7 +176,9 @@ def varied(inputs: Inputs, kind: str) -> Inputs:
 class Trial:
     """The steps of one model, in eager, in float64 and compiled."""
 
-    def __init__(self, model: nn.Module, inputs: Inputs, optimizer: str = "SGD", compile: str = "step") -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Inputs, optimizer: str = "SGD", compile: str = "step"
+    ) -> None:
         model = model.train()
         self.inputs, self.state = inputs, copy.deepcopy(model.state_dict())
         self.eager, self.compiled = Peer(model, optimizer), Peer(model, optimizer, compile)
@@ -187,28 +200,40 @@ class Trial:
         for seeds in SEEDS:
             others = range(len(pairs), seeds)
             pairs += [self._errors(row, redrawn(inputs, k), number + 100 * k) for k in others]
-            ratio = statistics.fmean(mine for mine, _ in pairs) / statistics.fmean(bound for _, bound in pairs)
+            ratio = statistics.fmean(mine for mine, _ in pairs) / statistics.fmean(
+                bound for _, bound in pairs
+            )
             if ratio <= 1:
                 break
         row.worst = max(row.worst, ratio)
         if ratio > 1 and statistics.median(mine / bound for mine, bound in pairs) <= 1:
             row.chance += 1
         elif ratio > 1:
-            raise Different(f"the gradients' error is {ratio:.2f} of its bound, on average over {len(pairs)} draws")
+            raise Different(
+                f"the gradients' error is {ratio:.2f} of its bound, on average over {len(pairs)} "
+                "draws"
+            )
 
-    def _errors(self, row: Row, inputs: Inputs, seed: int, check_parts: bool = False) -> tuple[float, float]:
+    def _errors(
+        self, row: Row, inputs: Inputs, seed: int, check_parts: bool = False
+    ) -> tuple[float, float]:
         """The error of a step's gradients, and what it may be at most."""
         mine = self.compiled.run(inputs, self.state, seed)
         its = self.eager.run(inputs, self.state, seed)
         if type(mine.error) is not type(its.error):
-            raise Different(f"raises {problem(mine.error)}, eager {problem(its.error)}") from mine.error
+            raise Different(
+                f"raises {problem(mine.error)}, eager {problem(its.error)}"
+            ) from mine.error
         if not torch.equal(mine.random, its.random):
             raise Different("draws other random numbers")
         if its.error is not None:
             row.refused += 1
             return 0.0, 1.0
         if mine.gradients.keys() != its.gradients.keys():
-            raise Different(f"gradients of some of {sorted(mine.gradients.keys() ^ its.gradients.keys())[:4]} only")
+            raise Different(
+                f"gradients of some of {sorted(mine.gradients.keys() ^ its.gradients.keys())[:4]} "
+                "only"
+            )
         self._check_update(mine)
         exact = self.exact.run(in_float64(inputs), in_float64(self.state), seed)
         found = exact.error is None and exact.gradients.keys() == its.gradients.keys()
@@ -230,16 +255,21 @@ class Trial:
             p.grad = found.gradients.get(name)
         self.follows.step()
         for name, p in self.twin.items():
-            if not torch.allclose(found.updated[name], p, rtol=4 * EPS, atol=4 * EPS * RATE, equal_nan=True):
+            if not torch.allclose(
+                found.updated[name], p, rtol=4 * EPS, atol=4 * EPS * RATE, equal_nan=True
+            ):
                 far = (found.updated[name] - p).abs().max()
-                raise Different(f"{name} is updated to something else than in eager, {far:.1e} away")
+                raise Different(
+                    f"{name} is updated to something else than in eager, {far:.1e} away"
+                )
 
 
 Tensors = dict[str, torch.Tensor]
 
 
 def check_each(ours: Tensors, eagers: Tensors, exact: Tensors) -> None:
-    """Raises Different where a single tensor is far from float64's, though all of them together may not be."""
+    """Raises Different where a single tensor is far from float64's, though all of them together may
+    not be."""
     size = sum(float(t.nan_to_num().square().sum()) for t in exact.values()) ** 0.5
     for name, e in exact.items():
         mine, its = ours[name], eagers[name]
@@ -250,17 +280,30 @@ def check_each(ours: Tensors, eagers: Tensors, exact: Tensors) -> None:
         if not torch.equal(mine.isnan(), its.isnan()):
             raise Different(f"{name} has NaN elsewhere than in eager")
         my_error, its_error = ((side - e).nan_to_num().norm() for side in (mine, its))
-        most = max(PART_RATIO * its_error, PART_FLOOR * e.nan_to_num().norm(), PART_SHARE * EPS * size)
+        most = max(
+            PART_RATIO * its_error, PART_FLOOR * e.nan_to_num().norm(), PART_SHARE * EPS * size
+        )
         if my_error > most:
-            raise Different(f"{name} is {my_error:.1e} from float64's, eager's {its_error:.1e}, of {e.norm():.1e}")
+            raise Different(
+                f"{name} is {my_error:.1e} from float64's, eager's {its_error:.1e}, of "
+                f"{e.norm():.1e}"
+            )
 
 
 def redrawn(inputs: Inputs, k: int) -> Inputs:
-    """The inputs with other numbers, that round otherwise: floating ones scaled, words in another order."""
+    """The inputs with other numbers, that round otherwise: floating ones scaled, words in another
+    order."""
+
     def one(name: str, t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or not k:
             return t
-        return t * (1 - k / 64) if t.is_floating_point() else t.roll(k, -1) if name == "input_ids" else t
+        return (
+            t * (1 - k / 64)
+            if t.is_floating_point()
+            else t.roll(k, -1)
+            if name == "input_ids"
+            else t
+        )
 
     return {name: one(name, t) for name, t in inputs.items()}
 
@@ -288,11 +331,21 @@ def examine(name: str, optimizer: str = "SGD", compile: str = "step") -> Row:
 
 def in_process(name: str, options: argparse.Namespace) -> tuple[str, bool]:
     """What a process of its own prints about a model, and whether all was equal."""
-    command = [sys.executable, "-m", "tests.zoo_training", name, "--worker", "--optimizer", options.optimizer]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.zoo_training",
+        name,
+        "--worker",
+        "--optimizer",
+        options.optimizer,
+    ]
     command += ["--compile", options.compile]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=options.timeout, env=environment
+        )
     except subprocess.TimeoutExpired:
         return f"{name:<18} no result after {options.timeout:.0f} s\n", False
     if not done.stdout:
@@ -302,12 +355,25 @@ def in_process(name: str, options: argparse.Namespace) -> tuple[str, bool]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.zoo_training", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}; all if none is named")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.zoo_training", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)}; all if none is named"
+    )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="SGD")
-    parser.add_argument("--compile", choices=("step", "module"), default="step", help="what is compiled: %(default)s")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, of one thread each")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each model (%(default)s)")
+    parser.add_argument(
+        "--compile",
+        choices=("step", "module"),
+        default="step",
+        help="what is compiled: %(default)s",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at a time, of one thread each"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, help="seconds for each model (%(default)s)"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if unknown := [name for name in options.names if name not in MODELS]:
@@ -319,7 +385,9 @@ def main(argv: list[str] | None = None) -> int:
         return int(bool(row.failures))
     wrong = 0
     with ThreadPoolExecutor(options.jobs) as pool:
-        for text, equal in pool.map(lambda name: in_process(name, options), options.names or MODELS):
+        for text, equal in pool.map(
+            lambda name: in_process(name, options), options.names or MODELS
+        ):
             print(text, end="", flush=True)
             wrong += not equal
     return int(wrong > 0)

@@ -1,4 +1,5 @@
-"""`compiled_backward`: backward passes whose whole graph, over all the graphs of a forward, is compiled as one."""
+"""`compiled_backward`: backward passes whose whole graph, over all the graphs of a forward, is
+compiled as one."""
 
 from __future__ import annotations
 
@@ -42,12 +43,13 @@ _OFF = why_off(ALL, GRADIENTS, BACKWARDS)
 
 
 class compiled_backward:  # noqa: N801 - it is called like a function
-    """Inside of `with ingot.compiled_backward():` each `.backward()` and each `torch.autograd.grad` of this thread is
-    compiled as one graph, whatever the number of graphs, and of operations of eager between them, that the forward was.
+    """Inside of `with ingot.compiled_backward():` each `.backward()` and each `torch.autograd.grad`
+    of this thread is compiled as one graph, whatever the number of graphs, and of operations of
+    eager between them, that the forward was.
 
-    What it adds to or sets in `.grad`, what hooks on tensors are given and what becomes of the graph is as in eager. A
-    graph that looks the same takes the same program. A backward that is not understood is eager's, and the report says
-    why.
+    What it adds to or sets in `.grad`, what hooks on tensors are given and what becomes of the
+    graph is as in eager. A graph that looks the same takes the same program. A backward that is not
+    understood is eager's, and the report says why.
     """
 
     def __enter__(self) -> compiled_backward:
@@ -61,7 +63,10 @@ class compiled_backward:  # noqa: N801 - it is called like a function
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         _thread.depth -= 1
         with _installing:
@@ -71,8 +76,8 @@ class compiled_backward:  # noqa: N801 - it is called like a function
 
     @staticmethod
     def report() -> Report:
-        """Of all backward passes that were compiled this way, or run in eager instead: each graph, and each reason
-        once."""
+        """Of all backward passes that were compiled this way, or run in eager instead: each graph,
+        and each reason once."""
         return Report.from_compilations(_compilations)
 
 
@@ -90,12 +95,17 @@ class Entry:
     hooks: Hooks
     conditions: Conditions | None
 
-    def holds(self, geometry: Geometry, hooks: Sequence[tuple[Any, ...]], structure: Structure) -> bool:
+    def holds(
+        self, geometry: Geometry, hooks: Sequence[tuple[Any, ...]], structure: Structure
+    ) -> bool:
         """Whether what it relied on of its sizes, hooks and functions holds of others."""
         if self.conditions is not None and not self.conditions.hold(geometry):
             return False
         asked = self.traced.materialized.items()
-        if any(functions.materialized(structure.steps[position].node) != zeros for position, zeros in asked):
+        if any(
+            functions.materialized(structure.steps[position].node) != zeros
+            for position, zeros in asked
+        ):
             return False
         return not any(condition.fails(hooks) for condition in self.hooks.conditions)
 
@@ -113,7 +123,8 @@ class Recorded:
 
 _entries: dict[tuple[Any, ...], list[Entry | Unsupported]] = {}
 _seen: dict[tuple[Any, ...], Seen] = {}
-"""By what graphs have in common that are alike but for sizes, and by modes: the last that was compiled."""
+"""By what graphs have in common that are alike but for sizes, and by modes: the last that was
+compiled."""
 _count = [0]
 _compilations: list[Compilation] = []
 _reasons: set[str] = set()
@@ -161,9 +172,14 @@ def _run_backward(
 
 
 def _prepared(
-    heads: Sequence[Any], tangents: Sequence[Any], create_graph: bool, targets: Sequence[Any], accumulates: bool
+    heads: Sequence[Any],
+    tangents: Sequence[Any],
+    create_graph: bool,
+    targets: Sequence[Any],
+    accumulates: bool,
 ) -> tuple[Structure, Entry]:
-    """The graph, and what was compiled for its like. Raises Unsupported where it is to run in eager."""
+    """The graph, and what was compiled for its like. Raises Unsupported where it is to run in
+    eager."""
     if create_graph:
         raise Unsupported("gradients are to be differentiated (create_graph=True)")
     if operations_are_watched():
@@ -176,7 +192,11 @@ def _prepared(
         raise Unsupported("a gradient to begin with that is none, or has a history")
     if not all(isinstance(t, torch.Tensor) and t.requires_grad for t in heads):
         raise Unsupported("a tensor without a history")
-    if accumulates and targets and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets):
+    if (
+        accumulates
+        and targets
+        and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets)
+    ):
         raise Unsupported("gradients to be added up in tensors that are no leaves")
     structure = read(heads, targets, accumulates)
     modes, geometry = read_global_state()._replace(grad_mode=False), structure.geometry(tangents)
@@ -224,7 +244,8 @@ def _served(
 def _compile(
     structure: Structure, tangents: Sequence[torch.Tensor], geometry: Geometry, modes: Any
 ) -> Entry | Unsupported:
-    """With symbols for sizes that differ from those of a graph like this one before, where that can be done."""
+    """With symbols for sizes that differ from those of a graph like this one before, where that can
+    be done."""
     family = (structure.family(), modes)
     known, _seen[family] = _seen.get(family), Seen.of(structure, geometry)
     try:
@@ -235,7 +256,9 @@ def _compile(
     except Unsupported as reason:
         why = f"sizes that vary are compiled for: {reason.reason}"
     except Exception as bug:
-        log.error("internal error, sizes that vary are compiled for; please report this", exc_info=bug)
+        log.error(
+            "internal error, sizes that vary are compiled for; please report this", exc_info=bug
+        )
         why = f"sizes that vary are compiled for: internal error: {type(bug).__name__}: {bug}"
     try:
         return _compile_for(structure, tangents, geometry, None, why)
@@ -253,10 +276,13 @@ def _compile_for(
     then: Sequence[tuple[int, ...]] | None,
     why: str = "",
 ) -> Entry:
-    """Where it is known what sizes were `then`, with symbols for those that vary; `why` there are none."""
+    """Where it is known what sizes were `then`, with symbols for those that vary; `why` there are
+    none."""
     from ingot.pipeline import compile_aten
 
-    compilation = Compilation("backward", _place(), recompiled=_recompiled(), fixed_sizes=[why] if why else [])
+    compilation = Compilation(
+        "backward", _place(), recompiled=_recompiled(), fixed_sizes=[why] if why else []
+    )
     hooks = Hooks(structure.tables(), structure.functions())
     with stage(compilation, "trace"):
         traced = trace_backward(structure, tangents, hooks, geometry, then)
@@ -269,7 +295,9 @@ def _compile_for(
 
 
 def _recompiled() -> str:
-    return "another graph, or other sizes" if any(c.program is not None for c in _compilations) else ""
+    return (
+        "another graph, or other sizes" if any(c.program is not None for c in _compilations) else ""
+    )
 
 
 def _keep(reason: Unsupported) -> None:
@@ -297,7 +325,11 @@ def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: En
     """What the program takes."""
     found = [*tangents, *(t for step in structure.steps for t in step.saved)]
     found += [t for step in structure.steps for t in structure.tensors_of(step)[len(step.saved) :]]
-    written = {t.untyped_storage()._cdata for t in found[-len(entry.traced.into) :]} if entry.traced.into else ()
+    written = (
+        {t.untyped_storage()._cdata for t in found[-len(entry.traced.into) :]}
+        if entry.traced.into
+        else ()
+    )
     hooks = structure.hooks() if entry.hooks.conditions else ()
     for condition in entry.hooks.conditions:
         for source in condition.reads:
@@ -338,10 +370,13 @@ def _run(
 
 @whole
 def _release(
-    structure: Structure, entry: Entry, heads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+    structure: Structure,
+    entry: Entry,
+    heads: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
 ) -> None:
-    """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past which no hook is
-    called."""
+    """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past
+    which no hook is called."""
     for position, passed in entry.traced.passed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
@@ -356,7 +391,9 @@ def _release(
         with _without_hooks(structure), torch.enable_grad():
             end = _End.apply(*heads)
             aims, tangent = tuple(targets), torch.ones_like(end)
-            engine_run_backward((end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates)
+            engine_run_backward(
+                (end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates
+            )
     finally:
         for node in zeros:
             node.set_materialize_grads(True)
@@ -366,8 +403,8 @@ def _release(
 
 @whole
 def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor]) -> None:
-    """Has autograd store gradients in the tensors that retain them, which only it knows: its engine is asked for the
-    gradient of what has just that gradient."""
+    """Has autograd store gradients in the tensors that retain them, which only it knows: its engine
+    is asked for the gradient of what has just that gradient."""
     retained = entry.traced.retained
     if not retained:
         return

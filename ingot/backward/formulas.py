@@ -1,6 +1,6 @@
-"""Formulas of nodes of autograd's graph that look at sizes: torch's nodes have these as numbers, and keep tensors that
-have them, so where they vary the formula is written here, with symbols. Others are torch's own only if they are known
-to look at none."""
+"""Formulas of nodes of autograd's graph that look at sizes: torch's nodes have these as numbers,
+and keep tensors that have them, so where they vary the formula is written here, with symbols.
+Others are torch's own only if they are known to look at none."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from ingot.errors import Unsupported
 from ingot.torch_private import aten
 
 _SAME = (
-    "Abs Acos Add Alias Asin Atan Atan2 Baddbmm Bmm Ceil Clamp ClampMax ClampMin Clone ConstantPadNd "
-    "Convolution Cos Cosh Cumsum Div Elu Embedding Erf Erfc Exp Exp2 Expm1 Flip Floor Gelu Glu Hardsigmoid "
-    "Hardswish Hardtanh HuberLoss LeakyRelu Lerp LinalgVectorNorm Log Log10 Log1P Log2 LogSigmoid LogSoftmax "
-    "Logsumexp MaskedFill Maximum Minimum Mish MseLoss Mul NativeBatchNorm NativeLayerNorm Neg NllLoss Norm "
-    "Permute Pow Reciprocal Relu Roll Round Rsqrt Rsub Scatter Sigmoid Sign Silu Sin Sinh SmoothL1Loss Softmax "
-    "Softplus Sqrt Stack Sub T Tan Tanh Threshold ToCopy Transpose Tril Triu Trunc Unbind Unsqueeze Where"
+    "Abs Acos Add Alias Asin Atan Atan2 Baddbmm Bmm Ceil Clamp ClampMax ClampMin Clone "
+    "ConstantPadNd "
+    "Convolution Cos Cosh Cumsum Div Elu Embedding Erf Erfc Exp Exp2 Expm1 Flip Floor Gelu Glu "
+    "Hardsigmoid "
+    "Hardswish Hardtanh HuberLoss LeakyRelu Lerp LinalgVectorNorm Log Log10 Log1P Log2 LogSigmoid "
+    "LogSoftmax "
+    "Logsumexp MaskedFill Maximum Minimum Mish MseLoss Mul NativeBatchNorm NativeLayerNorm Neg "
+    "NllLoss Norm "
+    "Permute Pow Reciprocal Relu Roll Round Rsqrt Rsub Scatter Sigmoid Sign Silu Sin Sinh "
+    "SmoothL1Loss Softmax "
+    "Softplus Sqrt Stack Sub T Tan Tanh Threshold ToCopy Transpose Tril Triu Trunc Unbind "
+    "Unsqueeze Where"
 ).split()
 LOOK_AT_NO_SIZES = frozenset(
     [f"{name}Backward0" for name in _SAME]
@@ -30,8 +36,9 @@ LOOK_AT_NO_SIZES = frozenset(
 
 
 class Kept(NamedTuple):
-    """What a node keeps: numbers that may be symbols by their attribute, all else that is no tensor, and tensors;
-    `inputs` are the shapes of what the node's arguments were, None where these have no gradient."""
+    """What a node keeps: numbers that may be symbols by their attribute, all else that is no
+    tensor, and tensors; `inputs` are the shapes of what the node's arguments were, None where these
+    have no gradient."""
 
     numbers: Mapping[str, Sequence[Any]]
     node: Any
@@ -61,9 +68,11 @@ Formula = Callable[[Kept, Sequence[Any]], Any]
 FORMULAS: dict[str, Formula] = {}
 
 
-def formula(*names: str) -> Callable[[Callable[[Kept, Tensor], Any]], Callable[[Kept, Tensor], Any]]:
-    """That of nodes with one gradient that comes in, and one or several that they give; NotImplemented stands for
-    torch's own."""
+def formula(
+    *names: str,
+) -> Callable[[Callable[[Kept, Tensor], Any]], Callable[[Kept, Tensor], Any]]:
+    """That of nodes with one gradient that comes in, and one or several that they give;
+    NotImplemented stands for torch's own."""
 
     def add(function: Callable[[Kept, Tensor], Any]) -> Callable[[Kept, Tensor], Any]:
         def run(kept: Kept, gradients: Sequence[Any]) -> Any:
@@ -83,7 +92,9 @@ def _sum(kept: Kept, g: Tensor) -> Tensor:
 
 @formula("SumBackward1")
 def _sum_along(kept: Kept, g: Tensor) -> Tensor:
-    return _spread(kept, g, [_signed(d) % max(len(kept.sizes()), 1) for d in kept.plain("dim") or ()])
+    return _spread(
+        kept, g, [_signed(d) % max(len(kept.sizes()), 1) for d in kept.plain("dim") or ()]
+    )
 
 
 def _spread(kept: Kept, g: Tensor, dims: Sequence[int]) -> Tensor:
@@ -107,7 +118,13 @@ def _mean_along(kept: Kept, g: Tensor) -> Tensor:
     return _spread(kept, g, dims) / count
 
 
-@formula("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1")
+@formula(
+    "ViewBackward0",
+    "UnsafeViewBackward0",
+    "ReshapeAliasBackward0",
+    "SqueezeBackward0",
+    "SqueezeBackward1",
+)
 def _view(kept: Kept, g: Tensor) -> Tensor:
     return g.reshape(kept.sizes())
 
@@ -119,14 +136,20 @@ def _expand(kept: Kept, g: Tensor) -> Tensor:
 
 @formula("SelectBackward0")
 def _select(kept: Kept, g: Tensor) -> Any:
-    return aten.select_backward.default(g, kept.sizes(), kept.dim(len(kept.sizes())), _signed(kept.plain("index")))
+    return aten.select_backward.default(
+        g, kept.sizes(), kept.dim(len(kept.sizes())), _signed(kept.plain("index"))
+    )
 
 
 @formula("SliceBackward0")
 def _slice(kept: Kept, g: Tensor) -> Any:
-    start, end = [n if isinstance(n, torch.SymInt) else _signed(n) for n in map(kept.number, ("start", "end"))]
+    start, end = [
+        n if isinstance(n, torch.SymInt) else _signed(n) for n in map(kept.number, ("start", "end"))
+    ]
     step = kept.plain("step")
-    return aten.slice_backward.default(g, kept.sizes(), kept.dim(len(kept.sizes())), start, end, step)
+    return aten.slice_backward.default(
+        g, kept.sizes(), kept.dim(len(kept.sizes())), start, end, step
+    )
 
 
 @formula("IndexBackward0")
@@ -136,14 +159,18 @@ def _index(kept: Kept, g: Tensor) -> Any:
 
 @formula("IndexSelectBackward0")
 def _index_select(kept: Kept, g: Tensor) -> Any:
-    return g.new_zeros(kept.sizes()).index_add(kept.dim(len(kept.sizes())), kept.tensors["index"], g)
+    return g.new_zeros(kept.sizes()).index_add(
+        kept.dim(len(kept.sizes())), kept.tensors["index"], g
+    )
 
 
 @formula("MaxBackward0", "MinBackward0", "TopkBackward0", "SortBackward0", "SortBackward1")
 def _chosen(kept: Kept, g: Tensor) -> Any:
     keeps = not hasattr(kept.node, "_saved_keepdim") or kept.plain("keepdim")
     sizes = kept.sizes()
-    return aten.value_selecting_reduction_backward(g, kept.dim(len(sizes)), kept.tensors["indices"], sizes, keeps)
+    return aten.value_selecting_reduction_backward(
+        g, kept.dim(len(sizes)), kept.tensors["indices"], sizes, keeps
+    )
 
 
 @formula("GatherBackward0")
@@ -187,7 +214,9 @@ def _var(kept: Kept, g: Tensor) -> Tensor:
     dims = _dims(kept, x)
     count = math.prod([x.shape[d] for d in dims])
     away = x - x.mean(dims, True) if dims else x - x
-    return _with_dims(kept, g, dims) * away * 2 / (count - (1 if correction is None else correction))
+    return (
+        _with_dims(kept, g, dims) * away * 2 / (count - (1 if correction is None else correction))
+    )
 
 
 @formula("StdBackward0")
@@ -217,13 +246,18 @@ def _unfold(kept: Kept, g: Tensor) -> Any:
 
 @formula("BinaryCrossEntropyWithLogitsBackward0")
 def _bce(kept: Kept, g: Tensor) -> tuple[Tensor, Tensor | None]:
-    x, target, weight, of_ones = [kept.tensors[name] for name in ("self", "target", "weight", "pos_weight")]
+    x, target, weight, of_ones = [
+        kept.tensors[name] for name in ("self", "target", "weight", "pos_weight")
+    ]
     wanted = len(kept.inputs) > 1 and kept.inputs[1] is not None
     if of_ones is None:
         found = [(x.sigmoid() - target) * g, -x * g if wanted else None]
     else:
         ones, log = of_ones * target, torch.nn.functional.logsigmoid
-        found = [((ones + 1 - target) * x.sigmoid() - ones) * g, (log(-x) - of_ones * log(x)) * g if wanted else None]
+        found = [
+            ((ones + 1 - target) * x.sigmoid() - ones) * g,
+            (log(-x) - of_ones * log(x)) * g if wanted else None,
+        ]
     count = math.prod(x.shape) if kept.plain("reduction") == 1 else 1
     of_x, of_target = [f if f is None or weight is None else f * weight for f in found]
     return of_x / count, None if of_target is None else of_target / count
@@ -233,10 +267,17 @@ def _bce(kept: Kept, g: Tensor) -> tuple[Tensor, Tensor | None]:
 def _by_number(kept: Kept, g: Tensor) -> Any:
     """Of a number of Python's; the other argument's gradient is not asked for."""
     name = type(kept.node).__name__
-    by = next((kept.numbers[n][0] for n in ("_saved_other", "_saved_self") if n in kept.numbers), None)
+    by = next(
+        (kept.numbers[n][0] for n in ("_saved_other", "_saved_self") if n in kept.numbers), None
+    )
     if by is None or (name == "DivBackward0" and "_saved_other" not in kept.numbers):
         return NotImplemented
-    return tuple([None if sizes is None else g / by if name == "DivBackward0" else g * by for sizes in kept.inputs])
+    return tuple(
+        [
+            None if sizes is None else g / by if name == "DivBackward0" else g * by
+            for sizes in kept.inputs
+        ]
+    )
 
 
 @formula("MmBackward0")
@@ -288,7 +329,9 @@ def _split_in(kept: Kept, gradients: Sequence[Any]) -> Any:
     return _joined(sizes, kept.dim(len(sizes)), kept.plain("split_sizes")[:-1], gradients)
 
 
-def _joined(sizes: Sequence[Any], dim: int, lengths: Sequence[Any], gradients: Sequence[Any]) -> tuple[Tensor]:
+def _joined(
+    sizes: Sequence[Any], dim: int, lengths: Sequence[Any], gradients: Sequence[Any]
+) -> tuple[Tensor]:
     given = next(g for g in gradients if g is not None)
     all_lengths = [*lengths, sizes[dim] - sum(lengths)]
     parts = [

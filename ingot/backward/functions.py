@@ -1,5 +1,5 @@
-"""Nodes of torch.autograd.Function in a compiled backward: what the user wrote is captured as hooks are, with a
-stand-in for the node, which shows what the node does."""
+"""Nodes of torch.autograd.Function in a compiled backward: what the user wrote is captured as hooks
+are, with a stand-in for the node, which shows what the node does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _BASE = torch.autograd.Function
 
 Edges = tuple[tuple[int, int] | None, ...]
 Materialized = tuple[tuple[tuple[int, ...], torch.dtype, torch.device] | None, ...]
-"""What a node makes of gradients that do not come in: the zeros for each, or None where they stay None."""
+"""What a node makes of gradients that do not come in: the zeros for each, or None where they stay
+None."""
 
 
 def facts_of(node: Any, edges: Edges) -> tuple[Any, ...]:
@@ -26,7 +27,9 @@ def facts_of(node: Any, edges: Edges) -> tuple[Any, ...]:
     code = kind_of(_backward_of(node))
     name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
     if [True for e in edges if e is not None] != [True for need in needed if need]:
-        raise Unsupported(f"the backward of {name}, whose context was told which gradients are needed")
+        raise Unsupported(
+            f"the backward of {name}, whose context was told which gradients are needed"
+        )
     return name, code, needed
 
 
@@ -41,7 +44,10 @@ def call_of(node: Any) -> tuple[Any, ...]:
 
 
 def _backward_of(node: Any) -> Any:
-    plain = isinstance(node, BackwardCFunction) and getattr(node.apply, "__func__", None) is BackwardCFunction.apply  # type: ignore
+    plain = (
+        isinstance(node, BackwardCFunction)
+        and getattr(node.apply, "__func__", None) is BackwardCFunction.apply
+    )  # type: ignore
     if not plain or getattr(node._forward_cls, "boxed_grads_call", False):
         raise Unsupported(f"{type(node).__name__}, which runs in a way of its own")
     cls = node._forward_cls
@@ -53,18 +59,23 @@ def _backward_of(node: Any) -> Any:
 def refuse_unpacking(kept: Sequence[Any]) -> None:
     """Raises Unsupported for tensors that hooks keep."""
     if any(one is not None and one.unpack_hook is not None for one in kept):
-        raise Unsupported("a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)")
+        raise Unsupported(
+            "a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)"
+        )
 
 
 def of_edges(node: Any, edges: Edges, found: Any) -> list[Any]:
-    """What the user's function gives, by the edges of the node. Raises Unsupported for what autograd refuses."""
+    """What the user's function gives, by the edges of the node. Raises Unsupported for what
+    autograd refuses."""
     name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
     gradients = found if isinstance(found, tuple) else (found,)
     if len(gradients) < len(needed) or any(g is not None for g in gradients[len(needed) :]):
         raise Unsupported(f"{name} gives another number of gradients than it has arguments")
     if not all(g is None or isinstance(g, torch.Tensor) for g in gradients):
         raise Unsupported(f"{name} gives a gradient that is no tensor")
-    if len(edges) < len(needed) and any(g is not None for g, need in zip(gradients, needed) if not need):
+    if len(edges) < len(needed) and any(
+        g is not None for g, need in zip(gradients, needed) if not need
+    ):
         raise Unsupported(f"{name} gives a gradient of what may be no tensor")
     remaining = iter([g for g, need in zip(gradients, needed) if need])
     return [None if edge is None else next(remaining) for edge in edges]
@@ -78,13 +89,19 @@ def materialized(node: Any) -> Materialized:
         seen.extend(tangents)
         raise _Seen
 
-    one = next(k for k, m in enumerate(node._input_metadata) if m.dtype.is_floating_point or m.dtype.is_complex)
+    one = next(
+        k
+        for k, m in enumerate(node._input_metadata)
+        if m.dtype.is_floating_point or m.dtype.is_complex
+    )
     like = node._input_metadata[one]
     tangent = torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
     node.apply = look
     try:
         with torch.no_grad():
-            engine_run_backward((GradientEdge(node, one),), (tangent,), True, False, (), True, accumulate_grad=True)
+            engine_run_backward(
+                (GradientEdge(node, one),), (tangent,), True, False, (), True, accumulate_grad=True
+            )
     except _Seen:
         pass
     finally:
@@ -97,7 +114,8 @@ class _Seen(Exception):
 
 
 def silence(node: Any) -> None:
-    """Has a node hand on no gradients, until it is told otherwise, without calling the user's function."""
+    """Has a node hand on no gradients, until it is told otherwise, without calling the user's
+    function."""
     count = len(node.needs_input_grad)
     node.apply = lambda *_: (None,) * count
 

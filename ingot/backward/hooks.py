@@ -1,4 +1,5 @@
-"""Hooks in a compiled backward: those that are functions of the gradients are captured, and belong to its graph."""
+"""Hooks in a compiled backward: those that are functions of the gradients are captured, and belong
+to its graph."""
 
 from __future__ import annotations
 
@@ -24,15 +25,21 @@ Table = Mapping[int, Any]
 
 
 def of_module(hook: Any) -> BackwardHook | None:
-    """What torch keeps of the hooks of one call of a module, of which `hook` is the part at a node."""
+    """What torch keeps of the hooks of one call of a module, of which `hook` is the part at a
+    node."""
     if getattr(hook, "__module__", "") != "torch.utils.hooks" or not hook.__closure__:
         return None
-    held = [cell.cell_contents for cell in hook.__closure__ if isinstance(cell.cell_contents, BackwardHook)]
+    held = [
+        cell.cell_contents
+        for cell in hook.__closure__
+        if isinstance(cell.cell_contents, BackwardHook)
+    ]
     return held[0] if held else None
 
 
 def called_by(hook: Any) -> list[tuple[Any, ...]]:
-    """The user's hooks that a hook on a node comes to, each with what it is always given before the gradients."""
+    """The user's hooks that a hook on a node comes to, each with what it is always given before the
+    gradients."""
     parts = of_module(hook)
     if parts is None:
         return [(hook,)]
@@ -40,7 +47,8 @@ def called_by(hook: Any) -> list[tuple[Any, ...]]:
 
 
 def kind_of(hook: Any) -> Any:
-    """What tells a function of the user's from others at once: its code, as programs make functions anew."""
+    """What tells a function of the user's from others at once: its code, as programs make functions
+    anew."""
     if isinstance(hook, MethodType):
         hook = hook.__func__
     return hook.__code__ if isinstance(hook, FunctionType) else type(hook)
@@ -48,7 +56,8 @@ def kind_of(hook: Any) -> Any:
 
 @dataclass
 class Condition:
-    """What has to hold of the user's hook at `position` of those of the graph, and what it reads besides gradients."""
+    """What has to hold of the user's hook at `position` of those of the graph, and what it reads
+    besides gradients."""
 
     position: int
     guards: list[Guard]
@@ -60,13 +69,14 @@ class Condition:
 
 
 class Hooks:
-    """Runs the hooks of one graph, and the backwards of its `functions` (the positions of these steps), on fakes, and
-    keeps what that relied on."""
+    """Runs the hooks of one graph, and the backwards of its `functions` (the positions of these
+    steps), on fakes, and keeps what that relied on."""
 
     def __init__(self, tables: Iterator[Table], functions: Sequence[int]) -> None:
         self.conditions: list[Condition] = []
         self._make_input: Callable[[str, torch.Tensor], FakeTensor]
-        self._first: dict[tuple[int, int], int] = {}  # where a hook is among all, by its table and its number there
+        # where a hook is among all, by its table and its number there
+        self._first: dict[tuple[int, int], int] = {}
         count = 0
         for table in tables:
             for key, hook in table.items():
@@ -78,7 +88,7 @@ class Hooks:
         """`make_input` gives the fake of a tensor that is to be one more input of the graph."""
         self._make_input = make_input
 
-    # -- by kind ------------------------------------------------------------------------------------------------------
+    # -- by kind -----------------------------------------------------------------------------------
 
     def on_gradient(self, recorder: Recorder, table: Table, gradient: Any) -> Any:
         """What hooks on the gradient of a tensor make of it."""
@@ -89,7 +99,9 @@ class Hooks:
             gradient = gradient if result is None else _checked(gradient, result)
         return gradient
 
-    def before(self, recorder: Recorder, table: Table, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before(
+        self, recorder: Recorder, table: Table, gradients: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         """What hooks on a node make of the gradients that come in."""
         for key, hook in table.items():
             result = self._call(recorder, self._first[id(table), key], (hook,), (gradients,))
@@ -97,7 +109,11 @@ class Hooks:
         return gradients
 
     def behind(
-        self, recorder: Recorder, table: Table, gradients: tuple[Any, ...], incoming: tuple[Any, ...]
+        self,
+        recorder: Recorder,
+        table: Table,
+        gradients: tuple[Any, ...],
+        incoming: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         """What hooks on a node make of the gradients that it has made of those that came in."""
         for key, hook in table.items():
@@ -110,9 +126,15 @@ class Hooks:
         return gradients
 
     def _of_module(
-        self, recorder: Recorder, first: int, hook: Any, parts: BackwardHook, *gradients: tuple[Any, ...]
+        self,
+        recorder: Recorder,
+        first: int,
+        hook: Any,
+        parts: BackwardHook,
+        *gradients: tuple[Any, ...],
     ) -> Any:
-        """Has torch's own part of a module's hooks run, with the user's replaced by what they are captured as."""
+        """Has torch's own part of a module's hooks run, with the user's replaced by what they are
+        captured as."""
         if parts.input_tensors_index is None:
             raise Unsupported("hooks on a module none of whose arguments requires a gradient")
         before, behind = parts.user_pre_hooks, parts.user_hooks
@@ -122,18 +144,25 @@ class Hooks:
 
         try:
             parts.user_pre_hooks = [stand_in(first + k, own) for k, own in enumerate(before)]
-            parts.user_hooks = [stand_in(first + len(before) + k, own) for k, own in enumerate(behind)]
+            parts.user_hooks = [
+                stand_in(first + len(before) + k, own) for k, own in enumerate(behind)
+            ]
             return hook(*gradients)
         finally:
             parts.user_pre_hooks, parts.user_hooks = before, behind
 
-    def function(self, recorder: Recorder, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        """What the backward of a torch.autograd.Function gives, which is the `step` of the graph."""
+    def function(
+        self, recorder: Recorder, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]
+    ) -> Any:
+        """What the backward of a torch.autograd.Function gives, which is the `step` of the
+        graph."""
         return self._call(recorder, self._functions[step], call, tangents)
 
-    # -- one hook -----------------------------------------------------------------------------------------------------
+    # -- one hook ----------------------------------------------------------------------------------
 
-    def _call(self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    def _call(
+        self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]
+    ) -> Any:
         """What a hook makes of gradients."""
         with disable_current_modes():
             captured = _captured(fixed, given)
@@ -148,7 +177,11 @@ class Hooks:
                 reads.append(entry.source)
                 name = f"read_{len(self.conditions)}_{len(reads)}"
                 inputs.append(self._make_input(name, entry.source.load(slots)))
-        guards = [g for g in captured.guards if g.source is not None and not _is_given(g.source, len(fixed))]
+        guards = [
+            g
+            for g in captured.guards
+            if g.source is not None and not _is_given(g.source, len(fixed))
+        ]
         guards = [g for g in guards if not any(_is_given(s, len(fixed)) for s in _others(g))]
         self.conditions.append(Condition(position, guards, captured.guards.symbols, reads))
         where, region = recorder.where, recorder.region
@@ -165,7 +198,9 @@ def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
     call = hook_calls.call_of_module if len(fixed) == 2 else hook_calls.call
     name = _name(fixed)
     try:
-        captured = capture_call(call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False)))
+        captured = capture_call(
+            call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False))
+        )
     except Unsupported as reason:
         raise Unsupported(f"{name}: {reason.reason}", reason.where) from None
     if captured.residual.effects:
@@ -187,7 +222,9 @@ def _stand_ins(value: Any) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())):
-        raise Unsupported("a gradient of sizes that vary is given to a hook, or to a torch.autograd.Function")
+        raise Unsupported(
+            "a gradient of sizes that vary is given to a hook, or to a torch.autograd.Function"
+        )
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
@@ -205,7 +242,11 @@ def _others(guard: Guard) -> list[Source]:
 
 def _checked(gradient: Any, result: Any) -> Any:
     """What a hook gives in place of a gradient; eager refuses another shape or type."""
-    if not isinstance(result, FakeTensor) or result.shape != gradient.shape or result.dtype != gradient.dtype:
+    if (
+        not isinstance(result, FakeTensor)
+        or result.shape != gradient.shape
+        or result.dtype != gradient.dtype
+    ):
         raise Unsupported("a hook gives something else than a gradient like that which it is given")
     return result
 
@@ -218,5 +259,9 @@ def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         raise Unsupported("a hook gives another number of gradients than it is given")
     for old, new in zip(gradients, results):
         if (old is None) != (new is None):
-            raise Unsupported("a hook gives a gradient where there is none, or none where there is one")
-    return tuple([None if old is None else _checked(old, new) for old, new in zip(gradients, results)])
+            raise Unsupported(
+                "a hook gives a gradient where there is none, or none where there is one"
+            )
+    return tuple(
+        [None if old is None else _checked(old, new) for old, new in zip(gradients, results)]
+    )

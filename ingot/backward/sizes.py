@@ -1,5 +1,5 @@
-"""Sizes of a backward that vary: those that differ from what they were in a graph that is alike become symbols, and
-the program serves others for which all that it relied on holds."""
+"""Sizes of a backward that vary: those that differ from what they were in a graph that is alike
+become symbols, and the program serves others for which all that it relied on holds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ UNKNOWN = -1
 
 
 def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple[int, ...]] | None:
-    """What the numbers of a geometry were in a graph like it; None where all were the same. Where another program
-    made a step, its own symbols tell what varies."""
+    """What the numbers of a geometry were in a graph like it; None where all were the same. Where
+    another program made a step, its own symbols tell what varies."""
     if seen is None:
         return None
     then: list[tuple[int, ...]] = []
-    for position, (groups, known) in enumerate(zip(now.by_step(), seen.geometry.by_step(), strict=True)):
-        program = structure.steps[position - 1].node.program if position and _is_program(structure, position) else None
+    for position, (groups, known) in enumerate(
+        zip(now.by_step(), seen.geometry.by_step(), strict=True)
+    ):
+        program = (
+            structure.steps[position - 1].node.program
+            if position and _is_program(structure, position)
+            else None
+        )
         if program is not None and program is not seen.programs[position - 1]:
             then += _as_symbols(program, groups)
         elif [len(g) for g in groups] != [len(g) for g in known]:
@@ -43,7 +49,8 @@ def _is_program(structure: Structure, position: int) -> bool:
 
 
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the tensors that it keeps."""
+    """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the
+    tensors that it keeps."""
     part = program.graph_of_backward(Demand((True,) * len(program.differentiable)), None)
     if part is None:
         raise Unsupported("a compiled forward's outputs, whose gradients need its inputs again")
@@ -69,13 +76,16 @@ class Seen:
 
     @classmethod
     def of(cls, structure: Structure, geometry: Geometry) -> Seen:
-        return cls(geometry, [s.node.program if s.kind == PROGRAM and s.needed else None for s in structure.steps])
+        return cls(
+            geometry,
+            [s.node.program if s.kind == PROGRAM and s.needed else None for s in structure.steps],
+        )
 
 
 @dataclass
 class Conditions:
-    """What has to hold of the geometry of a graph: `expected` says what each number is, in terms of the `symbols`,
-    which are read at (group, position)."""
+    """What has to hold of the geometry of a graph: `expected` says what each number is, in terms of
+    the `symbols`, which are read at (group, position)."""
 
     expected: list[tuple[int | Expr, ...]]
     symbols: dict[Symbol, tuple[int, int]]
@@ -93,10 +103,12 @@ class Conditions:
 
 
 class Sizes:
-    """The numbers of one geometry as they are to be traced: ints, and symbols for those that are not what they were
-    `before`, if that is known."""
+    """The numbers of one geometry as they are to be traced: ints, and symbols for those that are
+    not what they were `before`, if that is known."""
 
-    def __init__(self, context: FakeContext, geometry: Geometry, before: Sequence[tuple[int, ...]] | None) -> None:
+    def __init__(
+        self, context: FakeContext, geometry: Geometry, before: Sequence[tuple[int, ...]] | None
+    ) -> None:
         self.context, self.geometry, self.before = context, geometry, before
         self.taken: list[tuple[Any, ...]] = list(geometry.groups)
         self._symbols: dict[Symbol, tuple[int, int]] = {}
@@ -110,7 +122,8 @@ class Sizes:
         dims = frozenset(d for d, (a, b) in enumerate(zip(then, now)) if a != b)
         if any(now[d] < 2 for d in dims):
             raise Unsupported("a size that varies and is 0 or 1")
-        own = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)  # what is read may share memory
+        # what is read may share memory
+        own = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         fake = self.context.fake(own, dims, name)
         for d in dims:
             size = fake.shape[d]
@@ -141,7 +154,8 @@ class Sizes:
         return self.taken[group]
 
     def _number(self, then: int, now: int) -> Any:
-        """A number that varies, in terms of sizes that do. (Whether it is that is asked at each call.)"""
+        """A number that varies, in terms of sizes that do. (Whether it is that is asked at each
+        call.)"""
         known = self._like(then, now)
         if known is not None:
             return known

@@ -1,5 +1,5 @@
-"""Autograd's graph behind some tensors, read as data: its nodes in an order, what each keeps, and a key that is equal
-for graphs that one program serves."""
+"""Autograd's graph behind some tensors, read as data: its nodes in an order, what each keeps, and a
+key that is equal for graphs that one program serves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ FUNCTION = "function"
 
 _OF_TORCH = re.compile(r"\w+Backward\d+")
 
-_HIDING = re.compile(r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|Mps)\w*|\w*Nested\w*")
-"""Nodes that keep more than can be asked of them (a geometry, sizes of several tensors), or that no test sees here."""
+_HIDING = re.compile(
+    r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|Mps)\w*|\w*Nested\w*"
+)
+"""Nodes that keep more than can be asked of them (a geometry, sizes of several tensors), or that no
+test sees here."""
 
 
 @dataclass
 class Step:
     """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch),
-    IDENTITY (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function, of which `call` has the
-    backward and what it is given before the gradients). `edges` are
-    (position of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a node
-    accumulates into, `facts` what tells it from others, apart from `numbers`: sizes that may vary, by what they are of.
-    `needed`: its gradients lead to what is asked for."""
+    IDENTITY (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function, of
+    which `call` has the backward and what it is given before the gradients). `edges` are (position
+    of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a
+    node accumulates into, `facts` what tells it from others, apart from `numbers`: sizes that may
+    vary, by what they are of. `needed`: its gradients lead to what is asked for."""
 
     node: Any
     kind: str
@@ -62,13 +65,15 @@ class Step:
     @property
     def accumulated_hooks(self) -> dict[int, Any]:
         """The hooks that run when that tensor has its gradient."""
-        return (self.variable._post_accumulate_grad_hooks if self.variable is not None else None) or {}
+        return (
+            self.variable._post_accumulate_grad_hooks if self.variable is not None else None
+        ) or {}
 
 
 @dataclass
 class Structure:
-    """The graph behind `heads`, (position of the node, which of its inputs), and what is asked of it: `targets`, in the
-    same form, or that leaves get their gradients."""
+    """The graph behind `heads`, (position of the node, which of its inputs), and what is asked of
+    it: `targets`, in the same form, or that leaves get their gradients."""
 
     steps: list[Step]
     heads: tuple[tuple[int, int], ...]
@@ -89,9 +94,11 @@ class Structure:
         return [k for k, step in enumerate(self.steps) if step.kind == FUNCTION]
 
     def hooks(self) -> list[tuple[Any, ...]]:
-        """The user's hooks, in the order of the tables, and backwards, each with what it is always given before the
-        gradients."""
-        hooks = [own for table in self.tables() for hook in table.values() for own in called_by(hook)]
+        """The user's hooks, in the order of the tables, and backwards, each with what it is always
+        given before the gradients."""
+        hooks = [
+            own for table in self.tables() for hook in table.values() for own in called_by(hook)
+        ]
         return hooks + [step.call for step in self.steps if step.call]
 
     def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
@@ -106,24 +113,43 @@ class Structure:
 
     def tensors_of(self, step: Step) -> list[torch.Tensor]:
         """What the program is given of a step: what it keeps, and the gradient that is added to."""
-        adds = self.accumulates and step.variable is not None and step.needed and step.variable.grad is not None
+        adds = (
+            self.accumulates
+            and step.variable is not None
+            and step.needed
+            and step.variable.grad is not None
+        )
         return [*step.saved, step.variable.grad] if adds else [*step.saved]  # type: ignore[union-attr, list-item]
 
     def family(self) -> tuple[Any, ...]:
-        """Equal for graphs that are alike but for sizes, which may have led to other programs in the forward."""
+        """Equal for graphs that are alike but for sizes, which may have led to other programs in
+        the forward."""
         adds = tuple([len(self.tensors_of(step)) - len(step.saved) for step in self.steps])
-        return self.heads, self.targets, self.accumulates, adds, *[step.kind_of_program for step in self.steps]
+        return (
+            self.heads,
+            self.targets,
+            self.accumulates,
+            adds,
+            *[step.kind_of_program for step in self.steps],
+        )
 
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Equal for two graphs of equal geometry where the program of one computes the gradients of the other, but for
-        what hooks look at."""
+        """Equal for two graphs of equal geometry where the program of one computes the gradients of
+        the other, but for what hooks look at."""
         memory: dict[int, int] = {}
-        parts: list[Any] = [self.heads, self.targets, self.accumulates, tuple([_facts(t, memory) for t in tangents])]
+        parts: list[Any] = [
+            self.heads,
+            self.targets,
+            self.accumulates,
+            tuple([_facts(t, memory) for t in tangents]),
+        ]
         for step in self.steps:
             parts += [step.kind, step.edges, step.facts, step.needed]
             parts += [tuple(step.numbers), tuple([_facts(t, memory) for t in step.saved])]
             if step.hooks is not NO_HOOKS:
-                parts.append(tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor]))
+                parts.append(
+                    tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor])
+                )
                 parts.append(tuple([hook_kinds(table) for table in step.hooks.before]))
                 parts.append(tuple([hook_kinds(table) for table in step.hooks.behind]))
                 parts.append(step.hooks.retained)
@@ -131,13 +157,18 @@ class Structure:
             if variable is not None:
                 grad = variable.grad if self.accumulates else None
                 of_grad = None if grad is None else (_facts(grad, memory), grad.requires_grad)
-                parts += [_facts(variable, {}), variable.requires_grad, of_grad, hook_kinds(step.leaf_hooks)]
+                parts += [
+                    _facts(variable, {}),
+                    variable.requires_grad,
+                    of_grad,
+                    hook_kinds(step.leaf_hooks),
+                ]
         return tuple(parts)
 
 
 class Geometry(NamedTuple):
-    """Sizes, as groups: of each tangent its sizes and strides, then by step those of its tensors, and its numbers; the
-    groups of the tangents, and those of each step, end at `ends`."""
+    """Sizes, as groups: of each tangent its sizes and strides, then by step those of its tensors,
+    and its numbers; the groups of the tangents, and those of each step, end at `ends`."""
 
     groups: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]
@@ -148,7 +179,8 @@ class Geometry(NamedTuple):
 
 
 def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
-    """What tells the hooks of a table from others at once: of a function its code, as programs make functions anew."""
+    """What tells the hooks of a table from others at once: of a function its code, as programs make
+    functions anew."""
     return tuple([tuple([kind_of(own[0]) for own in called_by(hook)]) for hook in table.values()])
 
 
@@ -185,11 +217,9 @@ def node_of(t: torch.Tensor) -> Any:
         return t.view_as(t).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
-def read(
-    heads: Sequence[Any], targets: Sequence[Any], accumulates: bool
-) -> Structure:
-    """The graph behind `heads`. Raises Unsupported for one that is not understood, and what autograd raises where a
-    tensor that is kept was let go, or was written."""
+def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Structure:
+    """The graph behind `heads`. Raises Unsupported for one that is not understood, and what
+    autograd raises where a tensor that is kept was let go, or was written."""
     if not all(isinstance(t, torch.Tensor) for t in (*heads, *targets)):
         raise Unsupported("a backward from, or to, an edge of autograd's graph")
     positions: dict[Any, int] = {}
@@ -206,13 +236,25 @@ def read(
         following.append(edges)
         stack.extend([n for n, _ in reversed(edges) if n is not None and n not in positions])
     aims = [(node_of(t), t.output_nr) for t in targets]
-    found = tuple([(positions[n], k) if n in positions else None for n, k in aims]) if targets else None
-    edges_of = [tuple([None if n is None else (positions[n], k) for n, k in edges]) for edges in following]
-    needed = _needed(edges_of, {p[0] for p in found if p is not None}) if found is not None else [True] * len(nodes)
+    found = (
+        tuple([(positions[n], k) if n in positions else None for n, k in aims]) if targets else None
+    )
+    edges_of = [
+        tuple([None if n is None else (positions[n], k) for n, k in edges]) for edges in following
+    ]
+    needed = (
+        _needed(edges_of, {p[0] for p in found if p is not None})
+        if found is not None
+        else [True] * len(nodes)
+    )
     steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
     if targets and any(step.kind == PROGRAM and any(step.node.program.reentrant) for step in steps):
-        raise Unsupported("gradients of some tensors alone, by way of a checkpoint with use_reentrant=True")
-    return Structure(steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates)
+        raise Unsupported(
+            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True"
+        )
+    return Structure(
+        steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates
+    )
 
 
 def _needed(edges: Sequence[Sequence[tuple[int, int] | None]], aims: set[int]) -> list[bool]:
@@ -243,28 +285,39 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         numbers = {"sizes": tuple(variable.shape), "strides": variable.stride()}
         return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
     if is_of_program(node):
-        if any(number in node.program.passed for number in (*hooks.retained, *(k for _, k in hooks.tensor))):
+        if any(
+            number in node.program.passed
+            for number in (*hooks.retained, *(k for _, k in hooks.tensor))
+        ):
             raise Unsupported("a hook on a result that another one is computed from")
         saved, facts = _of_program(node)
         return Step(node, PROGRAM, edges, saved, facts, hooks, numbers={"sizes": node.sizes})
     if isinstance(node, BackwardHookNode):
-        return Step(node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=_shapes_of_inputs(node))
+        return Step(
+            node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=_shapes_of_inputs(node)
+        )
     if isinstance(node, FunctionBase):
         facts, call = functions.facts_of(node, edges), functions.call_of(node)
-        return Step(node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node))
+        return Step(
+            node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node)
+        )
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
         raise Unsupported(f"{name}, which is not known to show all that it keeps")
     if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
         raise Unsupported("CatBackward0 of several tensors without a gradient")
     saved, facts, numbers = _of_formula(node, name)
-    return Step(node, FORMULA, edges, saved, facts, hooks, numbers=_shapes_of_inputs(node) | numbers)
+    return Step(
+        node, FORMULA, edges, saved, facts, hooks, numbers=_shapes_of_inputs(node) | numbers
+    )
 
 
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     if node.left is not None:
         raise Unsupported("a second backward through a part of a compiled forward's outputs")
     if node.siblings is not None:
-        raise Unsupported("a part of a compiled forward's outputs, which come of other inputs than the rest")
+        raise Unsupported(
+            "a part of a compiled forward's outputs, which come of other inputs than the rest"
+        )
     refuse_unpacking(node._raw_saved_tensors)
     return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program),)
 
@@ -314,7 +367,8 @@ def _of_formula(
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a tensor is what torch made of a number of Python's, which a formula takes as a number again."""
+    """Whether a tensor is what torch made of a number of Python's, which a formula takes as a
+    number again."""
     if not isinstance(value, torch.Tensor) or value.dim() or value.device.type != "cpu":
         return False
     narrow = _NARROW.get(value.dtype)
@@ -333,7 +387,9 @@ def _exact(value: Any) -> Any:
     """A constant as part of a key: with its type, and -0.0 is not 0.0."""
     if isinstance(value, (list, tuple)):
         return tuple([_exact(v) for v in value])
-    return (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
+    return (
+        (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
+    )
 
 
 _attributes: dict[type, tuple[str, ...]] = {}

@@ -1,5 +1,5 @@
-"""One graph of a whole backward: autograd's graph run node by node on fakes, under a recorder, in the order in which
-its engine takes the nodes."""
+"""One graph of a whole backward: autograd's graph run node by node on fakes, under a recorder, in
+the order in which its engine takes the nodes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 @dataclass
 class Traced:
-    """The graph of a backward. Its inputs are the tangents, what the steps keep, the gradients that are there, and what
-    `conditions` load; its outputs the gradients of `leaves` that had none (positions of steps), or of the targets, None
-    for those that have none, and then those that are `retained`, by step and which of its inputs. `into` are the steps
-    with a gradient that is written; `conditions` have to hold of the hooks; `order` is that in which leaves get their
+    """The graph of a backward. Its inputs are the tangents, what the steps keep, the gradients that
+    are there, and what `conditions` load; its outputs the gradients of `leaves` that had none
+    (positions of steps), or of the targets, None for those that have none, and then those that are
+    `retained`, by step and which of its inputs. `into` are the steps with a gradient that is
+    written; `conditions` have to hold of the hooks; `order` is that in which leaves get their
     gradients."""
 
     graph: AtenGraph
@@ -53,19 +54,25 @@ class Traced:
     present: list[bool] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     retained: list[tuple[int, int]] = field(default_factory=list)
-    passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)  # by step of a program: tangents that came in
+    # by step of a program: tangents that came in
+    passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)
     sizes: Sizes | None = None
-    materialized: dict[int, functions.Materialized] = field(default_factory=dict)  # by step that was asked
+    # by step that was asked
+    materialized: dict[int, functions.Materialized] = field(default_factory=dict)
 
 
 class BackwardRecorder(Recorder):
-    """Records what nodes of autograd's graph do. Tensors that they keep stand for inputs of the graph."""
+    """Records what nodes of autograd's graph do. Tensors that they keep stand for inputs of the
+    graph."""
 
     def __init__(self, context: FakeContext) -> None:
         super().__init__(context)
-        self.kept: dict[tuple[Any, ...], FakeTensor] | None = None  # None: a tensor is a constant of the graph's
+        # None: a tensor is a constant of the graph's
+        self.kept: dict[tuple[Any, ...], FakeTensor] | None = None
 
-    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if self.kept is not None:
             args, kwargs = self._as_inputs(args), self._as_inputs(kwargs or {})
         return super().__torch_dispatch__(op, types, args, kwargs)
@@ -98,8 +105,8 @@ def trace_backward(
     geometry: Geometry,
     before: Sequence[tuple[int, ...]] | None,
 ) -> Traced:
-    """The graph of a backward: where it is known what its sizes were `before`, with symbols for those that vary. Raises
-    Unsupported for what cannot be one."""
+    """The graph of a backward: where it is known what its sizes were `before`, with symbols for
+    those that vary. Raises Unsupported for what cannot be one."""
     context = FakeContext()
     sizes = Sizes(context, geometry, before)
     recorder = BackwardRecorder(context)
@@ -114,7 +121,9 @@ def trace_backward(
 
 
 class _Trace:
-    def __init__(self, structure: Structure, sizes: Sizes, recorder: BackwardRecorder, hooks: Hooks) -> None:
+    def __init__(
+        self, structure: Structure, sizes: Sizes, recorder: BackwardRecorder, hooks: Hooks
+    ) -> None:
         self.structure, self.sizes, self.recorder, self.hooks = structure, sizes, recorder, hooks
         self.buffers: list[dict[int, Any]] = [{} for _ in structure.steps]
         self.captured: dict[tuple[int, int], Any] = {}
@@ -141,7 +150,10 @@ class _Trace:
         if self.sizes.before is not None and grads:
             self._refuse_shared([*tangents, *(t for s in steps for t in s.saved)])
         self.numbers = [
-            {name: self.sizes.numbers(first[n + 1] - len(s.numbers) + k) for k, name in enumerate(s.numbers)}
+            {
+                name: self.sizes.numbers(first[n + 1] - len(s.numbers) + k)
+                for k, name in enumerate(s.numbers)
+            }
             for n, s in enumerate(steps)
         ]
         self.hooks.begin(self._read_by_hook)
@@ -152,8 +164,11 @@ class _Trace:
         return self._finish(grads)
 
     def _refuse_shared(self, read: Sequence[torch.Tensor]) -> None:
-        """Gradients that are written are not among what is read, whose memory is not looked at with symbols."""
-        added = [t for s in self.structure.steps for t in self.structure.tensors_of(s)[len(s.saved) :]]
+        """Gradients that are written are not among what is read, whose memory is not looked at with
+        symbols."""
+        added = [
+            t for s in self.structure.steps for t in self.structure.tensors_of(s)[len(s.saved) :]
+        ]
         written = {t.untyped_storage()._cdata for t in added}
         if len(written) < len(added) or written & {t.untyped_storage()._cdata for t in read}:
             raise Unsupported("a gradient that is added to, and shares its memory")
@@ -166,11 +181,11 @@ class _Trace:
         with disable_current_modes():
             return self.recorder.input(name, self.sizes.context.fake(t.detach()))
 
-    # -- the order of the engine --------------------------------------------------------------------------------------
+    # -- the order of the engine -------------------------------------------------------------------
 
     def _engine_order(self) -> Any:
-        """The positions of the nodes, each when all that lead to it have been passed; later ones of the forward
-        first."""
+        """The positions of the nodes, each when all that lead to it have been passed; later ones of
+        the forward first."""
         steps = self.structure.steps
         waiting = [0] * len(steps)
         for step in steps:
@@ -201,7 +216,7 @@ class _Trace:
         buffer = self.buffers[position]
         buffer[number] = buffer[number] + gradient if number in buffer else gradient
 
-    # -- one node ------------------------------------------------------------------------------------------------------
+    # -- one node ----------------------------------------------------------------------------------
 
     def _pass(self, position: int) -> None:
         step = self.structure.steps[position]
@@ -219,7 +234,8 @@ class _Trace:
                 self.captured[aim] = buffer.get(aim[1])
         if step.kind == ACCUMULATE:
             assert step.variable is not None
-            if not self.structure.accumulates or not step.variable.requires_grad:  # it may have been told so since
+            # it may have been told so since
+            if not self.structure.accumulates or not step.variable.requires_grad:
                 return
             if buffer.get(0) is None and step.accumulated_hooks:
                 raise Unsupported("a hook on a gradient that does not come in")
@@ -229,7 +245,9 @@ class _Trace:
                 self.results[position] = buffer[0]
                 self.order.append(position)
             return
-        if self.structure.targets and not any(e is not None and self._leads_on(e[0]) for e in step.edges):
+        if self.structure.targets and not any(
+            e is not None and self._leads_on(e[0]) for e in step.edges
+        ):
             return  # no gradient of it is asked for
         if not any(t is not None for t in buffer.values()):
             if step.hooks is not NO_HOOKS:
@@ -240,10 +258,12 @@ class _Trace:
         if any(step.hooks.before) or any(step.hooks.behind):
             buffer = dict(enumerate(self._incoming(step, buffer)))
         found = self._RUN[step.kind](self, position, step, buffer)
-        gradients = tuple([
-            None if edge is None or g is None else self._validated(*edge, g)
-            for edge, g in zip(step.edges, found)
-        ])
+        gradients = tuple(
+            [
+                None if edge is None or g is None else self._validated(*edge, g)
+                for edge, g in zip(step.edges, found)
+            ]
+        )
         for table in step.hooks.behind:
             gradients = self.hooks.behind(self.recorder, table, gradients, tuple(buffer.values()))
         for edge, gradient in zip(step.edges, gradients):
@@ -258,10 +278,14 @@ class _Trace:
         return gradients
 
     def _run_identity(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
-        """The node at which torch has a module's hooks: it hands gradients on, zeros where none came in."""
+        """The node at which torch has a module's hooks: it hands gradients on, zeros where none
+        came in."""
         metadata = enumerate(step.node._input_metadata)
         sizes = self.numbers[position]
-        return [_zeros(sizes[f"input {k}"], m) if buffer.get(k) is None else buffer[k] for k, m in metadata]
+        return [
+            _zeros(sizes[f"input {k}"], m) if buffer.get(k) is None else buffer[k]
+            for k, m in metadata
+        ]
 
     def _leads_on(self, position: int) -> bool:
         return self.structure.steps[position].needed
@@ -282,7 +306,8 @@ class _Trace:
         return found if isinstance(found, (list, tuple)) else (found,)
 
     def _with_symbols(self, position: int, step: Step, buffer: dict[int, Any]) -> Any:
-        """What the node gives where sizes are symbols; NotImplemented where that is as it is without."""
+        """What the node gives where sizes are symbols; NotImplemented where that is as it is
+        without."""
         name, numbers = type(step.node).__name__, self.numbers[position]
         if name in FORMULAS:
             gradients = [buffer.get(k) for k in range(len(step.node._input_metadata))]
@@ -291,7 +316,12 @@ class _Trace:
                 if any(edge is not None for edge in step.edges[len(found) :]):
                     raise Unsupported(f"the gradients of some inputs of {name}")
                 return found
-        varies = any(isinstance(n, torch.SymInt) for key in numbers if key.startswith("_") for n in numbers[key])
+        varies = any(
+            isinstance(n, torch.SymInt)
+            for key in numbers
+            if key.startswith("_")
+            for n in numbers[key]
+        )
         if varies or name not in LOOK_AT_NO_SIZES:
             raise Unsupported(f"{name} has a formula that looks at sizes")
         return NotImplemented
@@ -307,7 +337,9 @@ class _Trace:
 
         with disable_current_modes():
             names = [name for name in kept_by(type(step.node)) if name.startswith("_saved_")]
-            tensors = {name.removeprefix("_saved_"): found(getattr(step.node, name)) for name in names}
+            tensors = {
+                name.removeprefix("_saved_"): found(getattr(step.node, name)) for name in names
+            }
         inputs = [None if edge is None else self._sizes_of(*edge) for edge in step.edges]
         return Kept(self.numbers[position], step.node, tensors, inputs)
 
@@ -334,8 +366,14 @@ class _Trace:
             with disable_current_modes():  # it may be traced for this
                 part = program.graph_of_backward(Demand(given), tuple(sizes) if known else None)
             if part is None:
-                raise Unsupported("a part of a compiled forward's outputs, whose gradients need its inputs again")
-            laid = [self._laid_out(t, buffer.get(t.output)) for t, takes in zip(tangents, part.takes) if takes]
+                raise Unsupported(
+                    "a part of a compiled forward's outputs, whose gradients need its inputs again"
+                )
+            laid = [
+                self._laid_out(t, buffer.get(t.output))
+                for t, takes in zip(tangents, part.takes)
+                if takes
+            ]
             results = part.aten.function()(*self.kept[position], *laid, *sizes)
             for k, wanted in zip(part.picked, part.wanted):
                 gradients[wanted] = results[k]
@@ -346,20 +384,29 @@ class _Trace:
         tangents = [buffer.get(k) for k in range(len(step.node._input_metadata))]
         if None in tangents:
             if step.hooks is not NO_HOOKS:
-                raise Unsupported("a hook on a torch.autograd.Function that not all gradients come to")
+                raise Unsupported(
+                    "a hook on a torch.autograd.Function that not all gradients come to"
+                )
             with disable_current_modes():
                 zeros = self.materialized[position] = functions.materialized(step.node)
             tangents = [_zeros_of(zero) if t is None else t for t, zero in zip(tangents, zeros)]
         found = self.hooks.function(self.recorder, position, step.call, tuple(tangents))
         return functions.of_edges(step.node, step.edges, found)
 
-    _RUN = {PROGRAM: _run_program, FORMULA: _run_formula, IDENTITY: _run_identity, FUNCTION: _run_function}
+    _RUN = {
+        PROGRAM: _run_program,
+        FORMULA: _run_formula,
+        IDENTITY: _run_identity,
+        FUNCTION: _run_function,
+    }
 
     def _laid_out(self, tangent: Any, given: Any) -> torch.Tensor:
         """A gradient as a program expects it."""
         if given is not None and given.stride() == tangent.strides:
             return given
-        made = torch.empty_strided(tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device)
+        made = torch.empty_strided(
+            tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device
+        )
         return made.zero_() if given is None else made.copy_(given)
 
     def _validated(self, position: int, number: int, gradient: Any) -> Any:
@@ -369,7 +416,9 @@ class _Trace:
         if step.kind == ACCUMULATE:
             like = step.variable
         elif step.kind == PROGRAM:
-            by_output = {t.output: t for t in at(step.node.program.tangents, self.numbers[position]["sizes"])}
+            by_output = {
+                t.output: t for t in at(step.node.program.tangents, self.numbers[position]["sizes"])
+            }
             if number not in by_output:
                 return gradient
             like = by_output[number]
@@ -392,7 +441,7 @@ class _Trace:
             gradient = gradient.to(like.dtype)
         return gradient
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _finish(self, grads: dict[int, FakeTensor]) -> tuple[Traced, list[Any]]:
         outputs: list[Any] = []
@@ -419,15 +468,17 @@ class _Trace:
         return traced, outputs
 
     def _own(self, gradient: FakeTensor, variable: Mapping[str, Any] | None) -> Any:
-        """A gradient in memory of its own, laid out as the engine does: like what it is one of where that has no
-        gaps."""
+        """A gradient in memory of its own, laid out as the engine does: like what it is one of
+        where that has no gaps."""
         strides = gradient.stride()
         if variable is not None:
             sizes, strides = variable["sizes"], variable["strides"]
             strides = strides if is_dense(sizes, strides) else tuple(_contiguous(sizes))
         elif not is_dense(gradient.shape, strides):
             strides = tuple(_contiguous(gradient.shape))
-        made = torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device)
+        made = torch.empty_strided(
+            gradient.shape, strides, dtype=gradient.dtype, device=gradient.device
+        )
         return aten.copy.default(made, gradient)
 
 
@@ -435,7 +486,9 @@ def _zeros(sizes: Sequence[Any], like: Any) -> torch.Tensor:
     return torch.zeros(tuple(sizes), dtype=like.dtype, device=like.device)
 
 
-def _zeros_of(what: tuple[tuple[int, ...], torch.dtype, torch.device] | None) -> torch.Tensor | None:
+def _zeros_of(
+    what: tuple[tuple[int, ...], torch.dtype, torch.device] | None,
+) -> torch.Tensor | None:
     return None if what is None else torch.zeros(what[0], dtype=what[1], device=what[2])
 
 
@@ -445,4 +498,3 @@ def _contiguous(sizes: Sequence[int]) -> list[int]:
         strides.append(step)
         step *= max(size, 1)
     return strides[::-1]
-

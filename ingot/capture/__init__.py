@@ -1,6 +1,21 @@
 """From a call to a torch graph, its guards and what is left to Python."""
 
-from ingot.capture.captured import Captured, GraphInput, Request, argument_slots, capture_call, capture_continuation
+from ingot.capture.captured import (
+    Captured,
+    GraphInput,
+    Request,
+    argument_slots,
+    capture_call,
+    capture_continuation,
+)
 from ingot.capture.chain import Chain
 
-__all__ = ["Captured", "Chain", "GraphInput", "Request", "argument_slots", "capture_call", "capture_continuation"]
+__all__ = [
+    "Captured",
+    "Chain",
+    "GraphInput",
+    "Request",
+    "argument_slots",
+    "capture_call",
+    "capture_continuation",
+]

@@ -1,5 +1,6 @@
-"""What an operation may give that is captured by running it on tensors without data: tensors, and answers that follow
-from how its arguments lie and of what type they are. Anything else it would make of the fakes themselves."""
+"""What an operation may give that is captured by running it on tensors without data: tensors, and
+answers that follow from how its arguments lie and of what type they are. Anything else it would
+make of the fakes themselves."""
 
 from __future__ import annotations
 
@@ -23,19 +24,22 @@ _ABOUT_LOOKS = frozenset(
     eq ne _has_compatible_shallow_copy_type
     """.split()
 )
-"""The names of functions and methods that answer such a question; `==` and `!=` of a tensor and None among them."""
+"""The names of functions and methods that answer such a question; `==` and `!=` of a tensor and
+None among them."""
 _NUMBERS = frozenset(("item", "__int__", "__index__", "tolist"))
 """Those that may give an integer that the data decide."""
 
 
 class NoTensors(Unsupported):
-    """An operation gives what cannot be told of tensors without data. A Python function may be captured line by line
-    all the same."""
+    """An operation gives what cannot be told of tensors without data. A Python function may be
+    captured line by line all the same."""
 
 
 def unbelievable(session: Session, op: str, name: str, result: Any) -> NoTensors:
     shown = f"Tensor.{name}" if op == "call_method" else name
-    error = NoTensors(f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture")
+    error = NoTensors(
+        f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture"
+    )
     error.where = session.where
     return error
 

@@ -1,9 +1,10 @@
 """Graph breaks: where a captured region ends before its function does, and what happens from there.
 
-The state at a break is the chain of frames that run, outermost first. For each of them its function, its live variables
-and its operands become one flat tuple; a `Chain` says what is what. The region's residual rebuilds that tuple, an
-`Ending` carries out the broken instruction for real, and the continuation of the chain behind it, a compiled callable
-of its own, takes the tuple and goes on in all of its frames at once.
+The state at a break is the chain of frames that run, outermost first. For each of them its
+function, its live variables and its operands become one flat tuple; a `Chain` says what is what.
+The region's residual rebuilds that tuple, an `Ending` carries out the broken instruction for real,
+and the continuation of the chain behind it, a compiled callable of its own, takes the tuple and
+goes on in all of its frames at once.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """What follows the graph of a region that was broken: `ending(operands, state)` carries out the instruction and
-    says how to go on. `outcomes` are the ways to go on by the id of what the step gave, or under `_ANY`; `raised` is
-    the one, if any, where it raised. `handles`: the state begins with an exception that is being handled."""
+    """What follows the graph of a region that was broken: `ending(operands, state)` carries out the
+    instruction and says how to go on. `outcomes` are the ways to go on by the id of what the step
+    gave, or under `_ANY`; `raised` is the one, if any, where it raised. `handles`: the state begins
+    with an exception that is being handled."""
 
     def __init__(
         self,
@@ -61,10 +63,14 @@ class Ending:
         except BaseException as error:
             if self.raised is None:
                 raise
-            error.__traceback__ = behind_steps(error.__traceback__)  # the frames that go on add themselves
+            # the frames that go on add themselves
+            error.__traceback__ = behind_steps(error.__traceback__)
             return Continue(self.raised, (*state, error))
         outcome = self.outcomes.get(id(result)) or self.outcomes[_ANY]
-        return Continue(outcome.continuation, (*state[: len(state) - outcome.drops], *outcome.pushed(result, operands)))
+        return Continue(
+            outcome.continuation,
+            (*state[: len(state) - outcome.drops], *outcome.pushed(result, operands)),
+        )
 
     def _handling(self, operands: tuple[Any, ...], handled: BaseException) -> Any:
         """The step, inside the except block of an exception."""
@@ -106,16 +112,25 @@ def _operands(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
     return operands
 
 
-_READS_FRAME: dict[Any, int] = {locals: 1, vars: 1, dir: 1, super: 1, eval: 2, exec: 2, breakpoint: 1}
-"""Built-ins that look at the frame they are called from, where they are given no more than so many operands."""
+_READS_FRAME: dict[Any, int] = {
+    locals: 1,
+    vars: 1,
+    dir: 1,
+    super: 1,
+    eval: 2,
+    exec: 2,
+    breakpoint: 1,
+}
+"""Built-ins that look at the frame they are called from, where they are given no more than so many
+operands."""
 
 
-# -- leaving a region --------------------------------------------------------------------------------------------------
+# -- leaving a region ------------------------------------------------------------------------------
 
 
 class _Broken(NamedTuple):
-    """The instruction that a region ends before: its step, the values it is given, and how many operands it takes from
-    the stack."""
+    """The instruction that a region ends before: its step, the values it is given, and how many
+    operands it takes from the stack."""
 
     instruction: Instruction
     step: Step
@@ -124,7 +139,8 @@ class _Broken(NamedTuple):
 
 
 def leave(session: Session, results: Results, continuations: Continuations) -> Recipe:
-    """The recipe of what a region gives that ends before the next instruction of its innermost frame.
+    """The recipe of what a region gives that ends before the next instruction of its innermost
+    frame.
 
     Raises Unsupported where that instruction or the state cannot be carried over.
     """
@@ -140,7 +156,11 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
         stack = frame.stack[: len(frame.stack) - broken.popped] if innermost else frame.stack
         point = _point(frame, index, stack, watched)
         points.append(point._replace(position=index + 1))
-        values += [frame.function, *(frame.slots[i] for i in point.variables), *(v for v in stack if v is not NULL)]
+        values += [
+            frame.function,
+            *(frame.slots[i] for i in point.variables),
+            *(v for v in stack if v is not NULL),
+        ]
     chain = Chain(tuple(points), handles, False, watched)
     ending = Ending(
         _step_of_chain(frames, broken),
@@ -173,7 +193,9 @@ def _point(frame: InterpreterFrame, index: int, stack: list[Value], watched: boo
         for slot, value in enumerate(frame.slots[:first_free])
         if value is not NULL and (slot in live or isinstance(value, CellValue))
     ]
-    return Point(frame.program.code, index, tuple(variables), tuple([value is not NULL for value in stack]))
+    return Point(
+        frame.program.code, index, tuple(variables), tuple([value is not NULL for value in stack])
+    )
 
 
 def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
@@ -184,7 +206,12 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
         raise session.unsupported(f"a graph break at {instruction.op}", skip=True)
     step = STEPS[instruction.op](instruction)
     below = len(stack) - step.pops
-    return _Broken(instruction, step, [*stack[below:], *(stack[below - depth] for depth in step.peeks)], step.pops)
+    return _Broken(
+        instruction,
+        step,
+        [*stack[below:], *(stack[below - depth] for depth in step.peeks)],
+        step.pops,
+    )
 
 
 def _broken_call(session: Session, instruction: Instruction, stack: list[Value]) -> _Broken:
@@ -206,13 +233,18 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
         names = session.realize(stack[-1]).constant() if instruction.op == "CALL_KW" else ()
         step = call_step(len(bound) - 1 + len(args) - len(names), names)
     called = getattr(bound[0], "object", None)
-    if isinstance(called, BuiltinFunctionType | type) and len([*bound, *args]) <= _READS_FRAME.get(called, 0):
-        raise session.unsupported(f"{called.__name__}() reads the variables of its caller", skip=True)
+    if isinstance(called, BuiltinFunctionType | type) and len([*bound, *args]) <= _READS_FRAME.get(
+        called, 0
+    ):
+        raise session.unsupported(
+            f"{called.__name__}() reads the variables of its caller", skip=True
+        )
     return _Broken(instruction, step, [*bound, *args], popped)
 
 
 def _step_of_chain(frames: Sequence[InterpreterFrame], broken: _Broken) -> Callable[..., Any]:
-    """The step as a function that is called by its callers' likes, for tracebacks and whatever looks at the stack."""
+    """The step as a function that is called by its callers' likes, for tracebacks and whatever
+    looks at the stack."""
     innermost = frames[-1]
     step: Callable[..., Any] = step_function(
         broken.step, broken.instruction, innermost.program.code, innermost.function.namespace
@@ -242,18 +274,23 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
             _ANY: Outcome(at(behind, 0, 1), 0, _one),
         }
     if step.branch:
-        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _nothing)
+        jumped = Outcome(
+            at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _nothing
+        )
         passed = Outcome(at(behind, 0, 0), 0, _nothing)
         return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}
     pushed = {0: _nothing, 1: _one}.get(step.results, _several)
     return {_ANY: Outcome(at(behind, 0, step.results), 0, pushed)}
 
 
-# -- going on ----------------------------------------------------------------------------------------------------------
+# -- going on --------------------------------------------------------------------------------------
 
 
-def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[list[InterpreterFrame], Value | None]:
-    """The frames of a chain, their variables and operands taken from the state, and the exception that was raised."""
+def enter_chain(
+    session: Session, chain: Chain, state: Sequence[Any]
+) -> tuple[list[InterpreterFrame], Value | None]:
+    """The frames of a chain, their variables and operands taken from the state, and the exception
+    that was raised."""
     place = 0
     session.watched = chain.watched
 
@@ -268,7 +305,9 @@ def enter_chain(session: Session, chain: Chain, state: Sequence[Any]) -> tuple[l
     frames = []
     for point in chain.points:
         program = program_of(point.code)
-        function = FunctionValue.outside(session, state[place], ArgSource(place, point.code.co_qualname))
+        function = FunctionValue.outside(
+            session, state[place], ArgSource(place, point.code.co_qualname)
+        )
         place += 1
         frame = InterpreterFrame(session, program, function, [])
         for slot in point.variables:

@@ -1,11 +1,12 @@
-"""Instructions as data: every version of CPython's bytecode, translated to one vocabulary. All version differences
-live here.
+"""Instructions as data: every version of CPython's bytecode, translated to one vocabulary. All
+version differences live here.
 
-The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split, fused instructions
-(BINARY_SLICE, FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's argument is the index of an instruction, a
-variable is a slot of `localsplus` (so that a name which is both a local and a cell needs no special care), and the
-marker beneath or above a callable is always pushed by an instruction of its own. The depth of the operand stack stays
-CPython's own, as exception tables and continuations count on it.
+The interpreter's handlers know only the names that `normalize` emits. Superinstructions are split,
+fused instructions (BINARY_SLICE, FORMAT_VALUE, RETURN_CONST, ...) are spelled out, a jump's
+argument is the index of an instruction, a variable is a slot of `localsplus` (so that a name which
+is both a local and a cell needs no special care), and the marker beneath or above a callable is
+always pushed by an instruction of its own. The depth of the operand stack stays CPython's own, as
+exception tables and continuations count on it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ VERSION = sys.version_info[:2]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target; `line` the user's
-    line."""
+    """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target;
+    `line` the user's line."""
 
     op: str
     arg: Any
@@ -33,7 +34,8 @@ class Instruction:
 
 
 class Handler(NamedTuple):
-    """A row of the exception table: `start <= index < end` goes to `target` with the stack cut to `depth`."""
+    """A row of the exception table: `start <= index < end` goes to `target` with the stack cut to
+    `depth`."""
 
     start: int
     end: int
@@ -58,8 +60,9 @@ class Program:
         return next((h for h in self.handlers if h.start <= index < h.end), None)
 
     def written_handler_at(self, index: int) -> Handler | None:
-        """The innermost handler in the program's own text that covers an instruction. An inlined comprehension (PEP
-        709) has one that the compiler adds: it puts a variable back and lets the exception go on."""
+        """The innermost handler in the program's own text that covers an instruction. An inlined
+        comprehension (PEP 709) has one that the compiler adds: it puts a variable back and lets the
+        exception go on."""
         handler = self.handler_at(index)
         while handler is not None:
             end = handler.target
@@ -72,7 +75,10 @@ class Program:
 
     def text(self) -> str:
         """One line for each instruction."""
-        return "\n".join(f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}" for i, ins in enumerate(self.instructions))
+        return "\n".join(
+            f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}"
+            for i, ins in enumerate(self.instructions)
+        )
 
 
 _PUTS_BACK = frozenset({"SWAP", "POP_TOP", "STORE_FAST"})
@@ -83,12 +89,13 @@ _programs: dict[CodeType, Program] = {}
 def program_of(code: CodeType) -> Program:
     """The normalized code, made once per code object."""
     found = _programs.get(code)
-    if found is None or found.code is not code:  # code objects compare by value: two files may hold equal code
+    # code objects compare by value: two files may hold equal code
+    if found is None or found.code is not code:
         found = _programs[code] = normalize(code)
     return found
 
 
-# -- the vocabulary ----------------------------------------------------------------------------------------------------
+# -- the vocabulary --------------------------------------------------------------------------------
 
 Emitted = list[tuple[str, Any]]
 
@@ -110,13 +117,17 @@ _SAME = frozenset(
     IMPORT_NAME IMPORT_FROM LOAD_BUILD_CLASS SETUP_ANNOTATIONS
     """.split()
 )
-"""Instructions that mean the same in every version (and the names of those that others are spelled out into)."""
+"""Instructions that mean the same in every version (and the names of those that others are spelled
+out into)."""
 
 _RENAMED = {
     "LOAD_CLOSURE": "LOAD_FAST",
     "LOAD_FAST_CHECK": "LOAD_FAST",
     "ASYNC_GEN_WRAP": "UNSUPPORTED",
-    **{f"{jump}": "JUMP" for jump in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")},
+    **{
+        f"{jump}": "JUMP"
+        for jump in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+    },
     **{
         f"POP_JUMP_{way}IF_{test}": f"POP_JUMP_IF_{test}"
         for way in ("", "FORWARD_", "BACKWARD_")
@@ -127,17 +138,20 @@ _RENAMED = {
 _DROPPED = frozenset({"RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME_CHECK", "KW_NAMES"})
 
 _INPLACE = {
-    "+": operator.iadd, "&": operator.iand, "//": operator.ifloordiv, "<<": operator.ilshift, "@": operator.imatmul,
-    "*": operator.imul, "%": operator.imod, "|": operator.ior, "**": operator.ipow, ">>": operator.irshift,
+    "+": operator.iadd, "&": operator.iand, "//": operator.ifloordiv, "<<": operator.ilshift,
+    "@": operator.imatmul, "*": operator.imul, "%": operator.imod, "|": operator.ior,
+    "**": operator.ipow, ">>": operator.irshift,
     "-": operator.isub, "/": operator.itruediv, "^": operator.ixor,
 }  # fmt: skip
 _BINARY = {
-    "+": operator.add, "&": operator.and_, "//": operator.floordiv, "<<": operator.lshift, "@": operator.matmul,
-    "*": operator.mul, "%": operator.mod, "|": operator.or_, "**": operator.pow, ">>": operator.rshift,
+    "+": operator.add, "&": operator.and_, "//": operator.floordiv, "<<": operator.lshift,
+    "@": operator.matmul, "*": operator.mul, "%": operator.mod, "|": operator.or_,
+    "**": operator.pow, ">>": operator.rshift,
     "-": operator.sub, "/": operator.truediv, "^": operator.xor,
 }  # fmt: skip
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
+    ">=": operator.ge,
 }  # fmt: skip
 
 _INTRINSICS = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
@@ -216,16 +230,26 @@ _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
     "LOAD_FAST_LOAD_FAST": _two_slots("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": _two_slots("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": _two_slots("STORE_FAST", "STORE_FAST"),
-    "CALL_INTRINSIC_1": lambda ins: [(_INTRINSICS.get(ins.arg, "UNSUPPORTED"), f"intrinsic {ins.arg}")],  # type: ignore[arg-type]
+    "CALL_INTRINSIC_1": lambda ins: [
+        (_INTRINSICS.get(ins.arg or 0, "UNSUPPORTED"), f"intrinsic {ins.arg}")
+    ],
     "CALL_INTRINSIC_2": lambda ins: [("UNSUPPORTED", f"intrinsic {ins.arg}")],
-    "UNPACK_EX": lambda ins: [("UNPACK_EX", (ins.arg & 255, ins.arg >> 8))],  # type: ignore[operator]
-    "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool(ins.arg & 1))],  # type: ignore[operator]
+    "UNPACK_EX": lambda ins: [("UNPACK_EX", ((ins.arg or 0) & 255, (ins.arg or 0) >> 8))],
+    "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool((ins.arg or 0) & 1))],
     "END_FOR": lambda ins: [("POP_TOP", None)],  # never reached: FOR_ITER jumps beyond it
     "END_SEND": lambda ins: [],  # SEND leaves the result alone, as in 3.11
 }
 
 _BY_ARG = frozenset(
-    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"}
+    {
+        "LOAD_FAST",
+        "STORE_FAST",
+        "DELETE_FAST",
+        "LOAD_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "MAKE_CELL",
+    }
 )
 _BY_ARG |= {"LOAD_CLOSURE", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "IS_OP", "CONTAINS_OP"}
 """Instructions whose raw argument is wanted, not what dis makes of it."""
@@ -235,8 +259,8 @@ JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE"
 
 
 def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
-    """The normalized instructions of one instruction; `keywords` are the names that a KW_NAMES before a CALL
-    announced."""
+    """The normalized instructions of one instruction; `keywords` are the names that a KW_NAMES
+    before a CALL announced."""
     name = ins.opname
     if name == "CALL" and keywords is not None:
         return [("LOAD_CONST", keywords), ("CALL_KW", ins.arg)]
@@ -264,9 +288,8 @@ def normalize(code: CodeType) -> Program:
         if ins.opname in _DROPPED:
             keywords = code.co_consts[ins.arg] if ins.opname == "KW_NAMES" else keywords  # type: ignore[index]
             continue
-        if (
-            ins.opname == "END_FOR"
-        ):  # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
+        # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
+        if ins.opname == "END_FOR":
             behind = position + (1 if VERSION < (3, 13) else 2)
             after_end_for[ins.offset] = listing[behind].offset
         made += [Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)]
@@ -278,13 +301,30 @@ def normalize(code: CodeType) -> Program:
             target = instruction.arg
             if instruction.op == "FOR_ITER":
                 target = after_end_for.get(target, target)
-            made[i] = Instruction(instruction.op, index_at[target], instruction.line, instruction.offset)
+            made[i] = Instruction(
+                instruction.op, index_at[target], instruction.line, instruction.offset
+            )
     handlers = tuple(
-        Handler(_index(index_at, start), _index(index_at, end), _index(index_at, target), depth, push_index)
+        Handler(
+            _index(index_at, start),
+            _index(index_at, end),
+            _index(index_at, target),
+            depth,
+            push_index,
+        )
         for start, end, target, depth, push_index in _exception_table(code)
     )
-    names = (*code.co_varnames, *(n for n in code.co_cellvars if n not in code.co_varnames), *code.co_freevars)
-    parameters = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    names = (
+        *code.co_varnames,
+        *(n for n in code.co_cellvars if n not in code.co_varnames),
+        *code.co_freevars,
+    )
+    parameters = (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & 4)
+        + bool(code.co_flags & 8)
+    )
     return Program(code, tuple(made), handlers, names, parameters, bool(code.co_flags & 0x2A0))
 
 
@@ -296,8 +336,8 @@ def _index(index_at: dict[int, int], offset: int) -> int:
 
 
 def _exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, bool]]:
-    """The rows of `co_exceptiontable` in bytes: start, end, target, stack depth, whether the instruction's index is
-    pushed."""
+    """The rows of `co_exceptiontable` in bytes: start, end, target, stack depth, whether the
+    instruction's index is pushed."""
     data = iter(code.co_exceptiontable)
 
     def number() -> int:

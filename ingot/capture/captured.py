@@ -1,5 +1,5 @@
-"""`capture_call`: one call of a function becomes a graph, the guards under which it holds, and what is left to do in
-Python."""
+"""`capture_call`: one call of a function becomes a graph, the guards under which it holds, and what
+is left to do in Python."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ from ingot.options import Options
 
 @dataclass
 class Captured:
-    """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`; its outputs and
-    the arguments of the call make the result through `residual`. `break_` is why the graph ends before the function
-    does; `writes` whether it may change its inputs, `handles` whether the program may handle what it raises, `protects`
-    whether it surely handles some errors of operations in the graph."""
+    """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`;
+    its outputs and the arguments of the call make the result through `residual`. `break_` is why
+    the graph ends before the function does; `writes` whether it may change its inputs, `handles`
+    whether the program may handle what it raises, `protects` whether it surely handles some errors
+    of operations in the graph."""
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -53,30 +54,36 @@ class Captured:
     handles: bool = False
     protects: bool = False
     marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
-    supposed: frozenset[Quantity] = frozenset()  # those that are symbols though they were not seen to vary
+    # those that are symbols though they were not seen to vary
+    supposed: frozenset[Quantity] = frozenset()
 
     def collect_shape_guards(self) -> None:
-        """Takes over the relations between sizes that later stages relied on: to be called when the graph is compiled,
-        before the guards are used."""
+        """Takes over the relations between sizes that later stages relied on: to be called when the
+        graph is compiled, before the guards are used."""
         shapes = self.context.shapes
         self.guards.set_relations(reduced(shapes.guards))
         self.guards.limited, self.guards.conditions = (*shapes.limited,), (*shapes.conditions(),)
 
     def fixed_marks(self) -> list[str]:
-        """For the report: the sizes that are marked to be symbols and yet are compiled for, with the user's line that
-        needed it. To be called when the graph is compiled."""
+        """For the report: the sizes that are marked to be symbols and yet are compiled for, with
+        the user's line that needed it. To be called when the graph is compiled."""
         symbols = self.guards.symbols
-        constants = {symbols[s]: (value, where) for s, value, where in self.context.shapes.constants() if s in symbols}
+        constants = {
+            symbols[s]: (value, where)
+            for s, value, where in self.context.shapes.constants()
+            if s in symbols
+        }
         return [
-            f"{size.name} is marked as dynamic, and is always {value}  ({where or 'where the graph is compiled'})"
+            f"{size.name} is marked as dynamic, and is always {value}  "
+            f"({where or 'where the graph is compiled'})"
             for size in sorted(self.marked & constants.keys(), key=lambda size: size.name)
             for value, where in [constants[size]]
         ]
 
 
 def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """The Python function that a call of `fn` runs, and the arguments it is bound to: for a module, `(__call__,
-    (module,))`."""
+    """The Python function that a call of `fn` runs, and the arguments it is bound to: for a module,
+    `(__call__, (module,))`."""
     if isinstance(fn, torch.nn.Module):
         fn = type(fn).__call__.__get__(fn)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
@@ -90,8 +97,8 @@ def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
 
 
 def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The slots that ArgSource counts: parameters in the order of `co_varnames` (a bound self first), *args a tuple,
-    **kwargs a dict.
+    """The slots that ArgSource counts: parameters in the order of `co_varnames` (a bound self
+    first), *args a tuple, **kwargs a dict.
 
     Raises TypeError as the call itself would.
     """
@@ -115,7 +122,11 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         **given,
     }
     surplus = args[code.co_argcount :]
-    if len(given) < len(names) or (surplus and not code.co_flags & 4) or (extra and not code.co_flags & 8):
+    if (
+        len(given) < len(names)
+        or (surplus and not code.co_flags & 4)
+        or (extra and not code.co_flags & 8)
+    ):
         raise TypeError(f"{function.__qualname__}() is called with the wrong arguments")
     slots = [given[name] for name in names]
     slots += [tuple(surplus)] if code.co_flags & 4 else []
@@ -125,10 +136,11 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a capture besides its call. Without `continuations` a graph may not be broken. `varying` are not
-    compiled for their values, nor are `plausible` sizes; `data_dependent_sizes` do not break the graph;
-    nor does what eager is thought to refuse, where `expects_errors`. `varied` were seen to differ. `inputs` are the
-    types of numbers that are no constants where they are given as arguments."""
+    """What is asked of a capture besides its call. Without `continuations` a graph may not be
+    broken. `varying` are not compiled for their values, nor are `plausible` sizes;
+    `data_dependent_sizes` do not break the graph; nor does what eager is thought to refuse, where
+    `expects_errors`. `varied` were seen to differ. `inputs` are the types of numbers that are no
+    constants where they are given as arguments."""
 
     options: Options
     continuations: Continuations | None = None
@@ -141,14 +153,17 @@ class Request:
 
 
 Enter = Callable[[Session], tuple[list[InterpreterFrame], Value | None]]
-"""Gives the frames that a region begins with, and an exception that the innermost one begins with."""
+"""Gives the frames that a region begins with, and an exception that the innermost one begins
+with."""
 
 
-def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], request: Request) -> Captured:
+def capture_call(
+    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], request: Request
+) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or to a graph break.
 
-    Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for what cannot be
-    captured at all.
+    Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for
+    what cannot be captured at all.
     """
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
@@ -156,14 +171,18 @@ def capture_call(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reques
         marks.refuse_disabled(function)
         root = FunctionValue.outside(session, function, ConstSource(function))
         names = function.__code__.co_varnames
-        values = [session.wrap(v, ArgSource(i, names[i])) for i, v in enumerate(argument_slots(fn, args, kwargs))]
+        values = [
+            session.wrap(v, ArgSource(i, names[i]))
+            for i, v in enumerate(argument_slots(fn, args, kwargs))
+        ]
         return [session.root_frame(root, values)], None
 
     return _capture(enter, request)
 
 
 def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -> Captured:
-    """Captures what follows a graph break, from the state there, as `capture_call` does for a call."""
+    """Captures what follows a graph break, from the state there, as `capture_call` does for a
+    call."""
 
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
         session.continues = True
@@ -173,8 +192,8 @@ def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -
 
 
 def _capture(enter: Enter, request: Request) -> Captured:
-    """A program that asks whether it is compiled hears yes, unless that leads it to an error, as eager's answer may
-    not."""
+    """A program that asks whether it is compiled hears yes, unless that leads it to an error, as
+    eager's answer may not."""
 
     def capture(end: Unsupported | None) -> Captured:
         if not request.expects_errors and isinstance(end, EagerRaises):
@@ -192,12 +211,20 @@ def _capture(enter: Enter, request: Request) -> Captured:
     return _capture_to_a_break(capture, request)
 
 
-def _capture_to_a_break(capture: Callable[[Unsupported | None], Captured], request: Request) -> Captured:
-    """Where something cannot be captured, starts over and ends before it: no half-done instruction is ever undone."""
+def _capture_to_a_break(
+    capture: Callable[[Unsupported | None], Captured], request: Request
+) -> Captured:
+    """Where something cannot be captured, starts over and ends before it: no half-done instruction
+    is ever undone."""
     try:
         return capture(None)
     except Unsupported as reason:
-        if reason.step is None or reason.skip or request.options.fullgraph or request.continuations is None:
+        if (
+            reason.step is None
+            or reason.skip
+            or request.options.fullgraph
+            or request.continuations is None
+        ):
             raise
         broken = without_frames(reason)
     while True:
@@ -209,12 +236,16 @@ def _capture_to_a_break(capture: Callable[[Unsupported | None], Captured], reque
                     broken = without_frames(reason)
                     continue
             if reason is not broken and not reason.skip:
-                reason.reason = f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
+                reason.reason = (
+                    f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
+                )
                 reason.where, reason.hint = broken.where, broken.hint
             raise
 
 
-def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_compiling: bool) -> Captured:
+def _capture_to(
+    end: Unsupported | None, enter: Enter, request: Request, says_compiling: bool
+) -> Captured:
     """Captures to the end of the function or, given a reason to break the graph, to that place."""
     guards, options = GuardSet(), request.options
     guards.add_global_state()
@@ -237,12 +268,15 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
             assert end is not None and request.continuations is not None
             if isinstance(end, EagerRaises) and not handled_here(session):
                 raise end from None
-            guards.adopt(end.guards)  # what led to the break, in the instruction that is not captured
+            # what led to the break, in the instruction that is not captured
+            guards.adopt(end.guards)
             recipe = leave(session, results, request.continuations)
         return _finish(session, results, recipe, end)
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)
-        reason = EagerRaises(f"the program raises {raised.value.message()}", raised.where, skip=True)
+        reason = EagerRaises(
+            f"the program raises {raised.value.message()}", raised.where, skip=True
+        )
         reason.guards = guards
         reason.asked_compiling = session.asked_compiling
         raise reason from None
@@ -265,7 +299,9 @@ def _capture_to(end: Unsupported | None, enter: Enter, request: Request, says_co
         restore_modes()
 
 
-def _finish(session: Session, results: Results, recipe: Recipe, end: Unsupported | None) -> Captured:
+def _finish(
+    session: Session, results: Results, recipe: Recipe, end: Unsupported | None
+) -> Captured:
     results.check_dropped()
     recorder: GraphRecorder = session.graph
     refuse_inside(session, recorder.modes.entered_at)

@@ -1,4 +1,5 @@
-"""The state at a graph break: a chain of frames, and which place of the flat state belongs to which of them."""
+"""The state at a graph break: a chain of frames, and which place of the flat state belongs to which
+of them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from ingot.capture.bytecode import program_of
 
 
 class Point(NamedTuple):
-    """Where one frame of a chain stands: the instruction it runs next, which of its variables the state has, and
-    which of its operands are values (the others are NULL markers)."""
+    """Where one frame of a chain stands: the instruction it runs next, which of its variables the
+    state has, and which of its operands are values (the others are NULL markers)."""
 
     code: CodeType
     position: int
@@ -25,11 +26,12 @@ class Point(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The frames of a state, outermost first. All but the innermost wait for what the next one returns.
+    """The frames of a state, outermost first. All but the innermost wait for what the next one
+    returns.
 
-    `handles`: the state begins with the exception that is being handled. `raises`: it ends with one that the innermost
-    frame's instruction before `position` has raised. `watched`: weak references may have been made to what the frames'
-    variables hold.
+    `handles`: the state begins with the exception that is being handled. `raises`: it ends with one
+    that the innermost frame's instruction before `position` has raised. `watched`: weak references
+    may have been made to what the frames' variables hold.
     """
 
     points: tuple[Point, ...]

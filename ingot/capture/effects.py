@@ -1,13 +1,16 @@
-"""What captured code does to the world outside: recorded during capture, done by the residual after the graph has run.
+"""What captured code does to the world outside: recorded during capture, done by the residual after
+the graph has run.
 
-Nothing is changed while a call is captured. What is written to an object that existed before the call is kept beside
-it, where later reads see it, and becomes an `Operation`: a call of the built-in type's own method, so no code of the
-user's runs again. Several writes to one place come down to the last of them, unless something that others can see (a
-line printed, a record logged) lies between; that is an operation of its own, and the order is kept.
+Nothing is changed while a call is captured. What is written to an object that existed before the
+call is kept beside it, where later reads see it, and becomes an `Operation`: a call of the built-in
+type's own method, so no code of the user's runs again. Several writes to one place come down to the
+last of them, unless something that others can see (a line printed, a record logged) lies between;
+that is an operation of its own, and the order is kept.
 
-What is written through one path and read through another depends on which objects are the same. So an outside object
-that can be changed has one value however it is reached (the paths are guarded to be the same), and once it is changed,
-every other object of its type that is used is guarded to be another one.
+What is written through one path and read through another depends on which objects are the same. So
+an outside object that can be changed has one value however it is reached (the paths are guarded to
+be the same), and once it is changed, every other object of its type that is used is guarded to be
+another one.
 """
 
 from __future__ import annotations
@@ -56,11 +59,13 @@ class Change(Protocol):
 
 
 class Fields:
-    """The names of a namespace or the keys of a dict that existed before the call, as far as they were written.
+    """The names of a namespace or the keys of a dict that existed before the call, as far as they
+    were written.
 
-    `written` holds what a key was set to, NULL where it was deleted, for reads (`moved`: keys that were deleted at some
-    time, and stand at the end if they are there again); `entries`, once it is there, the whole content. `pending` is
-    what is still to be done: by key, the value, and whether the key goes to the end.
+    `written` holds what a key was set to, NULL where it was deleted, for reads (`moved`: keys that
+    were deleted at some time, and stand at the end if they are there again); `entries`, once it is
+    there, the whole content. `pending` is what is still to be done: by key, the value, and whether
+    the key goes to the end.
     """
 
     __slots__ = (
@@ -84,7 +89,12 @@ class Fields:
         source_of: Callable[[Any], Source | None],
         realized: Mapping[Source, Value],
     ) -> None:
-        self._store, self._remove, self._source_of, self._realized = store, remove, source_of, realized
+        self._store, self._remove, self._source_of, self._realized = (
+            store,
+            remove,
+            source_of,
+            realized,
+        )
         self._done: set[Any] = set()  # keys that an operation before the pending ones writes
         self.written: dict[Any, Value] = {}
         self.moved: set[Any] = set()
@@ -99,7 +109,8 @@ class Fields:
 
     def write(self, key: Any, value: Value) -> None:
         """Sets a key, or deletes it (NULL)."""
-        if value is NULL or self.written.get(key, NULL) is NULL:  # it moves behind the keys written before
+        # it moves behind the keys written before
+        if value is NULL or self.written.get(key, NULL) is NULL:
             self.written.pop(key, None)
         if value is NULL:
             self.moved.add(key)
@@ -122,7 +133,8 @@ class Fields:
         self.entries = {}
 
     def fill(self, entries: dict[Any, Value]) -> dict[Any, Value]:
-        """Takes the content that the storage had before the call, and gives the content it has now."""
+        """Takes the content that the storage had before the call, and gives the content it has
+        now."""
         for key, value in self.written.items():
             if key in self.moved:
                 entries.pop(key, None)
@@ -169,7 +181,8 @@ class Effects:
     def __init__(self, realized: Mapping[Source, Value]) -> None:
         self._realized = realized  # what was there before the call, and was used
         self._log: list[Operation] = []
-        self._segment: dict[int, Change] = {}  # by id of the change, in the order of the first write
+        # by id of the change, in the order of the first write
+        self._segment: dict[int, Change] = {}
         self._fields: dict[int, Fields] = {}  # by id of the storage
         self._slots: dict[int, Fields] = {}  # by id of the instance
         self._known: dict[int, Value] = {}  # by id of the outside object
@@ -177,7 +190,7 @@ class Effects:
         self._changed: dict[type, dict[int, Any]] = {}
         self._paths: dict[Source, None] = {}
 
-    # -- which outside objects are the same ----------------------------------------------------------------------------
+    # -- which outside objects are the same --------------------------------------------------------
 
     def known(self, session: Session, object_: Any, source: Source) -> Value | None:
         """The value of an outside object that was met before on another path."""
@@ -187,7 +200,8 @@ class Effects:
         return found
 
     def admit(self, session: Session, value: Value, object_: Any) -> None:
-        """Takes note of an outside object that can be changed, and of the value that stands for it."""
+        """Takes note of an outside object that can be changed, and of the value that stands for
+        it."""
         if id(object_) in self._known:
             return
         self._known[id(object_)] = value
@@ -215,7 +229,8 @@ class Effects:
         return any(issubclass(cls, classes) for cls in self._changed)
 
     def found(self, object_: Any, source: Source) -> Value:
-        """What was found under a name or key: that it is there is a fact, even if it is never used."""
+        """What was found under a name or key: that it is there is a fact, even if it is never
+        used."""
         self._paths[source] = None
         return LazyValue(object_, source)
 
@@ -234,7 +249,7 @@ class Effects:
     ) -> Fields:
         return Fields(store, remove, source_of, self._realized)
 
-    # -- names and keys ------------------------------------------------------------------------------------------------
+    # -- names and keys ----------------------------------------------------------------------------
 
     def fields(self, storage: Any) -> Fields | None:
         """What was written to a dict or namespace; None where nothing was."""
@@ -254,10 +269,13 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), self._new_fields(store, remove, owner.item_source))
+        return self._fields.setdefault(
+            id(owner.object), self._new_fields(store, remove, owner.item_source)
+        )
 
     def members_of(self, owner: Any) -> Fields:
-        """The members of a set from outside (`owner.object`, of value `owner`), each its own key."""
+        """The members of a set from outside (`owner.object`, of value `owner`), each its own
+        key."""
 
         def store(key: Any, value: Value) -> Operation:
             return Operation(set.add, (owner, value))
@@ -265,10 +283,13 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(set.discard, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(id(owner.object), self._new_fields(store, remove, lambda _: None))
+        return self._fields.setdefault(
+            id(owner.object), self._new_fields(store, remove, lambda _: None)
+        )
 
     def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
-        """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__ does."""
+        """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__
+        does."""
         if isinstance(session.class_lookup(owner.cls, name), MemberDescriptorType):
             fields = self.slots_of(owner, owner.object)
         else:
@@ -280,8 +301,11 @@ class Effects:
         self.change(session, owner, owner.object, fields)
         fields.write(name, value)
 
-    def set_own(self, session: Session, owner: Value, object_: Any, name: str, value: Value) -> None:
-        """Sets or deletes (NULL) an attribute of a function or tensor from outside that its type does not know."""
+    def set_own(
+        self, session: Session, owner: Value, object_: Any, name: str, value: Value
+    ) -> None:
+        """Sets or deletes (NULL) an attribute of a function or tensor from outside that its type
+        does not know."""
         fields = self.attributes_of(owner, vars(object_))
         self.change(session, owner, object_, fields)
         fields.write(name, value)
@@ -314,20 +338,24 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (dict_of(), ConstantValue(key)))
 
+        def source_of(key: Any) -> Source:
+            return AttrSource(owner.source, key)  # type: ignore[arg-type]
+
         return self._fields.setdefault(
             id(namespace),
-            self._new_fields(store, remove, lambda key: AttrSource(owner.source, key)),  # type: ignore[arg-type]
+            self._new_fields(store, remove, source_of),
         )
 
     def set_gradient(self, owner: Value, tensor: Any, value: Value) -> None:
-        """Sets the `grad` of a tensor from outside. Which tensors are the same is guarded by the memory they have."""
+        """Sets the `grad` of a tensor from outside. Which tensors are the same is guarded by the
+        memory they have."""
         fields = self.slots_of(owner, tensor)
         fields.write("grad", value)
         self._segment.setdefault(id(fields), fields)
 
     def slots_of(self, owner: Value, object_: Any) -> Fields:
-        """The fields of what C descriptors of the type of an object from outside hold: its `__slots__`, the `grad` of
-        a tensor."""
+        """The fields of what C descriptors of the type of an object from outside hold: its
+        `__slots__`, the `grad` of a tensor."""
 
         def store(key: Any, value: Value) -> Operation:
             return Operation(object.__setattr__, (owner, ConstantValue(key), value))
@@ -372,7 +400,7 @@ class Effects:
         fields.write(None, content)
         self.change(session, cell, cell.object, fields)
 
-    # -- the operations ------------------------------------------------------------------------------------------------
+    # -- the operations ----------------------------------------------------------------------------
 
     def defer(self, operation: Operation) -> None:
         """Appends something that others can see: it comes after all that was written so far."""
@@ -395,7 +423,8 @@ class Effects:
         return len(self._log)
 
     def since(self, mark: int) -> int | None:
-        """How many operations that others can see came after a mark; None if something was written as well."""
+        """How many operations that others can see came after a mark; None if something was written
+        as well."""
         written = bool(self._segment) or any(not op.is_seen for op in self._log[mark:])
         return None if written else len(self._log) - mark
 
@@ -441,7 +470,8 @@ def _distinct(session: Session, a: Value, b: Value) -> None:
 
 
 def fixed(source: Source | None) -> bool:
-    """Whether a path leads to the same object at every call: one that is held, or a cell of a function that is."""
+    """Whether a path leads to the same object at every call: one that is held, or a cell of a
+    function that is."""
     if isinstance(source, ItemSource) and isinstance(source.base, FunctionFieldSource):
         return source.base.field == "__closure__" and isinstance(source.base.base, ConstSource)
     return isinstance(source, ConstSource)

@@ -1,7 +1,7 @@
 """Where an error of the instruction that runs would lead, whatever its class.
 
-It is found by walking the program's handlers ahead of time. The walk changes nothing: it moves values about in frames
-of its own, reads attributes, and takes note of those that a handler sets.
+It is found by walking the program's handlers ahead of time. The walk changes nothing: it moves
+values about in frames of its own, reads attributes, and takes note of those that a handler sets.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class _Unclear(Exception):
 
 
 def leaves_no_trace(session: Session) -> bool:
-    """Whether an error of the instruction that runs, of any class, leaves the compiled function, with the attributes
-    that handlers set as they were before the call. So it is where each handler is a `finally` or a context manager
-    that puts back what the function has changed."""
+    """Whether an error of the instruction that runs, of any class, leaves the compiled function,
+    with the attributes that handlers set as they were before the call. So it is where each handler
+    is a `finally` or a context manager that puts back what the function has changed."""
     if not any(frame.program.handlers for frame in session.frames):
         return True
     walk = _Walk(session)
@@ -56,8 +56,8 @@ def leaves_no_trace(session: Session) -> bool:
 
 
 class _Walk:
-    """The way of an error through the handlers of all frames. `set` are the attributes that these set, by owner and
-    name."""
+    """The way of an error through the handlers of all frames. `set` are the attributes that these
+    set, by owner and name."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -119,11 +119,11 @@ class _Walk:
             raise _Unclear
         frame.stack += reversed(values.items)
 
-    # -- branches ------------------------------------------------------------------------------------------------------
+    # -- branches ----------------------------------------------------------------------------------
 
     def known(self, value: Value) -> Any:
-        """The object of a value that a branch asks about. It is guarded, as the way without an error does in any
-        case."""
+        """The object of a value that a branch asks about. It is guarded, as the way without an
+        error does in any case."""
         if type(getattr(value, "object", self)) not in _KNOWN:
             raise _Unclear
         value = self.session.realize(value)
@@ -144,10 +144,11 @@ class _Walk:
             raise _Unclear
         frame.push(ConstantValue(self.is_none(left) is not bool(inverted)))
 
-    # -- attributes and calls ------------------------------------------------------------------------------------------
+    # -- attributes and calls ----------------------------------------------------------------------
 
     def owner(self, value: Value, name: str) -> tuple[ObjectValue, Any]:
-        """An object whose attribute is read or set without any code of the program's, and what its class has there."""
+        """An object whose attribute is read or set without any code of the program's, and what its
+        class has there."""
         session, owner = self.session, self.session.realize(value)
         if type(owner) is not ObjectValue or not session.looks_up_plainly(owner.cls):
             raise _Unclear
@@ -197,7 +198,8 @@ class _Walk:
         """The `__exit__` of a context manager; none of torch's handles an error."""
         leave = frame.stack[-4]
         if type(leave) is LazyValue and type(leave.object) is not MethodType:
-            raise _Unclear  # of a class written in C: that it may handle errors is not worth a guard
+            # of a class written in C: that it may handle errors is not worth a guard
+            raise _Unclear
         leave = self.session.realize(leave)
         function = self.session.realize(getattr(leave, "function", leave))
         if getattr(function, "namespace", {}).get("__name__", "").startswith("torch."):

@@ -1,4 +1,5 @@
-"""What guards compare: plain constants, the facts of a tensor, the memory it spans, and the state around a call."""
+"""What guards compare: plain constants, the facts of a tensor, the memory it spans, and the state
+around a call."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ from ingot.torch_private import (
     peek_interpreter_stack,
 )
 
-# -- plain constants --------------------------------------------------------------------------------------------------
+# -- plain constants -------------------------------------------------------------------------------
 
 _BY_VALUE = frozenset({int, bool, str, bytes, torch.device})
 _BY_BITS = frozenset({float, complex})
 _SEQUENCES = frozenset({tuple, torch.Size})
-_SINGLETONS = frozenset({type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format})
+_SINGLETONS = frozenset(
+    {type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format}
+)
 
 
 def is_plain_constant(value: object) -> bool:
@@ -38,7 +41,8 @@ def is_plain_constant(value: object) -> bool:
 
 
 def same_constant(a: Any, b: Any) -> bool:
-    """Same type and same value; floats by their bits, so that -0.0 is not 0.0 and a NaN is itself."""
+    """Same type and same value; floats by their bits, so that -0.0 is not 0.0 and a NaN is
+    itself."""
     if a is b:
         return True
     kind = type(a)
@@ -51,7 +55,7 @@ def same_constant(a: Any, b: Any) -> bool:
     return kind in _BY_VALUE and a == b
 
 
-# -- the facts of a tensor -------------------------------------------------------------------------------------------
+# -- the facts of a tensor -------------------------------------------------------------------------
 
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -64,8 +68,8 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 class TensorFacts(NamedTuple):
-    """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here (it is
-    symbolic)."""
+    """All that a compiled graph relies on in a tensor. A size or stride of None is not guarded here
+    (it is symbolic)."""
 
     type: type
     dtype: torch.dtype
@@ -78,8 +82,8 @@ class TensorFacts(NamedTuple):
 
     @staticmethod
     def of(tensor: torch.Tensor) -> TensorFacts:
-        """The facts of a tensor as it is; raises TypeError for a subclass, whose attributes could be the user's
-        code."""
+        """The facts of a tensor as it is; raises TypeError for a subclass, whose attributes could
+        be the user's code."""
         if type(tensor) not in TENSOR_TYPES:
             raise TypeError(f"{type(tensor).__qualname__} is not a plain tensor")
         strided = tensor.layout is torch.strided
@@ -108,8 +112,12 @@ class TensorFacts(NamedTuple):
         ]
         if len(self.sizes) != len(other.sizes):
             return [f"ndim was {len(self.sizes)}, is {len(other.sizes)}", *found]
-        for label, mine, its in (("shape[{}]", self.sizes, other.sizes), ("stride({})", self.strides, other.strides)):
-            # The stride of a dimension of size 1 is guarded as well: what is returned has eager's strides.
+        for label, mine, its in (
+            ("shape[{}]", self.sizes, other.sizes),
+            ("stride({})", self.strides, other.strides),
+        ):
+            # The stride of a dimension of size 1 is guarded as well: what is returned has eager's
+            # strides.
             found += [
                 f"{label.format(i)} was {was}, is {now}"
                 for i, (was, now) in enumerate(zip(mine, its, strict=False))
@@ -125,19 +133,23 @@ class TensorFacts(NamedTuple):
 
 
 def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and one past the last byte that the elements of a strided tensor may occupy; (0, 0) if it has none."""
+    """First byte and one past the last byte that the elements of a strided tensor may occupy; (0,
+    0) if it has none."""
     if tensor.numel() == 0:
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     start = tensor.data_ptr()
     return start, start + (last + 1) * tensor.element_size()
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """The pairs of positions, the lesser first, whose memory extents meet. What capture and TENSOR_DISJOINT mean by
-    sharing memory."""
+    """The pairs of positions, the lesser first, whose memory extents meet. What capture and
+    TENSOR_DISJOINT mean by sharing memory."""
     found: list[tuple[int, int]] = []
-    reaching: list[tuple[int, int]] = []  # ends and positions of those that begin before and may meet the next
+    # ends and positions of those that begin before and may meet the next
+    reaching: list[tuple[int, int]] = []
     for start, end, i in sorted((*memory_extent(tensor), i) for i, tensor in enumerate(tensors)):
         if start < end:
             reaching = [other for other in reaching if other[0] > start]
@@ -146,7 +158,7 @@ def overlapping(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-# -- the facts around the call ---------------------------------------------------------------------------------------
+# -- the facts around the call ---------------------------------------------------------------------
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -156,7 +168,8 @@ class GlobalState(NamedTuple):
 
     grad_mode: bool
     inference_mode: bool
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # per device: whether it is on, and for which dtype
+    # per device: whether it is on, and for which dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
     autocast_cache: bool
     default_dtype: torch.dtype
     deterministic: bool
@@ -164,7 +177,8 @@ class GlobalState(NamedTuple):
     function_modes: tuple[Any, ...]  # the device of new tensors is one of them
     function_overrides: str  # whether __torch_function__ is enabled
     dispatch_modes: int
-    dispatch_keys: tuple[int, int]  # that this thread includes and excludes: functorch transforms among others
+    # that this thread includes and excludes: functorch transforms among others
+    dispatch_keys: tuple[int, int]
 
     def differences(self, other: GlobalState) -> list[str]:
         """Where `other` differs: "grad_mode was True, is False"."""
@@ -174,7 +188,8 @@ class GlobalState(NamedTuple):
 
 
 def _function_mode(mode: Any) -> Any:
-    """What tells a torch function mode from another: of a default device the device, which says all about it."""
+    """What tells a torch function mode from another: of a default device the device, which says all
+    about it."""
     return mode.device if type(mode) is DeviceContext else mode
 
 
@@ -182,14 +197,16 @@ WATCHED = "a torch function or dispatch mode, a dual level, a torch.func transfo
 
 
 def operations_are_watched() -> bool:
-    """Whether something sees each operation of this thread, or changes what it means: a torch function or dispatch mode
-    (other than a default device), a transform of torch.func, forward-mode differentiation, or anomaly detection."""
+    """Whether something sees each operation of this thread, or changes what it means: a torch
+    function or dispatch mode (other than a default device), a transform of torch.func, forward-mode
+    differentiation, or anomaly detection."""
     return (
         torch.is_anomaly_enabled()
         or torch.autograd.forward_ad._current_level >= 0
         or len_torch_dispatch_stack() > 0
         or any(
-            type(get_function_stack_at(i)) is not DeviceContext for i in range(len_torch_function_stack())
+            type(get_function_stack_at(i)) is not DeviceContext
+            for i in range(len_torch_function_stack())
         )
         or peek_interpreter_stack() is not None
     )
@@ -200,7 +217,10 @@ def read_global_state() -> GlobalState:
     return GlobalState(
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES),
+        tuple(
+            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
+            for d in _AUTOCAST_DEVICES
+        ),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),

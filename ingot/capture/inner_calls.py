@@ -1,5 +1,5 @@
-"""Functions of the user's that are called while a broken instruction runs for real: the frame hook hands them over, and
-each is captured as a function of its own."""
+"""Functions of the user's that are called while a broken instruction runs for real: the frame hook
+hands them over, and each is captured as a function of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ingot.capture.values.objects import instance_dict
 from ingot.native import _native, call_eager, runs_eager
 from ingot.origins import is_trusted
 
-_GENERATORS = 0x2A0  # flags of generators and coroutines, which are captured where they are called, or not at all
+# flags of generators and coroutines, which are captured where they are called, or not at all
+_GENERATORS = 0x2A0
 
 _thread = threading.local()
 """`continuations`: who compiles the calls of this thread; None or not there: nobody."""
@@ -28,7 +29,8 @@ _thread = threading.local()
 
 @contextmanager
 def captured_by(continuations: Continuations | None) -> Iterator[None]:
-    """Within it, the thread's calls of the user's functions are compiled by `continuations`; None: by nobody."""
+    """Within it, the thread's calls of the user's functions are compiled by `continuations`; None:
+    by nobody."""
     before = getattr(_thread, "continuations", None)
     _thread.continuations = continuations
     try:
@@ -37,7 +39,9 @@ def captured_by(continuations: Continuations | None) -> Iterator[None]:
         _thread.continuations = before
 
 
-def run_step(step: Callable[..., Any], operands: tuple[Any, ...], continuations: Continuations) -> Any:
+def run_step(
+    step: Callable[..., Any], operands: tuple[Any, ...], continuations: Continuations
+) -> Any:
     """What a step gives, the functions that it calls being captured."""
     with captured_by(continuations):
         return _native.call_hooked(step, operands)
@@ -51,13 +55,16 @@ def _call(function: FunctionType, *parameters: Any) -> Any:
     worthwhile = _may_have_tensors(function, parameters)
     if not worthwhile and not vars(function):  # which has the marks
         return _native.NULL
-    with captured_by(None):  # the compiler, and what it made, run as they are; a break in there begins anew
+    # the compiler, and what it made, run as they are; a break in there begins anew
+    with captured_by(None):
         # Reading __code__ can call an audit hook, so it has its place here as well.
         if why_disabled(function):
             return _call_disabled(function, *parameters)
         if not worthwhile:
             return _native.NULL
-        chain = Chain((Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False)
+        chain = Chain(
+            (Point(function.__code__, 0, tuple(range(len(parameters))), ()),), False, False
+        )
         return continuations(chain)(function, *parameters)
 
 
@@ -66,9 +73,11 @@ _TENSORS = (torch.Tensor, torch.nn.Module)
 
 
 def _may_have_tensors(function: FunctionType, parameters: tuple[Any, ...]) -> bool:
-    """Whether tensors or modules are near at hand: to capture what has none, an import for example, is a waste."""
+    """Whether tensors or modules are near at hand: to capture what has none, an import for example,
+    is a waste."""
     return any(
-        issubclass(type(item), _TENSORS)  # isinstance asks for __class__, which may be code of the user's
+        # isinstance asks for __class__, which may be code of the user's
+        issubclass(type(item), _TENSORS)
         for value in itertools.chain(parameters, _variables(function))
         for item in itertools.chain((value,), itertools.islice(_held(value), _FEW))
     )
@@ -88,7 +97,8 @@ def _held(value: Any) -> Iterable[Any]:
         return list.__iter__(value)
     if issubclass(kind, tuple):
         return tuple.__iter__(value)
-    if issubclass(kind, partial):  # to read its `__dict__` makes one, and one with it is not flattened by another
+    # to read its `__dict__` makes one, and one with it is not flattened by another
+    if issubclass(kind, partial):
         return (*partial.args.__get__(value), *partial.keywords.__get__(value).values())  # type: ignore[attr-defined]
     held = value if issubclass(kind, dict) else instance_dict(value)
     return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
@@ -112,12 +122,18 @@ def _call_if_disabled(function: FunctionType, *parameters: Any) -> Any:
 
 
 def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
-    """Decides about a code object that was not met before. Marks are of one function, and others may share its code:
-    they are looked for at each call."""
+    """Decides about a code object that was not met before. Marks are of one function, and others
+    may share its code: they are looked for at each call."""
     code, module = function.__code__, function.__globals__.get("__name__", "")
-    if code.co_flags & _GENERATORS or code.co_filename.startswith("<") or is_step(code) or code is DISABLED_CODE:
+    if (
+        code.co_flags & _GENERATORS
+        or code.co_filename.startswith("<")
+        or is_step(code)
+        or code is DISABLED_CODE
+    ):
         return None
-    if module.startswith("torch.nn.modules.") and code.co_name == "forward":  # tensor work, as in the user's modules
+    # tensor work, as in the user's modules
+    if module.startswith("torch.nn.modules.") and code.co_name == "forward":
         return _call
     if not is_trusted(module) and module.partition(".")[0] != "ingot":
         return _call

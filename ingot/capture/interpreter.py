@@ -1,10 +1,11 @@
 """Frames of captured code and their step loop.
 
-A frame keeps its instruction index, its variables and its operand stack explicit, laid out as CPython's own, so that
-a frame can stand still (a generator between two elements) and be left in the middle (a graph break) with its state
-restored. A call of a Python function does not recurse: its frame lies on the session's stack of frames, above its
-caller's, and what it returns is pushed on the caller's operands. Handlers that run Python code in the middle of an
-instruction (an operator's method, a generator's step) start a loop of their own.
+A frame keeps its instruction index, its variables and its operand stack explicit, laid out as
+CPython's own, so that a frame can stand still (a generator between two elements) and be left in the
+middle (a graph break) with its state restored. A call of a Python function does not recurse: its
+frame lies on the session's stack of frames, above its caller's, and what it returns is pushed on
+the caller's operands. Handlers that run Python code in the middle of an instruction (an operator's
+method, a generator's step) start a loop of their own.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HANDLERS: dict[str, OpcodeHandler] = {}
 
 
 def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
-    """Registers the handler of normalized instructions. A handler that returns a value ends the run of its frame
-    (return, yield); one that returns a frame calls it."""
+    """Registers the handler of normalized instructions. A handler that returns a value ends the run
+    of its frame (return, yield); one that returns a frame calls it."""
 
     def register(handler: OpcodeHandler) -> OpcodeHandler:
         for name in names:
@@ -46,7 +47,8 @@ def _place(file: str, line: int) -> str:
 
 @functools.cache
 def decoded(program: Program) -> tuple[tuple[OpcodeHandler, Any], ...]:
-    """The handler and the argument of each instruction. A literal is one value wherever it is loaded."""
+    """The handler and the argument of each instruction. A literal is one value wherever it is
+    loaded."""
     made: list[tuple[OpcodeHandler, Any]] = []
     for instruction in program.instructions:
         op, arg = instruction.op, instruction.arg
@@ -60,10 +62,13 @@ class InterpreterFrame:
     """One activation of a Python function."""
 
     __slots__ = (
-        "called_at", "decoded", "finished", "function", "index", "program", "push", "session", "slots", "stack"
+        "called_at", "decoded", "finished", "function", "index", "program", "push", "session",
+        "slots", "stack"
     )  # fmt: skip
 
-    def __init__(self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]) -> None:
+    def __init__(
+        self, session: Session, program: Program, function: FunctionValue, arguments: list[Value]
+    ) -> None:
         self.session, self.program, self.function = session, program, function
         session.handles |= bool(program.handlers)
         self.slots: list[Value] = arguments + [NULL] * (len(program.names) - len(arguments))
@@ -71,7 +76,8 @@ class InterpreterFrame:
         self.push: Callable[[Value], None] = self.stack.append
         self.decoded = decoded(program)
         self.index = 0
-        self.called_at: int | None = None  # the number of the outermost loop's instruction that called it
+        # the number of the outermost loop's instruction that called it
+        self.called_at: int | None = None
         self.finished = False
 
     @property
@@ -106,8 +112,8 @@ class InterpreterFrame:
         return values
 
     def run(self, raised: Value | None = None) -> Value:
-        """Runs to the next yield or to the end, with all that it calls, and gives the value yielded or returned. It may
-        begin with an exception, at the instruction that it stands behind."""
+        """Runs to the next yield or to the end, with all that it calls, and gives the value yielded
+        or returned. It may begin with an exception, at the instruction that it stands behind."""
         session = self.session
         bottom = len(session.frames) + 1
         try:
@@ -132,8 +138,8 @@ class InterpreterFrame:
 
 
 def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | None) -> Value:
-    """Runs a stack of frames, each of which waits for the next one, to the end of the outermost one; the innermost one
-    begins with an exception, if there is one."""
+    """Runs a stack of frames, each of which waits for the next one, to the end of the outermost
+    one; the innermost one begins with an exception, if there is one."""
     for frame in frames:
         session.enter(frame)
     if raised is not None:
@@ -142,8 +148,8 @@ def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | 
 
 
 def _run(session: Session, bottom: int) -> Value:
-    """Runs the frames from number `bottom` on until that one yields or ends. The outermost loop notes the instruction
-    that cannot be captured, where the graph can be broken."""
+    """Runs the frames from number `bottom` on until that one yields or ends. The outermost loop
+    notes the instruction that cannot be captured, where the graph can be broken."""
     try:
         return _loop(session, bottom)
     except Unsupported:
@@ -199,10 +205,13 @@ def _throw(session: Session, error: Value, bottom: int) -> None:
 
 
 def _is_handled(session: Session, raised: Raised, bottom: int) -> bool:
-    """Whether a frame from number `bottom` on handles an exception: it is the innermost one then, at its handler."""
+    """Whether a frame from number `bottom` on handles an exception: it is the innermost one then,
+    at its handler."""
     raised.where = raised.where or session.where
     while not session.frames[-1].unwind(raised):
         if len(session.frames) == bottom:
-            return False  # raised on by whoever caught it: a frame that has it in a variable would hold it, and it that
+            # raised on by whoever caught it: a frame that has it in a variable would hold it, and
+            # it that
+            return False
         session.leave(len(session.frames) - 1)
     return True

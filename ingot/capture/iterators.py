@@ -1,8 +1,9 @@
-"""Python versions of the C iterators (zip, map, itertools.chain, ...), run by the interpreter in their place.
+"""Python versions of the C iterators (zip, map, itertools.chain, ...), run by the interpreter in
+their place.
 
-An instance passes for one of the class that it `replaces`. Where one is alive at the end of a captured region,
-`rebuild` makes the real iterator, in the same state, from the attributes that its parameters name. Nothing here is
-clever: these are loops of the user's.
+An instance passes for one of the class that it `replaces`. Where one is alive at the end of a
+captured region, `rebuild` makes the real iterator, in the same state, from the attributes that its
+parameters name. Nothing here is clever: these are loops of the user's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Iterator:
 
     replaces: Any = None
     asks_length = False
-    """Whether `__length_hint__` asks what it goes through for its length, which may be a method of the user's."""
+    """Whether `__length_hint__` asks what it goes through for its length, which may be a method of
+    the user's."""
 
     def __iter__(self) -> Any:
         return self
@@ -83,7 +85,8 @@ class zip_(Iterator):
         return tuple(row)
 
     def _check_strict(self, ended: int) -> None:
-        """The one numbered `ended` has ended; those before it have not, those behind it must have."""
+        """The one numbered `ended` has ended; those before it have not, those behind it must
+        have."""
         if ended:
             raise ValueError(f"zip() argument {ended + 1} is shorter than argument{_up_to(ended)}")
         for i in range(1, len(self.iterators)):
@@ -147,7 +150,8 @@ class filterfalse(Iterator):
 
 
 class indexed(Iterator):
-    """Through a sequence by its `__getitem__`, as iter() and reversed() do for classes without their own method."""
+    """Through a sequence by its `__getitem__`, as iter() and reversed() do for classes without
+    their own method."""
 
     asks_length = True
 
@@ -201,7 +205,9 @@ def _sequence_iterator(sequence: Any) -> Any:
 class reversed_(Iterator):
     def __new__(cls, sequence: Any) -> Any:
         method = class_member(type(sequence), "__reversed__")
-        if method is None or (method is _MISSING and class_member(type(sequence), "__getitem__") is _MISSING):
+        if method is None or (
+            method is _MISSING and class_member(type(sequence), "__getitem__") is _MISSING
+        ):
             fails(reversed, sequence)
         return object.__new__(cls) if method is _MISSING else method(sequence)
 
@@ -269,7 +275,9 @@ class _Backwards(Iterator):
 
 def _backwards(owner: Any) -> Any:
     """What reversed() gives for a list or what a dict holds, whatever a subclass says."""
-    base: Any = next((c for c in (list, collections.OrderedDict, dict) if isinstance(owner, c)), type(owner))
+    base: Any = next(
+        (c for c in (list, collections.OrderedDict, dict) if isinstance(owner, c)), type(owner)
+    )
     return base.__reversed__(owner)
 
 
@@ -326,7 +334,7 @@ class calls_until(Iterator):
         return made
 
 
-# -- itertools ---------------------------------------------------------------------------------------------------------
+# -- itertools -------------------------------------------------------------------------------------
 
 
 @_replaces(itertools.chain)
@@ -349,7 +357,9 @@ class chain(Iterator):
 
     @staticmethod
     def rebuild(iterables: Any, active: Any) -> Any:
-        return itertools.chain.from_iterable(iterables if active is None else itertools.chain((active,), iterables))
+        return itertools.chain.from_iterable(
+            iterables if active is None else itertools.chain((active,), iterables)
+        )
 
 
 def chain_from_iterable(iterables: Any, /) -> Any:
@@ -402,13 +412,20 @@ class islice(Iterator):
     def rebuild(iterator: Any, position: Any, wanted: Any, stop: Any, step: Any, ended: Any) -> Any:
         if ended:
             return itertools.islice((), 0)
-        return itertools.islice(iterator, wanted - position, None if stop is None else stop - position, step)
+        return itertools.islice(
+            iterator, wanted - position, None if stop is None else stop - position, step
+        )
 
 
 @_replaces(itertools.accumulate)
 class accumulate(Iterator):
     def __init__(self, iterable: Any, func: Any = None, *, initial: Any = None) -> None:
-        self.iterator, self.function, self.total, self.initial = iter(iterable), func, _MISSING, initial
+        self.iterator, self.function, self.total, self.initial = (
+            iter(iterable),
+            func,
+            _MISSING,
+            initial,
+        )
 
     def __next__(self) -> Any:
         if self.total is _MISSING:
@@ -455,7 +472,11 @@ class count(Iterator):
     def __init__(self, start: Any = 0, step: Any = 1) -> None:
         for number in (start, step):
             cls = type(number)
-            if not (hasattr(cls, "__index__") or hasattr(cls, "__float__") or hasattr(cls, "__complex__")):
+            if not (
+                hasattr(cls, "__index__")
+                or hasattr(cls, "__float__")
+                or hasattr(cls, "__complex__")
+            ):
                 fails(itertools.count, start, step)
         by_one = isinstance(step, int) and operator.index(step) == 1
         if by_one and isinstance(start, int) and type(start) is not int:
@@ -509,7 +530,9 @@ class pairwise(Iterator):
 
     @staticmethod
     def rebuild(iterator: Any, previous: Any) -> Any:
-        return itertools.pairwise(iterator if previous is _MISSING else itertools.chain((previous,), iterator))
+        return itertools.pairwise(
+            iterator if previous is _MISSING else itertools.chain((previous,), iterator)
+        )
 
 
 @_replaces(itertools.takewhile)
@@ -660,7 +683,8 @@ _tee_type: Any = type(itertools.tee([1])[0])
 
 
 class _Tee(Iterator):
-    """One of the iterators that tee gives. `link` is where it stands in the chain of items that they share."""
+    """One of the iterators that tee gives. `link` is where it stands in the chain of items that
+    they share."""
 
     replaces = _tee_type
 

@@ -10,15 +10,17 @@ _ENDS = frozenset({"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP"})
 _FRAME_READERS = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 """Names by which a function may read its variables without naming them."""
 
-_WATCHERS = frozenset({"weakref", "ref", "proxy", "finalize", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"})
+_WATCHERS = frozenset(
+    {"weakref", "ref", "proxy", "finalize", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"}
+)
 """Names by which a function may see that one of its variables holds an object no more."""
 
 _live: dict[Program, tuple[frozenset[int], ...]] = {}
 
 
 def live_variables(program: Program, index: int) -> frozenset[int]:
-    """The slots of local variables that an instruction, or one that can run after it, may read before it is written.
-    Cells are not among them: whoever holds the cell may read it."""
+    """The slots of local variables that an instruction, or one that can run after it, may read
+    before it is written. Cells are not among them: whoever holds the cell may read it."""
     found = _live.get(program)
     if found is None:
         found = _live[program] = _analyze(program)
@@ -49,7 +51,11 @@ def _analyze(program: Program) -> tuple[frozenset[int], ...]:
                 behind -= {instruction.arg}
             if instruction.op in _READS:
                 behind |= {instruction.arg}
-            if instruction.op == "LOAD_GLOBAL" and instruction.arg == "super" and program.parameters:
+            if (
+                instruction.op == "LOAD_GLOBAL"
+                and instruction.arg == "super"
+                and program.parameters
+            ):
                 behind |= {0}  # called without arguments, it reads the first parameter
             if handler is not None:
                 behind |= live[handler.target]

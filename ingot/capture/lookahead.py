@@ -23,14 +23,18 @@ _JUMPS: dict[str, tuple[bool, bool]] = {
 """What they jump at, and whether the value stays then."""
 
 
-def only_raises(frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool) -> bool:
-    """Whether all that happens from an instruction on, with these operands, is that an error is raised, if a value has
-    this truth: in the frame, or in those that called it once it returns. Other values that decide are constants."""
+def only_raises(
+    frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
+) -> bool:
+    """Whether all that happens from an instruction on, with these operands, is that an error is
+    raised, if a value has this truth: in the frame, or in those that called it once it returns.
+    Other values that decide are constants."""
     return _Way(frame, index, stack, tested, truth).raises()
 
 
 class _Way:
-    """The instructions from one on. No code runs: values are moved, and asked for their truth where it is known."""
+    """The instructions from one on. No code runs: values are moved, and asked for their truth where
+    it is known."""
 
     def __init__(
         self, frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
@@ -120,7 +124,9 @@ class _Way:
             stack[-1], stack[-arg] = stack[-arg], stack[-1]
         elif op in ("UNARY_NOT", "TO_BOOL"):
             truth = self.truth_of(stack.pop())
-            stack.append(_UNKNOWN if truth is None else ConstantValue(truth is not (op == "UNARY_NOT")))
+            stack.append(
+                _UNKNOWN if truth is None else ConstantValue(truth is not (op == "UNARY_NOT"))
+            )
         else:
             return op == "NOP"
         return True

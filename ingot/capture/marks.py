@@ -1,5 +1,6 @@
-"""What is said about a function for capture to heed: that it stays in eager (`disable`), or that it goes into the graph
-whole (`allow_in_graph`). The marks of torch.compile's equivalents count as well, and are read without importing it."""
+"""What is said about a function for capture to heed: that it stays in eager (`disable`), or that it
+goes into the graph whole (`allow_in_graph`). The marks of torch.compile's equivalents count as
+well, and are read without importing it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ WRAPPERS = "torch._dynamo.eval_frame"
 
 
 def disabled(fn: Callable[..., Any], reason: str = "") -> FunctionType:
-    """A function that does what `fn` does, in eager with all that it calls; `reason` goes into reports."""
+    """A function that does what `fn` does, in eager with all that it calls; `reason` goes into
+    reports."""
 
     @functools.wraps(fn)
     def disabled(*args: Any, **kwargs: Any) -> Any:
@@ -36,8 +38,8 @@ def disabled(fn: Callable[..., Any], reason: str = "") -> FunctionType:
 
 
 DISABLED_CODE = disabled(len).__code__
-"""The code of every function that `disabled` makes. Attributes would not tell it: functools.wraps copies them."""
-
+"""The code of every function that `disabled` makes. Attributes would not tell it: functools.wraps
+copies them."""
 
 
 def why_disabled(function: FunctionType) -> str:
@@ -63,7 +65,8 @@ def breaks_graphs(function: FunctionType) -> bool:
 
 
 def _is_about_compilation(function: FunctionType) -> bool:
-    """Whether it is of Ingot's or torch.compile's interface, which acts on the program and not on its tensors."""
+    """Whether it is of Ingot's or torch.compile's interface, which acts on the program and not on
+    its tensors."""
     module = function.__globals__.get("__name__", "")
     if module in ("torch.compiler", "torch._dynamo.decorators"):
         return not function.__name__.startswith("is_")
@@ -82,7 +85,8 @@ def _is_compiled_by_torch(function: FunctionType) -> bool:
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
     """Not so torch's own optimizers, which torch.compile disables for itself when it first runs."""
-    owner = marks.get("_torchdynamo_wrapper_id", id(function))  # another's, where functools.wraps copied the marks
+    # another's, where functools.wraps copied the marks
+    owner = marks.get("_torchdynamo_wrapper_id", id(function))
     is_marked = bool(marks.get("_torchdynamo_disable")) and owner == id(function)
     return is_marked and not (function.__module__ or "").startswith("torch.optim.")
 
@@ -100,18 +104,23 @@ def _because(what: str, reason: str | None) -> str:
 
 
 def is_constant(function: FunctionType) -> bool:
-    """Whether its result is to be taken as a constant: see `torch.compiler.assume_constant_result`."""
+    """Whether its result is to be taken as a constant: see
+    `torch.compiler.assume_constant_result`."""
     return bool(vars(function).get("_dynamo_marked_constant"))
 
 
 def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
-    """What one of torch's own functions wraps that keeps itself out of torch.compile, which its call would import."""
-    inner = getattr(function, "__wrapped__", None) if function.__code__ is TORCH_DISABLED_CODE else None
+    """What one of torch's own functions wraps that keeps itself out of torch.compile, which its
+    call would import."""
+    inner = (
+        getattr(function, "__wrapped__", None) if function.__code__ is TORCH_DISABLED_CODE else None
+    )
     return inner if isinstance(inner, FunctionType) else None
 
 
 def behind_tagging(function: FunctionType) -> FunctionType | None:
-    """What torch.compile, once it has run, wraps to take note for itself of every module that is made."""
+    """What torch.compile, once it has run, wraps to take note for itself of every module that is
+    made."""
     if function.__module__ != "torch._dynamo.mutation_guard":
         return None
     held = [cell.cell_contents for cell in function.__closure__ or ()]

@@ -1,5 +1,5 @@
-"""The modes that a captured program changes: followed for real while it is captured, told to the graph where an
-operation depends on them, and what is left of them behind it."""
+"""The modes that a captured program changes: followed for real while it is captured, told to the
+graph where an operation depends on them, and what is left of them behind it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ingot.torch_private import enter_autocast, exit_autocast, set_grad_enabled
 
 
 class ModeTracker:
-    """The modes of one capture. Capture runs the program's own calls that set a mode, in this thread, and puts back
-    what was there when it ends (`ambient.snapshot`)."""
+    """The modes of one capture. Capture runs the program's own calls that set a mode, in this
+    thread, and puts back what was there when it ends (`ambient.snapshot`)."""
 
     def __init__(self) -> None:
         self._at_start = self._in_graph = Modes.now()
@@ -30,7 +30,8 @@ class ModeTracker:
         self.depth = 0  # autocast contexts that the program has entered, less those it has left
         self.cleared = False  # whether it emptied autocast's cache of weights
         self.changes = 0  # how often the program has set a mode
-        self.entered_at: int | None = None  # the number of the instruction that entered inference mode, while inside
+        # the number of the instruction that entered inference mode, while inside
+        self.entered_at: int | None = None
         self.recorded = torch.is_grad_enabled()  # whether gradients have been recorded at some time
 
     def changed(self) -> None:
@@ -40,7 +41,8 @@ class ModeTracker:
         self.recorded |= torch.is_grad_enabled()
 
     def enter_inference(self, graph: fx.Graph, where: str, step: int) -> None:
-        """Enters inference mode, at once in the graph as well: its way out brings back what was there at its way in."""
+        """Enters inference mode, at once in the graph as well: its way out brings back what was
+        there at its way in."""
         self._switch(graph, enter_inference_mode, where)
         self.entered_at = step
 
@@ -63,13 +65,16 @@ class ModeTracker:
             self._bring(graph, Modes.now(), where)
 
     def close(self, graph: fx.Graph) -> None:
-        """Gives the graph back the modes that it began with: what runs it finds no trace of those within."""
+        """Gives the graph back the modes that it began with: what runs it finds no trace of those
+        within."""
         self._bring(graph, self._at_start, "")
 
     def left_behind(self) -> list[Change]:
         """What brings about, after the graph, the modes that hold at this point of the program."""
         found = self._at_start.changes(Modes.now())
-        step = torch.autocast_increment_nesting if self.depth > 0 else torch.autocast_decrement_nesting
+        step = (
+            torch.autocast_increment_nesting if self.depth > 0 else torch.autocast_decrement_nesting
+        )
         found += [(step, ())] * abs(self.depth)
         if self.cleared and self.depth <= 0:
             found.append((torch.clear_autocast_cache, ()))

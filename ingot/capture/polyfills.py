@@ -1,5 +1,5 @@
-"""Python versions of C functions, run by the interpreter in their place. They are the user's loop, so nothing here is
-clever. (The C iterators have a file of their own.)"""
+"""Python versions of C functions, run by the interpreter in their place. They are the user's loop,
+so nothing here is clever. (The C iterators have a file of their own.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _replaces(*functions: Any) -> Any:
     return register
 
 
-# -- what capture answers itself; the bodies are for frames that go on in eager ----------------------------------------
+# -- what capture answers itself; the bodies are for frames that go on in eager --------------------
 
 
 def fails(function: Any, *args: Any, **kwargs: Any) -> None:
@@ -54,15 +54,17 @@ class _Position:
 
 
 def sorted_positions(count: int, reverse: Any, less: Callable[[int, int], Any]) -> list[int]:
-    """The order in which list.sort puts `count` elements, of which `less` compares those at two positions."""
+    """The order in which list.sort puts `count` elements, of which `less` compares those at two
+    positions."""
     positions = [_Position(i, less) for i in range(count)]
     positions.sort(reverse=reverse)
     return [position.index for position in positions]
 
 
 def sorting(ranks: Any, reverse: Any, answers: str) -> tuple[list[int] | None, int, int]:
-    """The sorted positions, where the first comparisons are known: "1" for less and "0" for not. Capture gives None and
-    the two positions that are compared next, until all comparisons are known."""
+    """The sorted positions, where the first comparisons are known: "1" for less and "0" for not.
+    Capture gives None and the two positions that are compared next, until all comparisons are
+    known."""
     known = iter(answers)
 
     def less(i: int, j: int) -> Any:
@@ -78,7 +80,8 @@ def is_number(value: Any) -> bool:
 
 
 def sum_of_numbers(numbers: Any, start: Any) -> Any:
-    """The sum of such numbers, as C adds them up (exactly, or with compensation, as the version of Python does)."""
+    """The sum of such numbers, as C adds them up (exactly, or with compensation, as the version of
+    Python does)."""
     return sum(numbers, start)
 
 
@@ -90,7 +93,7 @@ def class_member(cls: type, name: str) -> Any:
     return _MISSING
 
 
-# -- built-in functions ------------------------------------------------------------------------------------------------
+# -- built-in functions ----------------------------------------------------------------------------
 
 
 @_replaces(all)
@@ -148,7 +151,8 @@ def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
 
 
 def are_in_graph(item: Any, best: Any) -> bool:
-    """Whether they are floats, or ints, between which the graph chooses: one is read from a tensor."""
+    """Whether they are floats, or ints, between which the graph chooses: one is read from a
+    tensor."""
     return False
 
 
@@ -203,7 +207,7 @@ def fromkeys(keys: Any, value: Any = None, /) -> Any:
     return {key: value for key in keys}
 
 
-# -- objects -----------------------------------------------------------------------------------------------------------
+# -- objects ---------------------------------------------------------------------------------------
 
 
 @_replaces(object.__reduce_ex__)
@@ -260,7 +264,7 @@ def reduce_defaultdict(self: Any, /) -> Any:
     return type(self), args, None, None, iter(self.items())
 
 
-# -- functools, collections, heapq -------------------------------------------------------------------------------------
+# -- functools, collections, heapq -----------------------------------------------------------------
 
 
 class _Comparing:
@@ -400,7 +404,8 @@ def index_of(a: Any, b: Any, /) -> int:
 
 @_replaces(functools._lru_cache_wrapper)
 class CachedFunction:
-    """A function made by functools.lru_cache; the least recently used result is dropped when there are too many."""
+    """A function made by functools.lru_cache; the least recently used result is dropped when there
+    are too many."""
 
     replaces = functools._lru_cache_wrapper
 
@@ -499,11 +504,12 @@ def _sift_up(heap: Any, place: int) -> None:
     _sift_down(heap, start, place)
 
 
-# -- torch -------------------------------------------------------------------------------------------------------------
+# -- torch -----------------------------------------------------------------------------------------
 
 
 def masked_input(op: Any, input: Any, mask: Any, *args: Any) -> Any:
-    """What torch.masked does for a plain tensor; its own defines a class for those that carry a mask."""
+    """What torch.masked does for a plain tensor; its own defines a class for those that carry a
+    mask."""
     if mask is None:
         return input
     identity = masked_identity(op.__name__, input, *args)
@@ -517,18 +523,28 @@ def one_hot(input: Any, num_classes: Any = -1) -> Any:
     elif num_classes < 0:
         raise RuntimeError("Class values must be smaller than num_classes.")
     classes = torch.arange(num_classes, device=input.device)
-    known = classes.gather(0, input.reshape(-1)).reshape(input.shape)  # an error where it is no class
+    # an error where it is no class
+    known = classes.gather(0, input.reshape(-1)).reshape(input.shape)
     return (known.unsqueeze(-1) == classes).long()
 
 
 def batch_norm(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any, cudnn: Any
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    momentum: Any,
+    eps: Any,
+    cudnn: Any,
 ) -> Any:
-    """torch.batch_norm in training where the momentum is a number read from a tensor, as that of a cumulative average
-    is: the running statistics are updated beside it, in float64 as in eager."""
+    """torch.batch_norm in training where the momentum is a number read from a tensor, as that of a
+    cumulative average is: the running statistics are updated beside it, in float64 as in eager."""
     result = torch.batch_norm(input, weight, bias, None, None, True, 0.0, eps, cudnn)
     dims = [d for d in range(input.dim()) if d != 1]
-    var, mean = torch.var_mean(input.detach().to(torch.promote_types(input.dtype, torch.float32)), dims)
+    var, mean = torch.var_mean(
+        input.detach().to(torch.promote_types(input.dtype, torch.float32)), dims
+    )
     for running, found in ((running_mean, mean), (running_var, var)):
         if running is not None:
             running.copy_(momentum * found.double() + (1 - momentum) * running.double())
@@ -536,10 +552,19 @@ def batch_norm(
 
 
 def unscale_gradients(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
-    """How torch.amp.GradScaler divides gradients by their scale; whether all of them are finite is seen before."""
-    usual = found_inf.numel() == inv_scale.numel() == 1 and found_inf.dtype is inv_scale.dtype is torch.float32
+    """How torch.amp.GradScaler divides gradients by their scale; whether all of them are finite is
+    seen before."""
+    usual = (
+        found_inf.numel() == inv_scale.numel() == 1
+        and found_inf.dtype is inv_scale.dtype is torch.float32
+    )
     for grad in grads:
-        usual = usual and grad.is_floating_point() and grad.device == found_inf.device and grad.layout is torch.strided
+        usual = (
+            usual
+            and grad.is_floating_point()
+            and grad.device == found_inf.device
+            and grad.layout is torch.strided
+        )
     if not usual:
         return aten._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
     for grad in grads:
@@ -547,10 +572,14 @@ def unscale_gradients(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
         grad.mul_(inv_scale.reshape(()))
 
 
-def update_scale(scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any) -> Any:
-    """How it finds the next scale: smaller where a gradient was not finite, larger after a while where all were;
-    products are taken in float64, and the scale does not grow to infinity."""
-    usual = scale.numel() == tracker.numel() == found_inf.numel() == 1 and tracker.dtype is torch.int32
+def update_scale(
+    scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any
+) -> Any:
+    """How it finds the next scale: smaller where a gradient was not finite, larger after a while
+    where all were; products are taken in float64, and the scale does not grow to infinity."""
+    usual = (
+        scale.numel() == tracker.numel() == found_inf.numel() == 1 and tracker.dtype is torch.int32
+    )
     if not usual or not scale.dtype is found_inf.dtype is torch.float32:
         return aten._amp_update_scale_(scale, tracker, found_inf, growth, backoff, interval)
     failed, steps = found_inf.reshape(scale.shape) != 0, tracker.reshape(scale.shape) + 1

@@ -1,4 +1,5 @@
-"""The graph of a capture: torch functions and Tensor methods as FX nodes, run on fakes as they are recorded."""
+"""The graph of a capture: torch functions and Tensor methods as FX nodes, run on fakes as they are
+recorded."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder of the captured graph: where its tensor or integer is loaded from, and the fake tensor or SymInt
-    that stands for it."""
+    """A placeholder of the captured graph: where its tensor or integer is loaded from, and the fake
+    tensor or SymInt that stands for it."""
 
     source: Source
     fake: Any
@@ -61,7 +62,8 @@ class _Input(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of the graph that becomes a graph of its own: the node before it, and its arguments."""
+    """A part of the graph that becomes a graph of its own: the node before it, and its
+    arguments."""
 
     before: fx.Node
     tangents: list[TensorValue]
@@ -73,9 +75,9 @@ def fake_of(leaf: Any) -> Any:
 
 
 class GraphRecorder:
-    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic (None: those that are marked or seen
-    to vary; False: none); `autograd` says that the graph will run on real tensors, where gradients are recorded as in
-    eager."""
+    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic (None: those that
+    are marked or seen to vary; False: none); `autograd` says that the graph will run on real
+    tensors, where gradients are recorded as in eager."""
 
     def __init__(self, context: FakeContext, dynamic: bool | None, autograd: bool = False) -> None:
         self.context, self.dynamic, self.autograd = context, dynamic, autograd
@@ -89,13 +91,17 @@ class GraphRecorder:
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
-        self.copied: dict[tuple[int, int], Any] = {}  # by memo of copy.deepcopy and storage: the memo, the copy
-        self.hooked: dict[int, Any] = {}  # by id of what stands for a call of a module with hooks on its backward
+        # by memo of copy.deepcopy and storage: the memo, the copy
+        self.copied: dict[tuple[int, int], Any] = {}
+        # by id of what stands for a call of a module with hooks on its backward
+        self.hooked: dict[int, Any] = {}
         self.read_by_hooks: list[Any] = []  # see values/tensor_hooks.py
-        self.hooked_tensors: list[tuple[Any, Any]] = []  # fakes with hooks, and the handles of these
+        # fakes with hooks, and the handles of these
+        self.hooked_tensors: list[tuple[Any, Any]] = []
         self.asks = 0  # how often the program has asked whether gradients are recorded
         self.in_one_piece = False  # whether it may not be broken
-        self._tensors: dict[int, TensorValue] = {}  # by id of the real tensor, which `inputs` keeps alive
+        # by id of the real tensor, which `inputs` keeps alive
+        self._tensors: dict[int, TensorValue] = {}
         self._values: dict[fx.Node, torch.Tensor] = {}  # the real tensors, by placeholder
         self._parameters: set[str] = set()  # the names of placeholders
         self.by_fake: dict[int, TensorValue] = {}
@@ -104,10 +110,11 @@ class GraphRecorder:
         self.known = KnownTensors(context)
         self.selections: list[Selection] = []  # see values/selected.py
 
-    # -- inputs --------------------------------------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------------
 
     def input(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """The value of a tensor from outside, guarded; one that is met again on another path is the same value."""
+        """The value of a tensor from outside, guarded; one that is met again on another path is the
+        same value."""
         known = self._tensors.get(id(tensor))
         if known is not None:
             assert known.source is not None
@@ -135,7 +142,8 @@ class GraphRecorder:
         return made
 
     def number(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """The value of a tensor that is made of a number from outside, as an input; nobody writes it."""
+        """The value of a tensor that is made of a number from outside, as an input; nobody writes
+        it."""
         self._numbers.add(source)
         return self.input(session, tensor, source)
 
@@ -154,7 +162,11 @@ class GraphRecorder:
             if self.dynamic:
                 seen.update(range(tensor.dim()))
             elif session.plausible is not None and not isinstance(tensor, torch.nn.Parameter):
-                also = [s for s in sizes if s.dim not in seen and s.dim not in marks and session.plausible.includes(s)]
+                also = [
+                    s
+                    for s in sizes
+                    if s.dim not in seen and s.dim not in marks and session.plausible.includes(s)
+                ]
                 self.supposed += also
                 seen.update(size.dim for size in also)
         bounds = {d: mark for d, mark in marks.items() if mark is not None}
@@ -182,17 +194,20 @@ class GraphRecorder:
         return node
 
     def _first_operation(self) -> fx.Node:
-        """The node before which inputs are declared: the graph's root as long as there is no operation."""
+        """The node before which inputs are declared: the graph's root as long as there is no
+        operation."""
         if self._first is None:
             self._first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
         return self._first or self.graph._root
 
-    # -- operations ----------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
-    def call(self, session: Session, op: str, target: Any, args: Arguments, kwargs: Keywords) -> Value:
-        """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes and records it as
-        one node. What gives
-        no tensor and no symbolic integer is not recorded: the result is known."""
+    def call(
+        self, session: Session, op: str, target: Any, args: Arguments, kwargs: Keywords
+    ) -> Value:
+        """Runs a torch function (`op` "call_function") or Tensor method ("call_method") on fakes
+        and records it as one node. What gives no tensor and no symbolic integer is not recorded:
+        the result is known."""
         self.steps += 1
         if self.known.sizes and target in _TAKE_SIZES:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
@@ -219,12 +234,16 @@ class GraphRecorder:
         if acting:
             self._act(session, about.name, result)
         if not (writes or acting or self._inside_opaque):
-            if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, fakes_by_name)))):
+            if not is_believable(
+                about.name, result, lambda: bool(tensors_in((fakes, fakes_by_name)))
+            ):
                 raise unbelievable(session, op, about.name, result)
             if not _is_computed(result):
                 return self._known_answer(session, result, known)
         if writes and self.selections:
-            self.refuse_selected(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)], written=True)
+            self.refuse_selected(
+                session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)], written=True
+            )
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes |= writes
@@ -233,7 +252,9 @@ class GraphRecorder:
             self.modes.reach(self.graph, where)
         read = self.context.read
         node_of = self._number_or_node if read else self.node_of
-        nodes = tuple([_given(a, node_of) if type(a) is not TensorValue or read else a.fx_node for a in args])
+        nodes = tuple(
+            [_given(a, node_of) if type(a) is not TensorValue or read else a.fx_node for a in args]
+        )
         node = self.graph.create_node(op, target, name=about.node_name)
         node.args = nodes  # not given above, where sizes would be looked for in them, for long
         if kwargs:
@@ -254,16 +275,24 @@ class GraphRecorder:
         return result_value(session, result, None)
 
     def _act(self, session: Session, name: str, result: Any) -> None:
-        """Before an operation is recorded that may do something beside its results: it does so where the program would
-        have it done."""
+        """Before an operation is recorded that may do something beside its results: it does so
+        where the program would have it done."""
         if not _is_of_tensors(result):
-            raise session.unsupported(f"{name} gives what is no tensor, which depends on what it does")
+            raise session.unsupported(
+                f"{name} gives what is no tensor, which depends on what it does"
+            )
         if session.handles_errors:
-            raise session.unsupported(f"{name} may have an effect, and raise an error that the function handles")
+            raise session.unsupported(
+                f"{name} may have an effect, and raise an error that the function handles"
+            )
         if session.effects.are_seen:
-            raise session.unsupported(f"{name} may have an effect, behind what is printed, warned of or logged")
+            raise session.unsupported(
+                f"{name} may have an effect, behind what is printed, warned of or logged"
+            )
 
-    def _run(self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
         try:
             function = apart(target if op == "call_function" else getattr(type(args[0]), target))
             if self._inside_opaque:
@@ -290,7 +319,9 @@ class GraphRecorder:
             OverflowError,
         ) as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", target)
-            ours = isinstance(error, NotImplementedError) or any(part in str(error) for part in _OURS)
+            ours = isinstance(error, NotImplementedError) or any(
+                part in str(error) for part in _OURS
+            )
             kind = Unsupported if ours else EagerRaises
             raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
 
@@ -304,18 +335,29 @@ class GraphRecorder:
         self.selections.append(Selection(step, storage_key(of.fake), storage_key(result.fake)))
 
     def refuse_selected(self, session: Session, values: Sequence[Any], written: bool) -> None:
-        """Breaks the graph before elements were gathered, where the tensors that are written, or are results, show the
-        memory that eager would share."""
-        keys = {storage_key(v.fake) for v in values if isinstance(v, TensorValue)} if self.selections else ()
+        """Breaks the graph before elements were gathered, where the tensors that are written, or
+        are results, show the memory that eager would share."""
+        keys = (
+            {storage_key(v.fake) for v in values if isinstance(v, TensorValue)}
+            if self.selections
+            else ()
+        )
         for step, of, result in self.selections:
             if result in keys or (written and of in keys):
-                how = "and one of them is written" if written else "which is alive at the end of a graph"
-                reason = session.unsupported(f"the number in a tensor selects a view of another, {how}")
+                how = (
+                    "and one of them is written"
+                    if written
+                    else "which is alive at the end of a graph"
+                )
+                reason = session.unsupported(
+                    f"the number in a tensor selects a view of another, {how}"
+                )
                 reason.step = step
                 raise reason
 
     def _number_or_node(self, leaf: Any) -> Any:
-        """The same where an operation has asked for the numbers in some tensors, which it is given."""
+        """The same where an operation has asked for the numbers in some tensors, which it is
+        given."""
         numbers = [number for fake, number in self.context.read if fake is leaf.fake]
         return numbers[0] if numbers else self.node_of(leaf)
 
@@ -332,7 +374,9 @@ class GraphRecorder:
         made.meta.update(val=value, where=node.meta["where"])
         return made
 
-    def require(self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int) -> None:
+    def require(
+        self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int
+    ) -> None:
         """Adds a call that has a relation of sizes checked, unless it is known to hold."""
         self.context.shapes.where = session.where
         # Now, since a size that is checked to be some number is that number afterwards.
@@ -352,7 +396,7 @@ class GraphRecorder:
         node.meta.update(val=None, where=session.where)
         return node
 
-    # -- the backward of a function that has its own ------------------------------------------------------------------
+    # -- the backward of a function that has its own -----------------------------------------------
 
     @property
     def last(self) -> fx.Node:
@@ -360,15 +404,17 @@ class GraphRecorder:
         return self.graph._root.prev
 
     def begin_part(self, session: Session, outputs: Sequence[TensorValue]) -> Part:
-        """Begins a part of the graph that becomes a graph of its own; its arguments are the tangents of some
-        tensors."""
+        """Begins a part of the graph that becomes a graph of its own; its arguments are the
+        tangents of some tensors."""
         self.modes.reach(self.graph, session.where)
         before = self.last
         tangents = []
         for output in outputs:
             like = output.fake
             with DisableTorchDispatch():
-                fake = FakeTensor(torch.empty(like.shape, dtype=like.dtype, device="meta"), like.device)
+                fake = FakeTensor(
+                    torch.empty(like.shape, dtype=like.dtype, device="meta"), like.device
+                )
             node = self.graph.call_function(_tangent)
             node.meta.update(val=fake, where=session.where)
             tangents.append(TensorValue(fake, node))
@@ -377,8 +423,8 @@ class GraphRecorder:
     def end_part(
         self, session: Session, begun: Part, results: Sequence[TensorValue | None]
     ) -> tuple[fx.GraphModule, list[fx.Node]]:
-        """Takes the nodes since `begin_part` out of the graph: that of the `results`, which takes what it needs of the
-        nodes before, and then the tangents; and those nodes."""
+        """Takes the nodes since `begin_part` out of the graph: that of the `results`, which takes
+        what it needs of the nodes before, and then the tangents; and those nodes."""
         self.modes.reach(self.graph, session.where)
         nodes, tangents = self.nodes_since(begun.before), begun.tangents
         inside = set(nodes)
@@ -420,7 +466,8 @@ class GraphRecorder:
         outputs: Sequence[TensorValue],
         kept: Sequence[fx.Node],
     ) -> None:
-        """Adds a node with a backward of its own, which takes the three: from here on the outputs are what it gives."""
+        """Adds a node with a backward of its own, which takes the three: from here on the outputs
+        are what it gives."""
         self.modes.reach(self.graph, session.where)
         fakes = ([v.fake for v in inputs], [v.fake for v in outputs], [n.meta["val"] for n in kept])
         result = self._run(session, "call_function", target, list(fakes), {})
@@ -432,8 +479,9 @@ class GraphRecorder:
 
     @contextmanager
     def opaque(self) -> Iterator[None]:
-        """Inside, operations belong to a function that is one node. Where the graph is traced, and the function with
-        it, tensors that are not its arguments would become constants: they are refused."""
+        """Inside, operations belong to a function that is one node. Where the graph is traced, and
+        the function with it, tensors that are not its arguments would become constants: they are
+        refused."""
         self._inside_opaque, self.context.outside_is_refused = True, not self.autograd
         try:
             yield
@@ -445,8 +493,8 @@ class GraphRecorder:
         return self._values[tensor.fx_node]
 
     def guard_memory(self, session: Session) -> None:
-        """States how the inputs share memory, when an operation may write one, or its `.grad` is set: which are apart,
-        and which lie where in one storage."""
+        """States how the inputs share memory, when an operation may write one, or its `.grad` is
+        set: which are apart, and which lie where in one storage."""
         if not self.writes:
             return
         pairs = overlapping([known.value for known in self.inputs])
@@ -454,11 +502,14 @@ class GraphRecorder:
             (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]
             if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
                 raise session.unsupported(
-                    f"{entry.source.name} and {other.source.name} overlap, are written, and are symbolic"
+                    f"{entry.source.name} and {other.source.name} overlap, are written, and are "
+                    "symbolic"
                 )
-            if tensor.untyped_storage()._cdata != its_tensor.untyped_storage()._cdata:  # by way of an array, say
+            # by way of an array, say
+            if tensor.untyped_storage()._cdata != its_tensor.untyped_storage()._cdata:
                 raise session.unsupported(
-                    f"{entry.source.name} and {other.source.name} share memory that is written, and have two storages"
+                    f"{entry.source.name} and {other.source.name} share memory that is written, "
+                    "and have two storages"
                 )
             distance = tensor.data_ptr() - its_tensor.data_ptr()
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
@@ -470,19 +521,24 @@ class GraphRecorder:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
 
     def guard_places(self, session: Session) -> None:
-        """States where inputs lie in their memory, and how much that is, when it was addressed from its beginning."""
+        """States where inputs lie in their memory, and how much that is, when it was addressed from
+        its beginning."""
         for entry, tensor, _ in self.inputs:
             if storage_key(entry.fake) in self.context.addressed:
                 session.guard(entry.source, Kind.TENSOR_OFFSET, tensor.storage_offset())
                 session.guard(entry.source, Kind.TENSOR_MEMORY, tensor.untyped_storage().nbytes())
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
-    def finish(self, outputs: list[TensorValue | SymIntValue]) -> tuple[fx.GraphModule, list[GraphInput]]:
-        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders without a use are
-        dropped."""
+    def finish(
+        self, outputs: list[TensorValue | SymIntValue]
+    ) -> tuple[fx.GraphModule, list[GraphInput]]:
+        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders
+        without a use are dropped."""
         self.modes.close(self.graph)
-        self.graph.output(tuple(v.node(self) if isinstance(v, SymIntValue) else self.node_of(v) for v in outputs))
+        self.graph.output(
+            tuple(v.node(self) if isinstance(v, SymIntValue) else self.node_of(v) for v in outputs)
+        )
         entries = {known.node: known.entry for known in self.inputs} | self.integers
         first = self._first_operation()
         for node in entries:
@@ -493,7 +549,8 @@ class GraphRecorder:
         used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
         if self.autograd:
             _write_out_numbers(self.graph)
-        # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would run global hooks.
+        # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would
+        # run global hooks.
         make = fx.GraphModule if self.autograd else LazyGraphModule
         return make(torch.nn.Module(), self.graph), used
 
@@ -515,8 +572,8 @@ def _write_out_numbers(graph: fx.Graph) -> None:
 
 
 class Selection(NamedTuple):
-    """Where elements were gathered that eager gives a view of: the number of the instruction, and the memory of what
-    they were gathered from and of the result."""
+    """Where elements were gathered that eager gives a view of: the number of the instruction, and
+    the memory of what they were gathered from and of the result."""
 
     step: int
     of: int
@@ -541,7 +598,17 @@ class _Sized(Value):
 
 
 _TAKE_SIZES = frozenset(
-    {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones", "new_empty", "new_full", operator.getitem}
+    {
+        "view",
+        "reshape",
+        "expand",
+        "repeat",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "new_full",
+        operator.getitem,
+    }
 )
 """Methods and functions that take sizes behind a tensor."""
 
@@ -579,15 +646,18 @@ _OURS = (  # errors of torch's own kernels that are given fakes, or symbols
     "data is not allocated yet",
 )
 _IN_PLACE_OPERATORS = {
-    getattr(operator, n) for n in dir(operator) if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
+    getattr(operator, n)
+    for n in dir(operator)
+    if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
 }
 _IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
-_NAMED_AS_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}  # and not for what they write
+# and not for what they write
+_NAMED_AS_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}
 
 
 class Traits(NamedTuple):
-    """What is known of the target of an operation: its own name, that of its nodes (None: torch.fx finds one), and
-    whether it may write its arguments whatever they are."""
+    """What is known of the target of an operation: its own name, that of its nodes (None: torch.fx
+    finds one), and whether it may write its arguments whatever they are."""
 
     name: str
     node_name: str | None
@@ -600,8 +670,17 @@ def traits(target: Any) -> Traits:
 
 def _traits(target: Any, named: bool = False) -> Traits:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    writes = name.endswith("_") and not name.endswith("__") or name in ("batch_norm", "instance_norm", "__setitem__")
-    writes = target in _IN_PLACE_OPERATORS or writes and name != "requires_grad_" and target not in _NAMED_AS_KEYWORDS
+    writes = (
+        name.endswith("_")
+        and not name.endswith("__")
+        or name in ("batch_norm", "instance_norm", "__setitem__")
+    )
+    writes = (
+        target in _IN_PLACE_OPERATORS
+        or writes
+        and name != "requires_grad_"
+        and target not in _NAMED_AS_KEYWORDS
+    )
     return Traits(name, node_name(target) if named else None, writes)
 
 
@@ -618,13 +697,24 @@ def _versions(fakes: Sequence[Any]) -> list[int]:
 def _is_to_write(kwargs: dict[str, Value]) -> bool:
     """Whether an operation is told to write one of its arguments."""
     inplace = kwargs.get("inplace")
-    return "out" in kwargs or inplace is not None and inplace.is_constant() and bool(inplace.constant())
+    return (
+        "out" in kwargs
+        or inplace is not None
+        and inplace.is_constant()
+        and bool(inplace.constant())
+    )
 
 
 def _refuse_cached(session: Session, written: Value) -> None:
-    """Autocast keeps what it has cast of a parameter, whatever is written to it later, until it ends."""
+    """Autocast keeps what it has cast of a parameter, whatever is written to it later, until it
+    ends."""
     casts = any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
-    if casts and isinstance(written, TensorValue) and written.fake.requires_grad and written.fake.is_leaf:
+    if (
+        casts
+        and isinstance(written, TensorValue)
+        and written.fake.requires_grad
+        and written.fake.is_leaf
+    ):
         reason = f"{written.describe()} is written under autocast, which may have cast it before"
         raise session.unsupported(reason, skip=True)
 
@@ -635,7 +725,9 @@ def _check_result(session: Session, result: Any) -> None:
         for item in result:
             _check_result(session, item)
     elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
-        raise session.unsupported(f"a function that is allowed in the graph gives a {type(result).__name__}")
+        raise session.unsupported(
+            f"a function that is allowed in the graph gives a {type(result).__name__}"
+        )
 
 
 def _is_of_tensors(result: Any) -> bool:

@@ -1,10 +1,10 @@
-"""What is left to do in Python after the graph has run: the effects on the world outside, and the return value, rebuilt
-from graph outputs, sources and constants.
+"""What is left to do in Python after the graph has run: the effects on the world outside, and the
+return value, rebuilt from graph outputs, sources and constants.
 
-A recipe is a tree of small nodes; a node that stands at two places is one object in the result as well. `Residual`
-turns recipes into one small Python function, readable as `residual.source`, that the dispatcher calls; for a lone
-tensor or a flat tuple it needs no Python. The function loads all that it needs of the outside before it changes any
-of it.
+A recipe is a tree of small nodes; a node that stands at two places is one object in the result as
+well. `Residual` turns recipes into one small Python function, readable as `residual.source`, that
+the dispatcher calls; for a lone tensor or a flat tuple it needs no Python. The function loads all
+that it needs of the outside before it changes any of it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Dict(Recipe):
 
 @_recipe
 class Call(Recipe):
-    """What a C function or class gives for these arguments: `slice`, `range`, `tuple.__new__` of a namedtuple, ..."""
+    """What a C function or class gives for these arguments: `slice`, `range`, `tuple.__new__` of a
+    namedtuple, ..."""
 
     function: Callable[..., Any]
     args: tuple[Recipe, ...]
@@ -88,7 +89,8 @@ class Call(Recipe):
 
 @_recipe
 class Reading(Call):
-    """A call that reads what its arguments hold, as what makes an iterator does: they are filled before."""
+    """A call that reads what its arguments hold, as what makes an iterator does: they are filled
+    before."""
 
 
 @_recipe
@@ -104,8 +106,8 @@ class Ending(Recipe):
 
 @_recipe
 class Filled(Recipe):
-    """A new object that is made by a call and then filled by others, each given the object before its arguments. What
-    fills it may refer to it; `make` may not."""
+    """A new object that is made by a call and then filled by others, each given the object before
+    its arguments. What fills it may refer to it; `make` may not."""
 
     make: Recipe
     steps: list[tuple[Callable[..., Any], tuple[Recipe, ...]]]
@@ -120,11 +122,13 @@ def instance(
     items: Sequence[tuple[Recipe, Recipe]] = (),
     base: type = object,
 ) -> Filled:
-    """A new instance of a class, made without its `__init__`: the attributes are put in place as they were after it.
-    `base` is the built-in class that makes it and stores its items."""
+    """A new instance of a class, made without its `__init__`: the attributes are put in place as
+    they were after it. `base` is the built-in class that makes it and stores its items."""
     made = Filled(Call(base.__new__, (Constant(cls),)), [])
     made.steps.extend((vars(base)["__setitem__"], item) for item in items)
-    made.steps.extend((object.__setattr__, (Constant(name), part)) for name, part in attributes.items())
+    made.steps.extend(
+        (object.__setattr__, (Constant(name), part)) for name, part in attributes.items()
+    )
     return made
 
 
@@ -139,9 +143,9 @@ def called(function: Callable[..., Any], args: Sequence[Any]) -> Call:
 
 
 class Residual:
-    """Carries out `effects` in order and rebuilds the return value. `kind` says what the native core can do alone:
-    "tensor" (the one output), "tuple" (all outputs in order) or "general", for which `build(outputs, slots)` is called;
-    `build` works for all three, `source` is its text."""
+    """Carries out `effects` in order and rebuilds the return value. `kind` says what the native
+    core can do alone: "tensor" (the one output), "tuple" (all outputs in order) or "general", for
+    which `build(outputs, slots)` is called; `build` works for all three, `source` is its text."""
 
     def __init__(self, result: Recipe, output_count: int, effects: Sequence[Call] = ()) -> None:
         self.result, self.effects = result, effects
@@ -169,8 +173,8 @@ _DEPTH = 30  # expressions nested deeper than this are split
 
 
 class _Writer:
-    """Writes the function, one expression per recipe. What is used twice gets a variable; what may be part of itself
-    is filled after it exists."""
+    """Writes the function, one expression per recipe. What is used twice gets a variable; what may
+    be part of itself is filled after it exists."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -191,7 +195,9 @@ class _Writer:
         statements = [self._finished(effect) for effect in effects]
         value = self._finished(result)
         if effects and isinstance(result, Ending):
-            self.lines.append(f"arguments = ({''.join(f'{self._expression(arg)}, ' for arg in result.args)})")
+            self.lines.append(
+                f"arguments = ({''.join(f'{self._expression(arg)}, ' for arg in result.args)})"
+            )
             value = f"{self.constant(result.function, 'function')}(*arguments)"
         elif effects and not isinstance(result, (Output, Constant, FromSource)):
             self.lines.append(f"result = {value}")
@@ -200,8 +206,8 @@ class _Writer:
         return f"def residual(outputs, slots):\n{body}", self.constants
 
     def _count(self, recipes: Sequence[Recipe]) -> None:
-        """Counts the uses of each recipe, and finds those that lie on a cycle; without recursion, as lists may be
-        long and nested deeply."""
+        """Counts the uses of each recipe, and finds those that lie on a cycle; without recursion,
+        as lists may be long and nested deeply."""
         path: dict[int, None] = {}
         stack: list[tuple[Recipe, bool]] = [(recipe, True) for recipe in reversed(recipes)]
         while stack:
@@ -228,10 +234,14 @@ class _Writer:
             if id(recipe) in seen:
                 continue
             seen.add(id(recipe))
-            if isinstance(recipe, FromSource) and not isinstance(recipe.source, (ArgSource, ConstSource)):
+            if isinstance(recipe, FromSource) and not isinstance(
+                recipe.source, (ArgSource, ConstSource)
+            ):
                 if recipe.source not in self.loaded:
                     name = self.loaded[recipe.source] = f"outside_{len(self.loaded)}"
-                    self.lines.append(f"{name} = {self.constant(recipe.source.load, 'load')}(slots)")
+                    self.lines.append(
+                        f"{name} = {self.constant(recipe.source.load, 'load')}(slots)"
+                    )
             stack.extend(reversed([*recipe.parts()]))
 
     def _finished(self, recipe: Recipe) -> str:
@@ -252,7 +262,8 @@ class _Writer:
         return self._expression(recipe)
 
     def _split(self, recipe: Recipe) -> None:
-        """Gives what is nested deeply variables of its own, the innermost first: expressions have a limited depth."""
+        """Gives what is nested deeply variables of its own, the innermost first: expressions have a
+        limited depth."""
         stack, deep = [(recipe, 1)], []
         while stack:
             part, depth = stack.pop()
@@ -266,7 +277,9 @@ class _Writer:
                 self._variable(part, self._expression(part))
 
     def _is_filled_later(self, recipe: Recipe) -> bool:
-        return isinstance(recipe, Filled) or (id(recipe) in self.cyclic and _shape(recipe) in _FILLINGS)
+        return isinstance(recipe, Filled) or (
+            id(recipe) in self.cyclic and _shape(recipe) in _FILLINGS
+        )
 
     def _expression(self, recipe: Recipe) -> str:
         if id(recipe) in self.names:
@@ -274,7 +287,11 @@ class _Writer:
         if self._is_filled_later(recipe):
             return self._made_empty(recipe)
         text = _EXPRESSIONS[type(recipe)](self, recipe)
-        if self.uses[id(recipe)] == 1 or isinstance(recipe, (Output, Constant)) or text.isidentifier():
+        if (
+            self.uses[id(recipe)] == 1
+            or isinstance(recipe, (Output, Constant))
+            or text.isidentifier()
+        ):
             return text
         return self._variable(recipe, text)
 
@@ -285,7 +302,9 @@ class _Writer:
 
     def _made_empty(self, recipe: Recipe) -> str:
         """A variable for a mutable object, which is filled later."""
-        empty = self._expression(recipe.make) if isinstance(recipe, Filled) else _EMPTY[_shape(recipe)]
+        empty = (
+            self._expression(recipe.make) if isinstance(recipe, Filled) else _EMPTY[_shape(recipe)]
+        )
         name = self._variable(recipe, empty)
         self.unfilled.append((name, recipe))
         return name
@@ -318,7 +337,9 @@ class _Writer:
         return f"[{items}]" if recipe.kind is list else f"{{{items}}}"
 
     def _dict(self, recipe: Dict) -> str:
-        items = [f"{self._expression(key)}: {self._expression(value)}" for key, value in recipe.items]
+        items = [
+            f"{self._expression(key)}: {self._expression(value)}" for key, value in recipe.items
+        ]
         return f"{{{', '.join(items)}}}"
 
     def _call(self, recipe: Call) -> str:

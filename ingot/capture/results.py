@@ -1,5 +1,6 @@
-"""From the values that are alive at the end of a captured region to the recipes that make them again after the graph
-has run: what it returns or leaves behind, and what it does to the world outside."""
+"""From the values that are alive at the end of a captured region to the recipes that make them
+again after the graph has run: what it returns or leaves behind, and what it does to the world
+outside."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Collects the graph's outputs while it writes recipes; the same value gives the same recipe."""
+    """Collects the graph's outputs while it writes recipes; the same value gives the same
+    recipe."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -75,7 +77,8 @@ class Results:
         self._made: dict[int, tuple[Value, Recipe | None]] = {}
         self._unfilled: list[Callable[[], None]] = []
         self._filling = False
-        self._last: list[Call] = []  # what is to be done once all that was changed is as it should be
+        # what is to be done once all that was changed is as it should be
+        self._last: list[Call] = []
 
     def recipe(self, value: Value) -> Recipe:
         """How to make the object of a value."""
@@ -98,11 +101,13 @@ class Results:
         return [*made, *self._last]
 
     def check_dropped(self) -> None:
-        """Raises Unsupported where a generator is dropped that stands in a try or with block: Python would leave the
-        block then."""
+        """Raises Unsupported where a generator is dropped that stands in a try or with block:
+        Python would leave the block then."""
         for generator in self.session.suspended:
             if generator.in_block and generator.source is None and id(generator) not in self._made:
-                raise self.session.unsupported("a generator is dropped in a try or with block", skip=True)
+                raise self.session.unsupported(
+                    "a generator is dropped in a try or with block", skip=True
+                )
 
     def _recipe(self, value: Value) -> Recipe:
         known = self._made.get(id(value))
@@ -116,7 +121,9 @@ class Results:
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
-        if isinstance(value, LazyValue) or (value.source is not None and not isinstance(value, TensorValue)):
+        if isinstance(value, LazyValue) or (
+            value.source is not None and not isinstance(value, TensorValue)
+        ):
             return self._outside(value)
         for cls in type(value).__mro__:
             if cls in RECIPES:
@@ -124,7 +131,9 @@ class Results:
         try:
             return residual.Constant(value.constant())
         except NotConstant:
-            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph") from None
+            raise self.session.unsupported(
+                f"{value.describe()} is alive at the end of a graph"
+            ) from None
 
     def _outside(self, value: Value) -> Recipe:
         assert value.source is not None
@@ -139,22 +148,27 @@ class Results:
         """Puts off what may lead back to the recipe that is being made."""
         self._unfilled.append(fill)
 
-    # -- tensors -------------------------------------------------------------------------------------------------------
+    # -- tensors -----------------------------------------------------------------------------------
 
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
         self.session.graph.refuse_selected(self.session, [value], written=False)
-        with self.session.graph.context:  # torch makes a view anew to tell, where what it shows was written
+        # torch makes a view anew to tell, where what it shows was written
+        with self.session.graph.context:
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
             if (again := self._view_again(value)) is not None:
                 return again
-            reason = self.session.unsupported(f"{value.describe()} was made a leaf, and is alive at the end of a graph")
+            reason = self.session.unsupported(
+                f"{value.describe()} was made a leaf, and is alive at the end of a graph"
+            )
             reason.step = value.leaf_since
             raise reason
         if value.fake.shown_in_inference:  # type: ignore[attr-defined]
-            raise self.session.unsupported("a view made in inference mode is alive at the end of a graph", skip=True)
+            raise self.session.unsupported(
+                "a view made in inference mode is alive at the end of a graph", skip=True
+            )
         refuse_result(self.session, value)
         output: Recipe = self._output(value)
         if value.fake.is_inference() and not self.session.graph.context.in_inference:
@@ -166,19 +180,28 @@ class Results:
         return made
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
-        """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as well."""
+        """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as
+        well."""
         fake, recorder = value.fake, self.session.graph
         base = recorder.by_fake.get(id(fake._base))
         if base is None or base.source is None or value.attributes:
             return None
         if recorder.modes.recorded or recorder.modes.entered_at is not None:
             return None
-        if fake.dtype != base.fake.dtype or fake.is_conj() or fake.is_neg() or value.leaf_since is not None:
+        if (
+            fake.dtype != base.fake.dtype
+            or fake.is_conj()
+            or fake.is_neg()
+            or value.leaf_since is not None
+        ):
             return None
         geometry = (*fake.shape, *fake.stride(), fake.storage_offset())
         if not all(type(number) is int for number in geometry):
             return None
-        numbers = [residual.Constant(part) for part in (tuple(fake.shape), fake.stride(), fake.storage_offset())]
+        numbers = [
+            residual.Constant(part)
+            for part in (tuple(fake.shape), fake.stride(), fake.storage_offset())
+        ]
         return Call(torch.as_strided, (residual.FromSource(base.source), *numbers))
 
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
@@ -186,14 +209,16 @@ class Results:
         return residual.Output(len(self.outputs) - 1)
 
     def _relation(self, value: RelationValue) -> Recipe:
-        sides = [self._recipe(s) if isinstance(s, Value) else residual.Constant(s) for s in value.pair]
+        sides = [
+            self._recipe(s) if isinstance(s, Value) else residual.Constant(s) for s in value.pair
+        ]
         return Call(value.function, tuple(sides))
 
     def _inference_guard(self, value: InferenceGuard) -> Recipe:
         refuse_inside(self.session, value.entered_at)
         return Call(value.python_type(), (residual.Constant(value.enabled),))
 
-    # -- containers ----------------------------------------------------------------------------------------------------
+    # -- containers --------------------------------------------------------------------------------
 
     def _tuple(self, value: TupleValue) -> Recipe:
         items = self._items(value.items)
@@ -212,7 +237,9 @@ class Results:
         hashes = [told_hash(key) for key in value.entries]
         if any(known is not None for known in hashes):
             members = self._items(list(value.entries.values()))
-            return Call(_set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members))
+            return Call(
+                _set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members)
+            )
         if not all(is_plain_key(plain_key(key)) for key in value.entries):
             return residual.Collection(value.cls, self._items(list(value.entries.values())))
         ordered = [value.entries[key] for key in _building_order(value)]
@@ -224,7 +251,9 @@ class Results:
 
     def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         wrap_key = self.session.wrap_key
-        return [(self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()]
+        return [
+            (self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()
+        ]
 
     def _dict(self, value: DictValue) -> Recipe:
         if value.cls is dict and all(told_hash(key) is None for key in value.entries):
@@ -239,7 +268,9 @@ class Results:
             if value.cls is defaultdict:
                 made.steps.append((_FACTORY.__set__, (self._recipe(value.factory),)))
             if value.cls is OrderedDict:
-                made.steps.extend((OrderedDict.__setitem__, entry) for entry in self._entries(value))
+                made.steps.extend(
+                    (OrderedDict.__setitem__, entry) for entry in self._entries(value)
+                )
             else:
                 made.steps.extend(self._stores(value))
 
@@ -249,7 +280,11 @@ class Results:
     def _deque(self, value: DequeValue) -> Recipe:
         empty, limit = residual.Constant(()), residual.Constant(value.held.maxlen)
         made = residual.Filled(Call(deque, (empty, limit)), [])
-        self._later(lambda: made.steps.extend((deque.append, (item,)) for item in self._items(list(value.held))))
+        self._later(
+            lambda: made.steps.extend(
+                (deque.append, (item,)) for item in self._items(list(value.held))
+            )
+        )
         return made
 
     def _deque_iterator(self, value: DequeIterator) -> Recipe:
@@ -259,7 +294,9 @@ class Results:
             raise self.session.unsupported(
                 "an iterator over a deque that has changed since is alive"
             )
-        start = residual.Reading(reversed if value.backwards else iter, (self._recipe(value.owner),))
+        start = residual.Reading(
+            reversed if value.backwards else iter, (self._recipe(value.owner),)
+        )
         return Call(_advanced, (start, *where))
 
     def _slice(self, value: SliceValue) -> Recipe:
@@ -277,7 +314,7 @@ class Results:
     def _view(self, value: DictView) -> Recipe:
         return Call(getattr(dict_base(value.owner.cls), value.kind), (self._recipe(value.owner),))
 
-    # -- iterators -----------------------------------------------------------------------------------------------------
+    # -- iterators ---------------------------------------------------------------------------------
 
     def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
@@ -296,7 +333,9 @@ class Results:
     def _refuse_changed(self, container: Any) -> None:
         """An iterator over a dict, set or deque must not be there when that changes."""
         if self._is_changed(container):
-            raise self.session.unsupported(f"an iterator over {container.describe()}, which is changed, is alive")
+            raise self.session.unsupported(
+                f"an iterator over {container.describe()}, which is changed, is alive"
+            )
 
     def _range_iterator(self, value: RangeIterator) -> Recipe:
         return Call(copy.copy, (residual.Constant(copy.copy(value.iterator)),))
@@ -304,22 +343,35 @@ class Results:
     def _dict_iterator(self, value: DictIterator) -> Recipe:
         self._refuse_changed(value.owner)
         view = self._view(DictView(value.owner, value.kind))
-        return residual.Reading(_advanced, (view, residual.Constant(value.position), residual.Constant(value.ended)))
+        return residual.Reading(
+            _advanced, (view, residual.Constant(value.position), residual.Constant(value.ended))
+        )
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
         members = value.owner
         self._refuse_changed(members)
-        if members.source is None and list(set(iter(members.entries))) != list(members.hashed) and value.position:
+        if (
+            members.source is None
+            and list(set(iter(members.entries))) != list(members.hashed)
+            and value.position
+        ):
             raise self.session.unsupported("an iterator over a set is alive at the end of a graph")
         where = (residual.Constant(value.position), residual.Constant(value.ended))
         return residual.Reading(_advanced, (self._recipe(members), *where))
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
-            code = value.function.code if value.function is not None else _finished_generator.__code__
-            return Call(_finished_generator, (residual.Constant(code.co_name), residual.Constant(code.co_qualname)))
+            code = (
+                value.function.code if value.function is not None else _finished_generator.__code__
+            )
+            return Call(
+                _finished_generator,
+                (residual.Constant(code.co_name), residual.Constant(code.co_qualname)),
+            )
         if value.handled is not None or INHERITED in value.frame.stack:
-            raise self.session.unsupported("a generator that stands in an except block is alive at the end of a graph")
+            raise self.session.unsupported(
+                "a generator that stands in an except block is alive at the end of a graph"
+            )
         return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
 
     def _token(self, value: TokenValue) -> Recipe:
@@ -328,7 +380,7 @@ class Results:
         before = [] if value.before is NULL else [value.before]
         return Call(make_token, self._items([value.variable, *before]))
 
-    # -- functions -----------------------------------------------------------------------------------------------------
+    # -- functions ---------------------------------------------------------------------------------
 
     def _hook_handle(self, value: HookHandle) -> Recipe:
         value.refuse(self.session)
@@ -345,10 +397,16 @@ class Results:
         return made
 
     def _function(self, value: FunctionValue) -> Recipe:
-        cells = residual.Collection(tuple, self._items(list(value.cells))) if value.cells else residual.Constant(None)
+        cells = (
+            residual.Collection(tuple, self._items(list(value.cells)))
+            if value.cells
+            else residual.Constant(None)
+        )
         namespace, name = residual.Constant(value.namespace), residual.Constant(None)
         code = residual.Constant(value.code)
-        made = residual.Filled(Call(FunctionType, (code, namespace, name, residual.Constant(None), cells)), [])
+        made = residual.Filled(
+            Call(FunctionType, (code, namespace, name, residual.Constant(None), cells)), []
+        )
 
         def fill() -> None:
             session, fields = self.session, {**value.fields, **value.attributes}
@@ -366,12 +424,17 @@ class Results:
 
     def _method(self, value: BoundMethod) -> Recipe:
         function = value.function
-        if isinstance(function, BuiltinValue) and isinstance(function.object, ClassMethodDescriptorType):
-            return Call(function.object.__get__, (residual.Constant(None), self._recipe(value.instance)))
+        if isinstance(function, BuiltinValue) and isinstance(
+            function.object, ClassMethodDescriptorType
+        ):
+            return Call(
+                function.object.__get__, (residual.Constant(None), self._recipe(value.instance))
+            )
         return Call(MethodType, (self._recipe(value.function), self._recipe(value.instance)))
 
     def _native_method(self, value: NativeMethod) -> Recipe:
-        if isinstance(value.owner, (DictObject, DictValue)):  # whose class may define a method of this name
+        # whose class may define a method of this name
+        if isinstance(value.owner, (DictObject, DictValue)):
             bind: Any = getattr(dict_base(value.owner.cls), value.name).__get__
             return Call(bind, (self._recipe(value.owner),))
         return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
@@ -396,19 +459,23 @@ class Results:
     def _super(self, value: SuperValue) -> Recipe:
         return Call(super, (residual.Constant(value.cls), self._recipe(value.instance)))
 
-    # -- objects -------------------------------------------------------------------------------------------------------
+    # -- objects -----------------------------------------------------------------------------------
 
     def _object(self, value: ObjectValue) -> Recipe:
         made = residual.instance(value.cls, {}, base=plain_base(value.cls))
         self._later(lambda: self._fill_attributes(made, value))
         return made
 
-    def _fill_attributes(self, made: residual.Filled, value: ObjectValue | TensorValue | PartialValue) -> None:
+    def _fill_attributes(
+        self, made: residual.Filled, value: ObjectValue | TensorValue | PartialValue
+    ) -> None:
         fields = dict(value.attributes)
         if isinstance(value, ObjectValue):
             fields.update(value.members)
         for name, item in fields.items():
-            taken = name in value.attributes and is_data_descriptor(self._raw(value.python_type(), name))
+            taken = name in value.attributes and is_data_descriptor(
+                self._raw(value.python_type(), name)
+            )
             store = _put if taken or type(name) is not str else object.__setattr__
             made.steps.append((store, (residual.Constant(name), self._recipe(item))))
 
@@ -437,7 +504,9 @@ class Results:
             made.steps.append((base.__init__, (residual.Constant(()), limit)))
             items = list(content.held)
         else:
-            items = content.items if isinstance(content, ListValue) else list(content.entries.values())  # type: ignore
+            entries: Any = content
+            is_list = isinstance(content, ListValue)
+            items = entries.items if is_list else list(entries.entries.values())
         put = base.update if base is set else base.extend
         made.steps.append((put, (residual.Collection(tuple, self._items(items)),)))
 
@@ -470,7 +539,9 @@ class Results:
             if base is dict:
                 made.steps.extend(self._stores(items))
             else:
-                made.steps.extend((vars(base)["__setitem__"], entry) for entry in self._entries(items))
+                made.steps.extend(
+                    (vars(base)["__setitem__"], entry) for entry in self._entries(items)
+                )
             self._fill_attributes(made, value)
 
         self._later(fill)
@@ -479,7 +550,9 @@ class Results:
     def _exception(self, value: ExceptionValue) -> Recipe:
         base: Any = next(cls for cls in value.cls.__mro__ if is_c_class(cls))
         args = self._items(value.given)
-        made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)])
+        made = residual.Filled(
+            Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)]
+        )
 
         def fill() -> None:
             others = value.remaining_args(self.session)
@@ -501,7 +574,8 @@ _FACTORY: Any = vars(defaultdict)["default_factory"]
 
 
 def _stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
-    """What puts the key that is `made` into a dict. What the user's code has been asked for is not asked again."""
+    """What puts the key that is `made` into a dict. What the user's code has been asked for is not
+    asked again."""
     known = told_hash(key)
     if known is None:
         return dict.__setitem__, (made, item)
@@ -550,8 +624,8 @@ def _iterator_of(sequence: Any) -> Any:
 
 
 def _place(iterator: Any, position: int, ended: bool) -> None:
-    """Puts an iterator over a list or tuple where it has given `position` elements already, and perhaps said that there
-    are no more."""
+    """Puts an iterator over a list or tuple where it has given `position` elements already, and
+    perhaps said that there are no more."""
     iterator.__setstate__(sys.maxsize if ended else position)  # which is cut to the length
     if ended:
         next(iterator, None)
@@ -569,7 +643,8 @@ def _finished_generator(name: str, qualname: str) -> Any:
 
 
 def _advanced(container: Any, position: int, ended: bool) -> Any:
-    """An iterator that has given `position` elements already, and perhaps said that there are no more."""
+    """An iterator that has given `position` elements already, and perhaps said that there are no
+    more."""
     made = iter(container)
     for _ in range(position):
         next(made)

@@ -22,11 +22,16 @@ class _Frame(NamedTuple):
 
 
 def resume_function(chain: Chain) -> FunctionType:
-    """A function of the state of a chain that runs the rest of its frames in eager, or says that the one frame, which
-    has only begun, is to run as it is (NULL). It has one parameter for each place of the state."""
+    """A function of the state of a chain that runs the rest of its frames in eager, or says that
+    the one frame, which has only begun, is to run as it is (NULL). It has one parameter for each
+    place of the state."""
     parameters = ", ".join(f"s{i}" for i in range(chain.size))
     scope: dict[str, Any] = {"run": _leave_alone if chain.is_call else _run, "chain": chain}
-    exec(f"def continuation({parameters}): return run(chain, ({parameters}{',' * bool(parameters)}))", scope)
+    exec(
+        f"def continuation({parameters}): return run(chain, "
+        f"({parameters}{',' * bool(parameters)}))",
+        scope,
+    )
     made: FunctionType = scope["continuation"]
     return made
 
@@ -68,21 +73,27 @@ def _frames(chain: Chain, state: Sequence[Any]) -> list[_Frame]:
     return frames
 
 
-def _resume(frame: _Frame, result: Any, error: BaseException | None, handled: BaseException | None) -> Any:
+def _resume(
+    frame: _Frame, result: Any, error: BaseException | None, handled: BaseException | None
+) -> Any:
     program, index = program_of(frame.point.code), frame.point.position
     if error is not None:
         offset = program.instructions[index - 1].offset
-        return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled)
+        return _native.resume(
+            frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled
+        )
     if result is not _native.NULL:
         frame.stack.append(result)
     index = _to_boundary(program, index, frame.stack)
     offset = program.instructions[index].offset
-    return _native.resume(frame.function, offset, tuple(frame.slots), tuple(frame.stack), None, handled)
+    return _native.resume(
+        frame.function, offset, tuple(frame.slots), tuple(frame.stack), None, handled
+    )
 
 
 def _handled_outside(frame: _Frame, handled: BaseException | None) -> BaseException | None:
-    """The exception that a frame's caller handles, where the frame itself handles `handled`: the outermost of its
-    except blocks keeps the caller's on the stack."""
+    """The exception that a frame's caller handles, where the frame itself handles `handled`: the
+    outermost of its except blocks keeps the caller's on the stack."""
     program = program_of(frame.point.code)
     handler = program.handler_at(frame.point.position - 1)
     while handler is not None:
@@ -96,7 +107,8 @@ def _handled_outside(frame: _Frame, handled: BaseException | None) -> BaseExcept
 
 
 def _to_boundary(program: Program, index: int, stack: list[Any]) -> int:
-    """Carries out what is left of an instruction that was split into several; gives the index of the next whole one."""
+    """Carries out what is left of an instruction that was split into several; gives the index of
+    the next whole one."""
     instructions = program.instructions
     while index > 0 and instructions[index].offset == instructions[index - 1].offset:
         op, arg = instructions[index].op, instructions[index].arg

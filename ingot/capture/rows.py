@@ -1,4 +1,5 @@
-"""Imports the modules that nobody asks for by name: they add rows to tables of instructions, values and functions."""
+"""Imports the modules that nobody asks for by name: they add rows to tables of instructions, values
+and functions."""
 
 from ingot.capture import handlers  # noqa: F401
 from ingot.capture.values import (  # noqa: F401

@@ -1,5 +1,5 @@
-"""What Python's operators and protocols mean on values: calls, truth, identity, equality, iteration, indexing,
-arithmetic."""
+"""What Python's operators and protocols mean on values: calls, truth, identity, equality,
+iteration, indexing, arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, DictView, ListValue, SequenceValue, SetValue, TupleValue
+from ingot.capture.values.containers import (
+    DictValue,
+    DictView,
+    ListValue,
+    SequenceValue,
+    SetValue,
+    TupleValue,
+)
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
@@ -70,7 +77,8 @@ _RECURSION_GUARDS = frozenset(
     guard(lambda self: "").__code__  # that of dataclasses is their own before Python 3.13
     for guard in (getattr(dataclasses, "_recursive_repr", _repr_guard), _repr_guard)
 )
-"""What wraps a `__repr__` to notice that an object holds itself; here too deep a nesting is noticed elsewhere."""
+"""What wraps a `__repr__` to notice that an object holds itself; here too deep a nesting is noticed
+elsewhere."""
 
 
 class MethodKey(IdentityKey):
@@ -115,8 +123,18 @@ def _stand_in_for(function: Value) -> Callable[..., Any]:
     return call
 
 
-_ALLOWED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__dict__"})
-_ALLOWED |= {"__weakref__", "__slots__", "__doc__", "__annotations__", "__qualname__", "__orig_bases__", "__hash__"}
+_ALLOWED = frozenset(
+    {"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__dict__"}
+)
+_ALLOWED |= {
+    "__weakref__",
+    "__slots__",
+    "__doc__",
+    "__annotations__",
+    "__qualname__",
+    "__orig_bases__",
+    "__hash__",
+}
 
 
 def _named_as(cls: type, bases: tuple[type, ...], space: dict[str, Any]) -> type:
@@ -126,10 +144,20 @@ def _named_as(cls: type, bases: tuple[type, ...], space: dict[str, Any]) -> type
 
 
 def _refusing(value: ObjectValue) -> dict[str, Any]:
-    """The special methods of a class for a stand-in of its instances: whoever calls one of them needs the value."""
+    """The special methods of a class for a stand-in of its instances: whoever calls one of them
+    needs the value."""
     owners = value.cls.__mro__[: value.cls.__mro__.index(plain_base(value.cls))]
-    names = {name for owner in owners for name in vars(owner) if name.startswith("__") and name.endswith("__")}
-    return {name: _stand_in_for(value) for name in names - _ALLOWED if callable(getattr(value.cls, name, None))}
+    names = {
+        name
+        for owner in owners
+        for name in vars(owner)
+        if name.startswith("__") and name.endswith("__")
+    }
+    return {
+        name: _stand_in_for(value)
+        for name in names - _ALLOWED
+        if callable(getattr(value.cls, name, None))
+    }
 
 
 def _unknown_instance(value: Value) -> Any:
@@ -147,7 +175,7 @@ _SCALARS = frozenset({int, float, complex, str, bytes})
 class Semantics:
     """Mixed into Session."""
 
-    # -- conversions ---------------------------------------------------------------------------------------------------
+    # -- conversions -------------------------------------------------------------------------------
 
     def realize_all(self: Session, values: Keywords) -> Keywords:  # type: ignore[misc]
         return {name: self.realize(value) for name, value in values.items()}
@@ -170,7 +198,8 @@ class Semantics:
         return IdentityKey(value.identity(), value)
 
     def known(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """The Python object of a value that must be known now; symbolic integers are specialized."""
+        """The Python object of a value that must be known now; symbolic integers are
+        specialized."""
         value = self.realize(value)
         try:
             if isinstance(value, SequenceValue):
@@ -249,7 +278,11 @@ class Semantics:
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
             return self.index_sized(key, IndexError)
         has_number = not find_missing(key.python_type(), "__index__")
-        if isinstance(key, (ConstantValue, SliceValue)) or has_number and not isinstance(key, BuiltinObject):
+        if (
+            isinstance(key, (ConstantValue, SliceValue))
+            or has_number
+            and not isinstance(key, BuiltinObject)
+        ):
             return self.known(key)
         return self.stand_in(key)
 
@@ -257,13 +290,14 @@ class Semantics:
         """What an error of a call calls the function."""
         try:
             module, name = [
-                self.known(self.realize(function).get_attribute(self, n)) for n in ("__module__", "__qualname__")
+                self.known(self.realize(function).get_attribute(self, n))
+                for n in ("__module__", "__qualname__")
             ]
         except Raised:
             return self.text_of(function, str)
         return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
-    # -- text ----------------------------------------------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------------
 
     def text_of(self: Session, value: Value, make: Callable[[Any], str]) -> str:  # type: ignore[misc]
         """str(), repr(), ascii() or format() of a value."""
@@ -293,8 +327,12 @@ class Semantics:
         made = self.realize(self.call(value.bind(self, raw, name), [], {}))
         if made.python_type() is not str:
             if issubclass(made.python_type(), str):
-                raise self.unsupported(f"{name} of {value.describe()} gives an instance of a subclass of str")
-            raise self.raised(TypeError, f"{name} returned non-string (type {type_name(made.python_type())})")
+                raise self.unsupported(
+                    f"{name} of {value.describe()} gives an instance of a subclass of str"
+                )
+            raise self.raised(
+                TypeError, f"{name} returned non-string (type {type_name(made.python_type())})"
+            )
         return self.known(made)
 
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
@@ -305,7 +343,9 @@ class Semantics:
         ):
             return self.format_of(value.content, spec) if spec else self.text_of(value, str)
         if isinstance(value, EnumValue):
-            own = value.special(self, "__format__", ConstantValue(spec)) or value.special(self, "__str__")
+            own = value.special(self, "__format__", ConstantValue(spec)) or value.special(
+                self, "__str__"
+            )
             if own is not None:
                 return self.python(format, self.known(own), "" if value.has_format() else spec)
         if not isinstance(value, ObjectValue):
@@ -316,7 +356,9 @@ class Semantics:
                 message = f"unsupported format string passed to {type_name(value.python_type())}.__format__"
                 raise self.raised(TypeError, message)
             return self.text_of(value, str)
-        made = self.realize(self.call(value.bind(self, raw, "__format__"), [ConstantValue(spec)], {}))
+        made = self.realize(
+            self.call(value.bind(self, raw, "__format__"), [ConstantValue(spec)], {})
+        )
         if not issubclass(made.python_type(), str):
             kind = type_name(made.python_type())
             raise self.raised(TypeError, f"__format__ must return a str, not {kind}")
@@ -347,12 +389,20 @@ class Semantics:
         return answer
 
     def textual(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """A Python object of the value's own type, where it is a built-in one, that prints as the value would."""
+        """A Python object of the value's own type, where it is a built-in one, that prints as the
+        value would."""
         value = self.realize(value)
         if isinstance(value, (ListValue, TupleValue)):
             return value._build([self.shown(self.realize(item)) for item in value.items])
-        if isinstance(value, DictValue) and value.cls in (dict, OrderedDict, defaultdict, MappingProxyType):
-            entries = {self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()}
+        if isinstance(value, DictValue) and value.cls in (
+            dict,
+            OrderedDict,
+            defaultdict,
+            MappingProxyType,
+        ):
+            entries = {
+                self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()
+            }
             if value.cls is defaultdict:
                 return defaultdict(self.known(value.factory), entries)
             return entries if value.cls is dict else value.cls(entries)  # type: ignore[call-overload]
@@ -378,7 +428,7 @@ class Semantics:
         elements = TupleValue(map(self.wrap_constant, iterator), tuple)
         return ConstantIterator(elements, type(iterator), start)
 
-    # -- protocols -----------------------------------------------------------------------------------------------------
+    # -- protocols ---------------------------------------------------------------------------------
 
     def call(self: Session, callable_: Value, args: Arguments, kwargs: Keywords) -> Value:  # type: ignore[misc]
         return self.realize(callable_).call(self, args, kwargs)
@@ -389,12 +439,16 @@ class Semantics:
     def as_bool(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """bool() of a value: that of a tensor is a number that the running program knows."""
         value = self.realize(value)
-        return value.as_bool(self) if hasattr(value, "as_bool") else ConstantValue(value.truth(self))
+        return (
+            value.as_bool(self) if hasattr(value, "as_bool") else ConstantValue(value.truth(self))
+        )
 
     def negation(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """`not value`."""
         made = self.as_bool(value)
-        return made.negation(self) if hasattr(made, "negation") else ConstantValue(not made.constant())
+        return (
+            made.negation(self) if hasattr(made, "negation") else ConstantValue(not made.constant())
+        )
 
     def iterate(self: Session, value: Value) -> Value:  # type: ignore[misc]
         return self.realize(value).iterate(self)
@@ -417,14 +471,15 @@ class Semantics:
             return Value.contains(container, self, item)
 
     def says_its_class(self: Session, value: Value) -> bool:  # type: ignore[misc]
-        """Whether `__class__` of a value is not simply type() of it: its class has a rule of its own for it."""
+        """Whether `__class__` of a value is not simply type() of it: its class has a rule of its
+        own for it."""
         if not class_is_type(value.python_type()):
             return True
         return isinstance(value, ObjectValue) and not self.looks_up_plainly(value.cls)
 
     def said_class(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """The class that `__class__` of a value gives, where that is another than type() of it. None where it is no
-        class, or where there is no such attribute."""
+        """The class that `__class__` of a value gives, where that is another than type() of it.
+        None where it is no class, or where there is no such attribute."""
         if not self.says_its_class(value):
             return None
         try:
@@ -438,9 +493,11 @@ class Semantics:
         return None if said.constant() is value.python_type() else said.constant()
 
     def same(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
-        """`a is b`. Between two outside objects the answer is guarded; the nature of either is guarded already."""
+        """`a is b`. Between two outside objects the answer is guarded; the nature of either is
+        guarded already."""
         a, b = self.realize(a), self.realize(b)
-        if a is not b and bool is a.python_type() is b.python_type():  # of which there are two, whoever made them
+        # of which there are two, whoever made them
+        if a is not b and bool is a.python_type() is b.python_type():
             return self.truth(a) is self.truth(b)
         answer = a.identity() is b.identity()
         held = (ConstantValue, type(NULL))
@@ -462,14 +519,19 @@ class Semantics:
             return True
         return self.truth(self.binary(operator.eq, a, b))
 
-    def binary(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
-        """The result of a binary operator or comparison, by the left operand's rule, then by the right one's."""
+    def binary(  # type: ignore[misc]
+        self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value
+    ) -> Value:
+        """The result of a binary operator or comparison, by the left operand's rule, then by the
+        right one's."""
         left, right = self.realize(left), self.realize(right)
         if type(left) is TensorValue and type(right) in _NOT_BEFORE_TENSORS:
             of_tensor = left.binary(self, function, right, False)
             if of_tensor is not None:
                 return of_tensor
-        first = right.python_type() is not left.python_type() and self.comes_first(function, right, left)
+        first = right.python_type() is not left.python_type() and self.comes_first(
+            function, right, left
+        )
         if first and self._has_in_place(function, left):
             made = left.binary(self, function, right, False)
             if made is not None:
@@ -533,23 +595,29 @@ class Semantics:
         return isinstance(value, BuiltinObject) and value.overrides(self, *BINARY_METHODS[function])
 
     def _is_reflected(self, function: Any, left: Value, right: Value) -> bool:
-        """Whether the right operand is asked at all: that of the same class is asked to compare, no more."""
+        """Whether the right operand is asked at all: that of the same class is asked to compare, no
+        more."""
         if not hasattr(left, "special") or left.python_type() is not right.python_type():
             return True
         return function in _COMPARISONS
 
-    def _no_operator(self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:  # type: ignore[misc]
+    def _no_operator(  # type: ignore[misc]
+        self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value
+    ) -> Value:
         """Raises what Python raises where neither operand knows the operator."""
         stand_ins = [self._stand_in(value, False) for value in (left, right)]
         if _UNKNOWN in stand_ins:
             name = function.__name__.rstrip("_")
             raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
         self.python(function, *stand_ins)
-        raise self.unsupported(f"operator.{function.__name__} of {left.describe()} and {right.describe()}")
+        raise self.unsupported(
+            f"operator.{function.__name__} of {left.describe()} and {right.describe()}"
+        )
 
     def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]
-        """An object that a C function refuses as it does the value's. `refusing`: what has special methods of its own
-        raises NotConstant in them, as what they do isn't known; else it has none, as the operators that fail."""
+        """An object that a C function refuses as it does the value's. `refusing`: what has special
+        methods of its own raises NotConstant in them, as what they do isn't known; else it has
+        none, as the operators that fail."""
         cls = value.python_type()
         if isinstance(value, ConstantValue):
             return value.object
@@ -565,7 +633,11 @@ class Semantics:
                 content = specialize(self)  # C code reads the number itself
             space = _refusing(value) if refusing else {}
             return _named_as(cls, (base,), space)(content)
-        if isinstance(value, ObjectValue) and plain_base(value.cls) is object and not isinstance(value, StandIn):
+        if (
+            isinstance(value, ObjectValue)
+            and plain_base(value.cls) is object
+            and not isinstance(value, StandIn)
+        ):
             return _named_as(cls, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
 
@@ -576,9 +648,11 @@ class Semantics:
         except Unsupported:
             return plain_base(value.python_type())()
 
-    def really(self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:  # type: ignore[misc]
-        """What a pure function gives for real. Where an argument is not known, it is only called to see whether it
-        refuses what is like it."""
+    def really(  # type: ignore[misc]
+        self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords
+    ) -> Any:
+        """What a pure function gives for real. Where an argument is not known, it is only called to
+        see whether it refuses what is like it."""
         values, unknown = [*args, *kwargs.values()], None
         known: list[Any] = []
         for value in values:

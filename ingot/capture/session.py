@@ -44,7 +44,8 @@ from ingot.errors import Unsupported
 from ingot.origins import is_trusted
 
 STEP_LIMIT = 2_000_000
-"""Instructions after which a capture is given up: an endless loop, or a graph too large to be of use."""
+"""Instructions after which a capture is given up: an endless loop, or a graph too large to be of
+use."""
 
 _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.TRUTH})
 """Facts that cannot change for an object that is held itself."""
@@ -56,7 +57,8 @@ SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
 """Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
 
 FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords] | None]] = {}
-"""Those of them that only call another value: handler(session, args, kwargs) gives the value and its arguments."""
+"""Those of them that only call another value: handler(session, args, kwargs) gives the value and
+its arguments."""
 
 
 _OF_THE_PROGRAM = (
@@ -70,28 +72,33 @@ class Stop(Exception):
 
 
 class Session(Semantics, Reading):
-    """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the tensor work, and may
-    be None in code
-    that has none."""
+    """One capture. `guards` answers `add` as GuardSet does; `graph` (a GraphRecorder) takes the
+    tensor work, and may be None in code that has none."""
 
     def __init__(self, guards: Any, graph: Any = None) -> None:
         self.guards, self.graph = guards, graph
         self.frames: list[InterpreterFrame] = []
-        self._users: list[InterpreterFrame | None] = []  # for each of them, the innermost one of the user's own code
+        # for each of them, the innermost one of the user's own code
+        self._users: list[InterpreterFrame | None] = []
         self.handled: Value = NONE
-        self.numbered: dict[int, Value] = {}  # the outside objects whose id() is used, by that of their values
-        self.inherited: Value = NONE  # the exception that the caller of the generator that runs handles
+        # the outside objects whose id() is used, by that of their values
+        self.numbered: dict[int, Value] = {}
+        # the exception that the caller of the generator that runs handles
+        self.inherited: Value = NONE
         self.suspended: list[GeneratorValue] = []  # in the order in which they were left standing
         self.left: InterpreterFrame | None = None
         self.steps = 0
         self.handles = False  # whether there are exception handlers in the code that was met
         self.protects = False  # whether an operation was met where one of them stands around it
-        self.step_of_outermost = 0  # how many instructions had run before the one of the outermost loop
+        # how many instructions had run before the one of the outermost loop
+        self.step_of_outermost = 0
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
-        self.stop_at = STEP_LIMIT  # the number of instructions after which capture ends in a graph break or is given up
+        # the number of instructions after which capture ends in a graph break or is given up
+        self.stop_at = STEP_LIMIT
         self.varying: Varying = frozenset()
         self.varied: Varying = frozenset()
-        self.input_types: frozenset[type] = frozenset()  # of numbers that are inputs where they are given as arguments
+        # of numbers that are inputs where they are given as arguments
+        self.input_types: frozenset[type] = frozenset()
         self.plausible: Plausible | None = None
         self.continues = False  # whether it begins behind a graph break
         self.says_compiling = True  # to a program that asks whether it is compiled
@@ -103,10 +110,12 @@ class Session(Semantics, Reading):
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
         self._plain_lookups: dict[type, bool] = {}
-        self.unregistered: dict[tuple[type, type], Any] = {}  # classes that are asked for, and are no bases
-        self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}  # by id of a namespace, which it keeps, and name
+        # classes that are asked for, and are no bases
+        self.unregistered: dict[tuple[type, type], Any] = {}
+        # by id of a namespace, which it keeps, and name
+        self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}
 
-    # -- frames and places ---------------------------------------------------------------------------------------------
+    # -- frames and places -------------------------------------------------------------------------
 
     def enter(self, frame: InterpreterFrame) -> None:
         """Puts a frame that is about to run on the stack."""
@@ -122,8 +131,8 @@ class Session(Semantics, Reading):
         del self.frames[count:], self._users[count:]
 
     def end(self) -> None:
-        """Forgets all: frames and values hold the session, which holds them, and with them the call's arguments. So do
-        a generator that waits and an object that its frame has."""
+        """Forgets all: frames and values hold the session, which holds them, and with them the
+        call's arguments. So do a generator that waits and an object that its frame has."""
         for generator in self.suspended:
             generator.frame = None
         vars(self).clear()
@@ -135,10 +144,13 @@ class Session(Semantics, Reading):
         self.steps += 1
 
     def stop(self) -> NoReturn:
-        """Ends the capture before the instruction `stop_at`, which is one of the outermost loop's."""
+        """Ends the capture before the instruction `stop_at`, which is one of the outermost
+        loop's."""
         if self.stop_at < STEP_LIMIT:
             if self.steps != self.step_of_outermost:
-                raise self.unsupported("capturing the same call twice ran other instructions", skip=True)
+                raise self.unsupported(
+                    "capturing the same call twice ran other instructions", skip=True
+                )
             raise Stop()
         raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
 
@@ -150,7 +162,8 @@ class Session(Semantics, Reading):
 
     @property
     def handles_errors(self) -> bool:
-        """Whether the program does something about an error of the instruction that runs, but to let it go on."""
+        """Whether the program does something about an error of the instruction that runs, but to
+        let it go on."""
         return self.handles and not leaves_no_trace(self)
 
     @property
@@ -158,9 +171,13 @@ class Session(Semantics, Reading):
         """The innermost frame of the user's own code."""
         return (self._users[-1] or self.frames[-1]) if self.frames else self.left
 
-    def frame_of(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> InterpreterFrame:
+    def frame_of(
+        self, function: FunctionValue, args: Arguments, kwargs: Keywords
+    ) -> InterpreterFrame:
         """The frame of a call, about to run."""
-        return InterpreterFrame(self, program_of(function.code), function, bind(self, function, args, kwargs))
+        return InterpreterFrame(
+            self, program_of(function.code), function, bind(self, function, args, kwargs)
+        )
 
     def inline(self, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a Python function in a frame of its own, in the middle of an instruction."""
@@ -168,7 +185,8 @@ class Session(Semantics, Reading):
 
     def root_frame(self, function: FunctionValue, arguments: list[Value]) -> InterpreterFrame:
         """The frame of the compiled function itself, its parameters bound already."""
-        if self.special_function(function.object) is not None:  # nn.Module.__call__(self, *args, **kwargs)
+        # nn.Module.__call__(self, *args, **kwargs)
+        if self.special_function(function.object) is not None:
             given = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
             target = function.callee(self, *given)
             if target is None:
@@ -179,19 +197,25 @@ class Session(Semantics, Reading):
             raise self.unsupported("a generator or coroutine function", skip=True)
         return InterpreterFrame(self, program_of(function.code), function, arguments)
 
-    # -- errors --------------------------------------------------------------------------------------------------------
+    # -- errors ------------------------------------------------------------------------------------
 
     def unsupported(self, reason: str, hint: str = "", skip: bool = False) -> Unsupported:
         """The error for what cannot be captured, with the user's line and function."""
         error = Unsupported(reason, self.where, hint, skip=skip)
-        error.function = self.user_frame.function.code.co_qualname if self.user_frame is not None else ""
+        error.function = (
+            self.user_frame.function.code.co_qualname if self.user_frame is not None else ""
+        )
         return error
 
     def raised(self, cls: type, argument: Any = None) -> Raised:
         """An exception of the user's program; `argument` is a message or a value."""
         if argument is None:
             return self.raising(ExceptionValue(cls))
-        return self.raising(ExceptionValue(cls, [argument if isinstance(argument, Value) else ConstantValue(argument)]))
+        return self.raising(
+            ExceptionValue(
+                cls, [argument if isinstance(argument, Value) else ConstantValue(argument)]
+            )
+        )
 
     def raising(self, error: ExceptionValue) -> Raised:
         """An exception that is raised now, perhaps while another one is handled."""
@@ -199,7 +223,8 @@ class Session(Semantics, Reading):
         return Raised(error)
 
     def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """What a pure function gives for known objects; what it raises is raised in the captured program."""
+        """What a pure function gives for known objects; what it raises is raised in the captured
+        program."""
         try:
             return function(*args, **kwargs)
         except RecursionError:  # there is less stack than in the program itself
@@ -208,7 +233,7 @@ class Session(Semantics, Reading):
             given = [self.wrap_constant(a) for a in error.args]
             raise self.raising(ExceptionValue(type(error), given)) from None
 
-    # -- guards --------------------------------------------------------------------------------------------------------
+    # -- guards ------------------------------------------------------------------------------------
 
     def guard(self, source: Source | None, kind: Kind, data: Any = None) -> None:
         """States a fact about an outside object."""
@@ -220,7 +245,8 @@ class Session(Semantics, Reading):
         self.guard(InstanceDictSource(source), Kind.ABSENT_KEY, name)
 
     def class_lookup(self, cls: type, name: str) -> Any:
-        """The raw attribute along the method resolution order, or MISSING; guarded once for each class and name."""
+        """The raw attribute along the method resolution order, or MISSING; guarded once for each
+        class and name."""
         found = self._class_lookups.get((cls, name), self)
         if found is self:
             try:
@@ -233,7 +259,8 @@ class Session(Semantics, Reading):
         return found
 
     def looks_up_plainly(self, cls: type) -> bool:
-        """Whether instances of a class look attributes up as those of the class written in C that it derives from."""
+        """Whether instances of a class look attributes up as those of the class written in C that
+        it derives from."""
         known = self._plain_lookups.get(cls)
         if known is None:
             hook = self.class_lookup(cls, "__getattribute__")
@@ -241,7 +268,7 @@ class Session(Semantics, Reading):
             self._plain_lookups[cls] = known
         return known
 
-    # -- outside objects -----------------------------------------------------------------------------------------------
+    # -- outside objects ---------------------------------------------------------------------------
 
     def wrap(self, object: Any, source: Source) -> Value:
         """An outside object that was met; nothing is guarded until it is used."""
@@ -267,20 +294,24 @@ class Session(Semantics, Reading):
         return source in self._by_source
 
     def is_given(self, source: Source) -> bool:
-        """Whether a value is found in an argument of the call, but not in a module: no parameter, and no variable from
-        around the function."""
+        """Whether a value is found in an argument of the call, but not in a module: no parameter,
+        and no variable from around the function."""
         owners = list(source.owners())
         if not isinstance(owners[-1] if owners else source, ArgSource):
             return False
         values = (self._by_source.get(owner) for owner in owners)
-        return not any(isinstance(getattr(value, "object", None), torch.nn.Module) for value in values)
+        return not any(
+            isinstance(getattr(value, "object", None), torch.nn.Module) for value in values
+        )
 
     def is_input(self, object: Any, source: Source) -> bool:
-        """Whether a number from outside is an input of the graph from the first call on: an argument, or in a container
-        that is one. What objects have as attributes seldom varies."""
+        """Whether a number from outside is an input of the graph from the first call on: an
+        argument, or in a container that is one. What objects have as attributes seldom varies."""
         if type(object) not in self.input_types:
             return False
-        return all(isinstance(owner, (ArgSource, ItemSource)) for owner in (source, *source.owners()))
+        return all(
+            isinstance(owner, (ArgSource, ItemSource)) for owner in (source, *source.owners())
+        )
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""
@@ -302,7 +333,11 @@ class Session(Semantics, Reading):
             if is_struct_sequence(key.cls):
                 return key.value  # nobody can make another
             return TupleValue([self.wrap_key(k) for k in key], key.cls)
-        return TupleValue([self.wrap_key(k) for k in key], tuple) if type(key) is tuple else self.wrap_constant(key)
+        return (
+            TupleValue([self.wrap_key(k) for k in key], tuple)
+            if type(key) is tuple
+            else self.wrap_constant(key)
+        )
 
     def wrap_class_member(self, raw: Any) -> Value:
         """What a class holds; that it holds this very object is guarded by `class_lookup`."""
@@ -362,22 +397,27 @@ class Session(Semantics, Reading):
         """What an import statement gives, for a module that is loaded already."""
         if level:
             package = namespace.get("__package__") or ""
-            name = ".".join(filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name]))
+            name = ".".join(
+                filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name])
+            )
         if name not in sys.modules:
             raise self.unsupported(f"import of {name}, which is not loaded yet")
         module = sys.modules[name if wants_leaf else name.partition(".")[0]]
         return self.wrap(module, ConstSource(module))
 
-    # -- callables -----------------------------------------------------------------------------------------------------
+    # -- callables ---------------------------------------------------------------------------------
 
     def special_function(self, function: FunctionType | None) -> Callable[..., Value] | None:
         """The handler of a Python function that has a meaning of its own."""
         if function in builtin_functions.RULES:
-            return lambda session, args, kwargs: builtin_functions.call_builtin(session, function, args, kwargs)
+            return lambda session, args, kwargs: builtin_functions.call_builtin(
+                session, function, args, kwargs
+            )
         return SPECIAL_FUNCTIONS.get(function)
 
     def forwarded(self, function: FunctionType | None, args: Arguments, kwargs: Keywords) -> Any:
-        """(value, args, kwargs) where a call of a special function is nothing but the call of another value."""
+        """(value, args, kwargs) where a call of a special function is nothing but the call of
+        another value."""
         rule = FORWARDING.get(function)
         return None if rule is None else rule(self, args, kwargs)
 
@@ -416,7 +456,10 @@ class Session(Semantics, Reading):
 
     def native_method(self, owner: Value, raw: Any) -> Value | None:
         """A C method of a value, where a polyfill has its meaning."""
-        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw in builtin_functions.POLYFILLS:
+        if (
+            isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
+            and raw in builtin_functions.POLYFILLS
+        ):
             return BoundMethod(self.builtin(raw), owner)
         return None
 

@@ -1,5 +1,6 @@
-"""What is said of a tensor's sizes before it is compiled for: that one is a symbol from the start, or never is. The
-marks of torch.compile's equivalents count as well, and are read without importing it."""
+"""What is said of a tensor's sizes before it is compiled for: that one is a symbol from the start,
+or never is. The marks of torch.compile's equivalents count as well, and are read without importing
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _MARKS: MutableMapping[torch.Tensor, dict[int, Bounds | None]] = WeakIdKeyDictio
 
 
 def mark(tensor: torch.Tensor, dim: int, bounds: Bounds | None) -> None:
-    """Says of a dimension that its size is a symbol within these bounds, or, by None, that it is compiled for."""
+    """Says of a dimension that its size is a symbol within these bounds, or, by None, that it is
+    compiled for."""
     _MARKS.setdefault(tensor, {})[dim] = bounds
 
 
@@ -30,7 +32,8 @@ def _marks_of_torch(attributes: dict[str, Any]) -> Iterator[tuple[int, Bounds | 
     for kind in ("weak_dynamic", "dynamic"):
         for dim in _indices(attributes, f"_dynamo_{kind}_indices"):
             yield dim, ANY_SIZE
-    for limits in _indices(attributes, "_dynamo_dynamic_range"):  # named tuples of a dimension and its limits
+    # named tuples of a dimension and its limits
+    for limits in _indices(attributes, "_dynamo_dynamic_range"):
         yield limits.dim, Bounds(max(limits.min or 0, ANY_SIZE.lower), limits.max)
     for dim in _indices(attributes, "_dynamo_static_indices"):
         yield dim, None

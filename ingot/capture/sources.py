@@ -1,9 +1,11 @@
-"""Where a value came from: how to load it again at the next call, and what to call it when talking to the user.
+"""Where a value came from: how to load it again at the next call, and what to call it when talking
+to the user.
 
-A source is a path from a root (an argument slot, a global, a constant object) through attributes, items, cells and
-types. Sources are immutable and interned: two equal paths are the same object, so they compare and hash by identity.
-Loading never runs the user's code: an attribute is read from the instance `__dict__` or through a C descriptor, an item
-from the storage of the built-in container. """
+A source is a path from a root (an argument slot, a global, a constant object) through attributes,
+items, cells and types. Sources are immutable and interned: two equal paths are the same object, so
+they compare and hash by identity. Loading never runs the user's code: an attribute is read from the
+instance `__dict__` or through a C descriptor, an item from the storage of the built-in
+container."""
 
 from __future__ import annotations
 
@@ -19,18 +21,20 @@ import torch
 
 from ingot.native import _native
 
-# Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the user's runs here.
+# Dictionary keys that are told apart by value; all others by identity, so that no __eq__ of the
+# user's runs here.
 _VALUE_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
 
 _interned: dict[tuple[Any, ...], KeyedRef[tuple[Any, ...], Source]] = {}
 
 Step = tuple["Source | None", str, Any]
-"""(parent, access, key): how the native guard walk gets at a value; `access` is a name in native/guards.c's table of
-accesses."""
+"""(parent, access, key): how the native guard walk gets at a value; `access` is a name in
+native/guards.c's table of accesses."""
 
 
 def _token(field: Any) -> Any:
-    """What tells one field of a source from another: sources and plain keys by value, all else by identity."""
+    """What tells one field of a source from another: sources and plain keys by value, all else by
+    identity."""
     kind = type(field)
     if kind in _VALUE_KEYS:
         return kind, field
@@ -44,7 +48,8 @@ class _Interning(type):
     """Makes the call of a source class return the one object with those fields."""
 
     defaults: tuple[Any, ...]  # of the fields that need not be given, which are the last
-    setters: tuple[Callable[[Any, Any], None], ...]  # of the fields, past what keeps them as they are
+    # of the fields, past what keeps them as they are
+    setters: tuple[Callable[[Any, Any], None], ...]
 
     def __call__(cls, *args: Any) -> Any:
         lacking = len(cls.__match_args__) - len(args)  # type: ignore[attr-defined]
@@ -85,8 +90,8 @@ class Source(metaclass=_Interning):
         raise NotImplementedError
 
     def load(self, slots: Sequence[Any]) -> Any:
-        """The value, given the argument slots of the call: parameters in the order of `co_varnames`, *args a tuple,
-        **kwargs a dict."""
+        """The value, given the argument slots of the call: parameters in the order of
+        `co_varnames`, *args a tuple, **kwargs a dict."""
         raise NotImplementedError
 
     def owners(self) -> Iterator[Source]:
@@ -121,8 +126,8 @@ class ArgSource(Source):
 
 @_source
 class ConstSource(Source):
-    """An object that is reachable without a path (a class, a module, the compiled function): it is held, and never
-    changes."""
+    """An object that is reachable without a path (a class, a module, the compiled function): it is
+    held, and never changes."""
 
     value: Any
 
@@ -130,7 +135,11 @@ class ConstSource(Source):
     def name(self) -> str:
         if type(self.value) is dict and "__name__" in self.value:
             return f"the globals of {self.value['__name__']}"
-        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or shown(self.value)
+        return (
+            getattr(self.value, "__qualname__", None)
+            or getattr(self.value, "__name__", None)
+            or shown(self.value)
+        )
 
     @property
     def step(self) -> Step:
@@ -172,7 +181,8 @@ class StateSource(GlobalSource):
 
 @_source
 class BuiltinSource(Source):
-    """The built-in `key`, where the module's globals have no such name (guard that with ABSENT_KEY)."""
+    """The built-in `key`, where the module's globals have no such name (guard that with
+    ABSENT_KEY)."""
 
     key: str
 
@@ -208,8 +218,9 @@ class InstanceDictSource(Source):
 
 @_source
 class AttrSource(Source):
-    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type ("slot":
-    `__slots__` members, `__self__` of a method, `func` of a partial, `grad` of a tensor)."""
+    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type
+    ("slot": `__slots__` members, `__self__` of a method, `func` of a partial, `grad` of a
+    tensor)."""
 
     base: Source
     key: str
@@ -245,8 +256,8 @@ _MODULE_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 @_source
 class ItemSource(Source):
-    """An item of a list or tuple (by index) or of a dict (by key), read from the built-in storage also for
-    subclasses."""
+    """An item of a list or tuple (by index) or of a dict (by key), read from the built-in storage
+    also for subclasses."""
 
     base: Source
     key: Any
@@ -266,7 +277,8 @@ class ItemSource(Source):
     def load(self, slots: Sequence[Any]) -> Any:
         container = self.base.load(slots)
         if isinstance(container, dict):
-            found = dict.get(container, self.key, _NOTHING)  # dict.__getitem__ would call the user's __missing__
+            # dict.__getitem__ would call the user's __missing__
+            found = dict.get(container, self.key, _NOTHING)
             if found is _NOTHING:
                 raise KeyError(self.key)
             return found
@@ -279,7 +291,8 @@ class ItemSource(Source):
 
 @_source
 class FunctionFieldSource(Source):
-    """A field of a Python function: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or `__globals__`."""
+    """A field of a Python function: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or
+    `__globals__`."""
 
     base: Source
     field: Literal["__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"]
@@ -338,7 +351,8 @@ class TypeSource(Source):
 
 
 def find_in_class(cls: type, key: str) -> Any:
-    """The raw attribute `key` (no descriptor is bound) of the first class of the method resolution order that has it.
+    """The raw attribute `key` (no descriptor is bound) of the first class of the method resolution
+    order that has it.
 
     Raises AttributeError where none does.
     """
@@ -350,8 +364,8 @@ def find_in_class(cls: type, key: str) -> Any:
 
 @_source
 class ClassAttrSource(Source):
-    """The raw attribute `key` of a class, found along its method resolution order; `base` is the class, not an
-    instance."""
+    """The raw attribute `key` of a class, found along its method resolution order; `base` is the
+    class, not an instance."""
 
     base: Source
     key: str
@@ -372,8 +386,8 @@ class ClassAttrSource(Source):
 
 
 def dict_keys(value: Any) -> tuple[Any, ...]:
-    """The keys of a dict or OrderedDict in its own order, also of a subclass that overrides `keys`. Raises TypeError
-    for others."""
+    """The keys of a dict or OrderedDict in its own order, also of a subclass that overrides `keys`.
+    Raises TypeError for others."""
     return tuple((OrderedDict if isinstance(value, OrderedDict) else dict).__iter__(value))
 
 
@@ -384,8 +398,8 @@ def dict_items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def set_members(value: Any) -> tuple[Any, ...]:
-    """The members of a set or frozenset in its own order, also of a subclass that overrides `__iter__`.
-    Raises TypeError for others."""
+    """The members of a set or frozenset in its own order, also of a subclass that overrides
+    `__iter__`. Raises TypeError for others."""
     return tuple((frozenset if isinstance(value, frozenset) else set).__iter__(value))
 
 
@@ -409,7 +423,8 @@ class DictKeysSource(Source):
 
 @_source
 class DerivedSource(Source):
-    """What a pure function of Ingot's own gives for a value, where no attribute or item leads to it."""
+    """What a pure function of Ingot's own gives for a value, where no attribute or item leads to
+    it."""
 
     base: Source
     function: Callable[[Any], Any]

@@ -1,5 +1,6 @@
-"""The instruction at a graph break, carried out for real: one small Python function for each, compiled under the name,
-file and line of the user's function, so that tracebacks, warnings and loggers see what they would see in eager.
+"""The instruction at a graph break, carried out for real: one small Python function for each,
+compiled under the name, file and line of the user's function, so that tracebacks, warnings and
+loggers see what they would see in eager.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ END = object()
 
 @dataclass(frozen=True)
 class Step:
-    """What an instruction does: `pops` operands are taken from the stack, `body` is Python with those operands as `a0`,
-    `a1` ... (bottom first). `peeks` are operands further down, by depth below the popped ones, which stay; they follow
-    the popped ones as arguments. It gives one result, or `results` of them in a tuple, to be pushed in order. A
-    `branch` gives a truth instead, and jumps if it is `jumps_if`; if it `keeps`, its operand stays where it jumps."""
+    """What an instruction does: `pops` operands are taken from the stack, `body` is Python with
+    those operands as `a0`, `a1` ... (bottom first). `peeks` are operands further down, by depth
+    below the popped ones, which stay; they follow the popped ones as arguments. It gives one
+    result, or `results` of them in a tuple, to be pushed in order. A `branch` gives a truth
+    instead, and jumps if it is `jumps_if`; if it `keeps`, its operand stays where it jumps."""
 
     pops: int
     body: str
@@ -67,14 +69,20 @@ def _build_map(ins: Instruction) -> Step:
 
 def _unpack_sequence(ins: Instruction) -> Step:
     names = [f"x{i}" for i in range(ins.arg)]
-    return Step(1, f"[{', '.join(names)}] = a0; return ({''.join(f'{n}, ' for n in reversed(names))})", results=ins.arg)
+    return Step(
+        1,
+        f"[{', '.join(names)}] = a0; return ({''.join(f'{n}, ' for n in reversed(names))})",
+        results=ins.arg,
+    )
 
 
 def _unpack_ex(ins: Instruction) -> Step:
     before, after = ins.arg
     names = [f"x{i}" for i in range(before + 1 + after)]
     targets = [f"*{name}" if i == before else name for i, name in enumerate(names)]
-    return Step(1, f"{', '.join(targets)}, = a0; return ({', '.join(reversed(names))},)", results=len(names))
+    return Step(
+        1, f"{', '.join(targets)}, = a0; return ({', '.join(reversed(names))},)", results=len(names)
+    )
 
 
 def _on_container(method: str) -> Callable[[Instruction], Step]:
@@ -151,7 +159,11 @@ def call_step(positional: int, names: Sequence[str]) -> Step:
 
 def spread_call_step(bound: int, has_keywords: bool) -> Step:
     """A call of operand 0 with `bound` arguments, then `*args`, then `**kwargs`."""
-    args = [f"a{1 + i}" for i in range(bound)] + [f"*a{1 + bound}"] + [f"**a{2 + bound}"] * has_keywords
+    args = (
+        [f"a{1 + i}" for i in range(bound)]
+        + [f"*a{1 + bound}"]
+        + [f"**a{2 + bound}"] * has_keywords
+    )
     return Step(2 + bound + has_keywords, f"return a0({', '.join(args)})")
 
 
@@ -161,7 +173,9 @@ def _enter(manager: Any) -> tuple[Any, Any]:
     for name in ("__enter__", "__exit__"):
         if not hasattr(cls, name):
             missed = "" if name == "__enter__" else " (missed __exit__ method)"
-            raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
+            raise TypeError(
+                f"'{cls.__name__}' object does not support the context manager protocol{missed}"
+            )
     leave = cls.__exit__.__get__(manager, cls) if hasattr(cls.__exit__, "__get__") else cls.__exit__
     return leave, cls.__enter__(manager)
 
@@ -175,7 +189,9 @@ def _import_from(module: Any, name: str) -> Any:
         found = sys.modules.get(f"{origin}.{name}", END)
         if found is END:
             where = getattr(module, "__file__", None) or "unknown location"
-            raise ImportError(f"cannot import name {name!r} from {origin!r} ({where})", name=name, path=where) from None
+            raise ImportError(
+                f"cannot import name {name!r} from {origin!r} ({where})", name=name, path=where
+            ) from None
         return found
 
 
@@ -196,7 +212,8 @@ def is_step(code: CodeType) -> bool:
 
 
 def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback behind the calls of Ingot's own and of the steps: what the instruction itself called."""
+    """The part of a traceback behind the calls of Ingot's own and of the steps: what the
+    instruction itself called."""
     behind = traceback
     while traceback is not None:
         code, traceback = traceback.tb_frame.f_code, traceback.tb_next
@@ -205,16 +222,23 @@ def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
     return behind
 
 
-_BUILTINS = ("bool", "format", "globals", "iter", "next", "type")  # which the user's globals may call something else
+# which the user's globals may call something else
+_BUILTINS = ("bool", "format", "globals", "iter", "next", "type")
 _HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
 _HELPERS |= {name: getattr(builtins, name) for name in _BUILTINS}
 
 
 def user_function(
-    code: CodeType, line: int, body: str, parameters: Sequence[str], namespace: dict[str, Any], helpers: dict[str, Any]
+    code: CodeType,
+    line: int,
+    body: str,
+    parameters: Sequence[str],
+    namespace: dict[str, Any],
+    helpers: dict[str, Any],
 ) -> FunctionType:
-    """A function of one line that seems to be the user's: file, name and line of `code`, and its globals. The names in
-    `helpers` are bound in the function alone. Recursion aside, its body sees nothing of ours."""
+    """A function of one line that seems to be the user's: file, name and line of `code`, and its
+    globals. The names in `helpers` are bound in the function alone. Recursion aside, its body sees
+    nothing of ours."""
     header = f"def made({', '.join(helpers)}):\n"
     # The outer function only binds the helpers, as closure variables.
     source = header + f" def step({', '.join(parameters)}): {body}\n return step"
@@ -232,14 +256,24 @@ def user_function(
     return function
 
 
-def caller_function(callee: Callable[..., Any], code: CodeType, line: int, namespace: dict[str, Any]) -> FunctionType:
+def caller_function(
+    callee: Callable[..., Any], code: CodeType, line: int, namespace: dict[str, Any]
+) -> FunctionType:
     """A function that seems to be the user's and calls `callee`."""
-    return user_function(code, line, "return callee(*args)", ["*args"], namespace, {"callee": callee})
+    return user_function(
+        code, line, "return callee(*args)", ["*args"], namespace, {"callee": callee}
+    )
 
 
-def step_function(step: Step, instruction: Instruction, code: CodeType, namespace: dict[str, Any]) -> FunctionType:
+def step_function(
+    step: Step, instruction: Instruction, code: CodeType, namespace: dict[str, Any]
+) -> FunctionType:
     """The Python function of a step."""
-    helpers = {name: helper for name, helper in _HELPERS.items() if f"{name}(" in step.body or f"{name})" in step.body}
+    helpers = {
+        name: helper
+        for name, helper in _HELPERS.items()
+        if f"{name}(" in step.body or f"{name})" in step.body
+    }
     if "apply(" in step.body:
         helpers["apply"] = instruction.arg
     if "__build_class__" in step.body:

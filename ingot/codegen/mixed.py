@@ -20,7 +20,10 @@ class MixedKernels:
     def __init__(self, device: DeviceKernels, host: HostKernels, steps: list[KernelStep]) -> None:
         self.device, self.host = device, host
         self._on_host = {step.kernel for step in steps if step.on_host}
-        self.seconds = {k: device.seconds.get(k, 0) + host.seconds.get(k, 0) for k in device.seconds | host.seconds}
+        self.seconds = {
+            k: device.seconds.get(k, 0) + host.seconds.get(k, 0)
+            for k in device.seconds | host.seconds
+        }
 
     def written(self, kernel: Kernel) -> TritonKernel:
         return self.device.written(kernel)

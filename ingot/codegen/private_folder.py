@@ -2,8 +2,8 @@
 
 The way there is walked from the root, one handle after the other, so that what was checked is what
 is used, whatever is renamed meanwhile. Each folder on it must belong to the user or to root, and
-nobody else may write into it, unless it is sticky, as /tmp is: what lies in there can be replaced by
-its owner alone. A symbolic link on the way is followed if it is the user's or root's, the folder
+nobody else may write into it, unless it is sticky, as /tmp is: what lies in there can be replaced
+by its owner alone. A symbolic link on the way is followed if it is the user's or root's, the folder
 itself must be none.
 
 Where the system has no handles of folders (Windows), no folder is opened.
@@ -96,7 +96,7 @@ def _link(here: int, name: str) -> Path | None:
     return Path(os.readlink(name, dir_fd=here))
 
 
-# -- who may write into a folder --------------------------------------------------------------------
+# -- who may write into a folder -------------------------------------------------------------------
 
 
 def _require_own(found: os.stat_result, path: str) -> None:

@@ -1,6 +1,7 @@
 """The slow oracle: run a `LoopGraph`, a `Plan` or one `Kernel` with NumPy.
 
-Every body runs over whole index grids at once. Half-precision values are held as float32 and rounded at conversions.
+Every body runs over whole index grids at once. Half-precision values are held as float32 and
+rounded at conversions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from ingot.loops.ir import (
 )
 from ingot.loops.ops import HALVES, OPS
 from ingot.schedule.attention import attention_step
-from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel, Kernel, Operand, Product, Stage
+from ingot.schedule.kernel import (
+    AnyKernel,
+    AttentionBackwardKernel,
+    AttentionKernel,
+    Kernel,
+    Operand,
+    Product,
+    Stage,
+)
 from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
@@ -51,7 +60,7 @@ _NUMPY = {
 }
 
 
-# -- bodies ------------------------------------------------------------------------------------------------------------
+# -- bodies ----------------------------------------------------------------------------------------
 
 
 def run_body(
@@ -63,15 +72,17 @@ def run_body(
 ) -> list[np.ndarray]:
     """The values of all instructions of `body` over a grid of `shape`.
 
-    `memory` maps buffer names to flat tensors over the buffer's storage; `values` gives every symbol. Raises
-    IndexError with the body's message for an indirect value out of range.
+    `memory` maps buffer names to flat tensors over the buffer's storage; `values` gives every
+    symbol. Raises IndexError with the body's message for an indirect value out of range.
     """
     symbols, scalars = dict(values), scalars or {}
     done: list[np.ndarray] = []
     for instruction in body.instructions:
         rule = _STRUCTURAL.get(instruction.op, _scalar_op)
         with np.errstate(all="ignore"):
-            result = rule(instruction, [done[a] for a in instruction.args], memory, symbols, scalars)
+            result = rule(
+                instruction, [done[a] for a in instruction.args], memory, symbols, scalars
+            )
         done.append(np.broadcast_to(np.asarray(result, dtype=_NUMPY[instruction.dtype]), shape))
     return done
 
@@ -84,23 +95,34 @@ def _constant(i: Instruction, *_: Any) -> Any:
     return i.attrs[0]
 
 
-def _index(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+def _index(
+    i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any
+) -> Any:
     return i.attrs[0].evaluate(symbols)
 
 
-def _load(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+def _load(
+    i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any
+) -> Any:
     name, offset = i.attrs
     array = memory[name]
     at = np.asarray(offset.evaluate(symbols))
     if not args:
         return _gather(array, at)
     mask = args[0]
-    return np.where(mask, _gather(array, np.where(mask, at, 0)) if mask.any() else 0, np.zeros((), _NUMPY[i.dtype]))
+    return np.where(
+        mask,
+        _gather(array, np.where(mask, at, 0)) if mask.any() else 0,
+        np.zeros((), _NUMPY[i.dtype]),
+    )
 
 
 def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
-    if not len(array):  # an empty buffer is only read by loops without iterations, whose index may have folded to 0
-        return np.zeros(at.shape, array.float().numpy().dtype if array.dtype in HALVES else array.numpy().dtype)
+    # an empty buffer is only read by loops without iterations, whose index may have folded to 0
+    if not len(array):
+        return np.zeros(
+            at.shape, array.float().numpy().dtype if array.dtype in HALVES else array.numpy().dtype
+        )
     if at.size and (at.min() < 0 or at.max() >= len(array)):
         raise AssertionError(f"a load from element {at.min()} .. {at.max()} of {len(array)}")
     found = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
@@ -112,7 +134,9 @@ def _running(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
     return scan_over(i.attrs[0], args[0].reshape(-1)).reshape(args[0].shape)
 
 
-def _indirect(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any) -> Any:
+def _indirect(
+    i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict[Symbol, Any], scalars: Any
+) -> Any:
     symbol, extent, fault = i.attrs
     size = extent.evaluate(symbols)
     value = args[0]
@@ -126,7 +150,9 @@ def _indirect(i: Instruction, args: list[np.ndarray], memory: Any, symbols: dict
     return wrapped
 
 
-def _scalar(i: Instruction, args: Any, memory: Any, symbols: Any, scalars: Mapping[str, Any]) -> Any:
+def _scalar(
+    i: Instruction, args: Any, memory: Any, symbols: Any, scalars: Mapping[str, Any]
+) -> Any:
     return scalars[i.attrs[0]]
 
 
@@ -152,22 +178,26 @@ _STRUCTURAL = {
 }
 
 
-# -- grids -------------------------------------------------------------------------------------------------------------
+# -- grids -----------------------------------------------------------------------------------------
 
 
 def grid(
     loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values | None = None
 ) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
-    """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own axis."""
+    """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own
+    axis."""
     shape = tuple(s.extent.evaluate(dict(sizes)) for s in loops)  # type: ignore[union-attr]
     values: dict[Symbol, Any] = {**sizes, **(fixed or {})}
     for axis, (symbol, extent) in enumerate(zip(loops, shape)):
-        values[symbol] = np.arange(extent).reshape([-1 if k == axis else 1 for k in range(len(shape))])
+        values[symbol] = np.arange(extent).reshape(
+            [-1 if k == axis else 1 for k in range(len(shape))]
+        )
     return shape, values
 
 
 def reduce_over(kind: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Reduce `values` over `axes`, which are its last ones. Sums accumulate in double; NaN is the extreme."""
+    """Reduce `values` over `axes`, which are its last ones. Sums accumulate in double; NaN is the
+    extreme."""
     flat = values.reshape(*values.shape[: len(values.shape) - len(axes)], -1)
     if kind in ("sum", "prod"):
         wide = np.float64 if np.issubdtype(values.dtype, np.floating) else values.dtype
@@ -185,16 +215,18 @@ def _store(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
     index = torch.from_numpy(at.reshape(-1).copy())
     new = torch.from_numpy(value.reshape(-1).copy()).to(memory.dtype)
     if mode in ("store", "add"):
-        memory.index_put_((index,), new, accumulate=mode == "add")  # rounds every sum, as kernels do
+        # rounds every sum, as kernels do
+        memory.index_put_((index,), new, accumulate=mode == "add")
     else:
         memory.scatter_reduce_(0, index, new, _REDUCE[mode])
 
 
-# -- loop graphs -------------------------------------------------------------------------------------------------------
+# -- loop graphs -----------------------------------------------------------------------------------
 
 
 def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """Run `graph` on real tensors; returns its outputs (windows of fresh memory or of the inputs, and ints).
+    """Run `graph` on real tensors; returns its outputs (windows of fresh memory or of the inputs,
+    and ints).
 
     Inputs that the graph writes are written.
     """
@@ -207,38 +239,56 @@ def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
     return _outputs(graph, memory, sizes)
 
 
-def _start(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> tuple[dict[Symbol, int], dict[str, torch.Tensor]]:
+def _start(
+    graph: LoopGraph, inputs: Sequence[torch.Tensor]
+) -> tuple[dict[Symbol, int], dict[str, torch.Tensor]]:
     """The value of every size symbol, and the memory there is before the first node."""
     read: dict[str, Callable[[Any, int], int]] = {
         "size": lambda tensor, dim: tensor.shape[dim],
         "stride": lambda tensor, dim: tensor.stride(dim),
         "value": lambda number, _: number,
     }
-    sizes = {symbol: int(read[kind](inputs[position], dim)) for symbol, position, kind, dim in graph.symbols}
+    sizes = {
+        symbol: int(read[kind](inputs[position], dim))
+        for symbol, position, kind, dim in graph.symbols
+    }
     given = [*zip(graph.inputs, inputs), *graph.constants.items()]
     return sizes, {name: flat_storage(tensor) for name, tensor in given}
 
 
-def _outputs(graph: LoopGraph, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> list[Any]:
-    return [tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes) for o in graph.outputs]
+def _outputs(
+    graph: LoopGraph, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> list[Any]:
+    return [
+        tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes)
+        for o in graph.outputs
+    ]
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """A flat alias of a tensor's memory, from its first element to its last."""
     tensor = tensor.detach()
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    span = (
+        1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    )
     return tensor.as_strided((span,), (1,))
 
 
 def new_storage(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
     """Flat memory for a temporary, filled with what a program must not rely on."""
     extents = [e.evaluate(sizes) for e in buffer.sizes]
-    span = 1 + sum((n - 1) * s.evaluate(sizes) for n, s in zip(extents, buffer.strides)) if all(extents) else 0
+    span = (
+        1 + sum((n - 1) * s.evaluate(sizes) for n, s in zip(extents, buffer.strides))
+        if all(extents)
+        else 0
+    )
     fill = float("nan") if buffer.dtype.is_floating_point else 77
     return torch.full((span,), fill).to(buffer.dtype)
 
 
-def tensor_of(view: View, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> torch.Tensor:
+def tensor_of(
+    view: View, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> torch.Tensor:
     """The tensor that a view names."""
     flat = memory[view.buffer]
     extents, strides = [[e.evaluate(sizes) for e in group] for group in (view.sizes, view.strides)]
@@ -273,7 +323,9 @@ def _run_reduction(
     )
 
 
-def _run_scan(node: Scan, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_scan(
+    node: Scan, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
     shape, values = grid((*node.loops, *node.reduced), sizes)
     done = run_body(node.body, memory, values, shape)[node.body.results[0]]
     result: np.ndarray = scan_over(node.kind, done).astype(_NUMPY[node.dtype])
@@ -302,14 +354,20 @@ def contract(
     loops: tuple[Sequence[Symbol], ...], left: Access, right: Access,
     memory: Mapping[str, torch.Tensor], sizes: Values, fixed: Values | None = None,
 ) -> tuple[tuple[int, ...], np.ndarray]:  # fmt: skip
-    """(shape, values): the sums over the last of `loops` (batch, rows, columns, reduced) of left * right, in double,
-    rounded to their dtype at the end."""
+    """(shape, values): the sums over the last of `loops` (batch, rows, columns, reduced) of left *
+    right, in double, rounded to their dtype at the end."""
     batch, rows, columns, reduced = loops
 
     def operand(access: Access, own: Sequence[Symbol]) -> np.ndarray:
         shape, values = grid((*batch, *own, *reduced), sizes, fixed)  # type: ignore[arg-type]
-        found = _gather(memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape))
-        split = [shape[: len(batch)], shape[len(batch) : len(batch) + len(own)], shape[len(batch) + len(own) :]]
+        found = _gather(
+            memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape)
+        )
+        split = [
+            shape[: len(batch)],
+            shape[len(batch) : len(batch) + len(own)],
+            shape[len(batch) + len(own) :],
+        ]
         return found.reshape([*split[0], *(int(np.prod(s, dtype=np.int64)) for s in split[1:])])
 
     a, b = operand(left, rows), operand(right, columns)
@@ -328,29 +386,41 @@ def _run_contraction(
     _store(memory[node.target], node.index.evaluate(values), result, "store")
 
 
-def _run_library(node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_library(
+    node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+) -> None:
     args, kwargs = (_materialize(tree, memory, sizes) for tree in (node.args, node.kwargs))
     if node.out is not None:
         buffers = [graph.buffers[t] for t in node.targets if t is not None]
         for b in buffers:
             memory[b.name] = new_storage(b, sizes)
-        outs = [tensor_of(View(b.name, b.sizes, b.strides, ZERO, b.dtype), memory, sizes) for b in buffers]
+        outs = [
+            tensor_of(View(b.name, b.sizes, b.strides, ZERO, b.dtype), memory, sizes)
+            for b in buffers
+        ]
         node.function(*args, **{**kwargs, node.out: outs[0] if len(outs) == 1 else outs})
         return
     results = node.function(*args, **kwargs)
-    for name, result in zip(node.targets, results if isinstance(results, (tuple, list)) else (results,)):
+    for name, result in zip(
+        node.targets, results if isinstance(results, (tuple, list)) else (results,)
+    ):
         if name is not None:
             memory[name] = _laid_out(result, graph.buffers[name], sizes)
 
 
 def _run_attention(
-    node: Attention | AttentionBackward, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
+    node: Attention | AttentionBackward,
+    graph: LoopGraph,
+    memory: dict[str, torch.Tensor],
+    sizes: dict[Symbol, int],
 ) -> None:
     step = attention_step(node)
     run_kernel(step.kernel, {f"p{k}": memory[name] for k, name in enumerate(step.arguments)}, sizes)
 
 
-def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
+def attend(
+    kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
+) -> None:
     """Attention in double, from and to the flat arrays of the kernel's parameters."""
     batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
 
@@ -360,7 +430,11 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mappi
     shared = heads // kernel.key_heads
     query = array(kernel.query, heads, queries, width).double()
     key = array(kernel.key, kernel.key_heads, keys, width).double().repeat_interleave(shared, 1)
-    value = array(kernel.value, kernel.key_heads, keys, value_width).double().repeat_interleave(shared, 1)
+    value = (
+        array(kernel.value, kernel.key_heads, keys, value_width)
+        .double()
+        .repeat_interleave(shared, 1)
+    )
     scores = query @ key.transpose(-1, -2) * kernel.scale
     if kernel.mask is not None:
         mask = array(kernel.mask, heads, queries, keys).double()
@@ -374,20 +448,28 @@ def attend(kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mappi
     if kernel.logarithms is not None:
         sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
         found = scores.logsumexp(-1, keepdim=True)
-        array(sums, heads, queries, 1).copy_(found.masked_fill(found == -torch.inf, 0) if kernel.zero_rows else found)
+        array(sums, heads, queries, 1).copy_(
+            found.masked_fill(found == -torch.inf, 0) if kernel.zero_rows else found
+        )
 
 
 def differentiate_attention(
     kernel: AttentionBackwardKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
 ) -> None:
-    """The gradients of attention in double, from and to the flat arrays of the kernel's parameters."""
+    """The gradients of attention in double, from and to the flat arrays of the kernel's
+    parameters."""
     batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
 
     def array(operand: Operand, rows: int, columns: int) -> torch.Tensor:
         return _array(operand, arrays, (batches, heads, rows, columns), sizes)
 
-    tangent, result = (array(x, queries, value_width).double() for x in (kernel.tangent, kernel.result))
-    query, key = array(kernel.query, queries, width).double(), array(kernel.key, keys, width).double()
+    tangent, result = (
+        array(x, queries, value_width).double() for x in (kernel.tangent, kernel.result)
+    )
+    query, key = (
+        array(kernel.query, queries, width).double(),
+        array(kernel.key, keys, width).double(),
+    )
     sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
     scores = query @ key.mT * kernel.scale - array(sums, queries, 1).double()
     if kernel.mask is not None:
@@ -403,10 +485,16 @@ def differentiate_attention(
 
 
 def _array(
-    operand: Operand, arrays: Sequence[torch.Tensor], extents: tuple[int, ...], sizes: Mapping[Symbol, int]
+    operand: Operand,
+    arrays: Sequence[torch.Tensor],
+    extents: tuple[int, ...],
+    sizes: Mapping[Symbol, int],
 ) -> torch.Tensor:
     """The window of those extents that an attention's operand is."""
-    strides, offset = [stride.evaluate(sizes) for stride in operand.strides], operand.offset.evaluate(sizes)
+    strides, offset = (
+        [stride.evaluate(sizes) for stride in operand.strides],
+        operand.offset.evaluate(sizes),
+    )
     return arrays[operand.parameter].as_strided(extents, strides, offset)
 
 
@@ -443,7 +531,7 @@ _RUN: dict[type, Any] = {
 }
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
 
 
 def run_kernel(
@@ -473,18 +561,24 @@ def run_kernel(
         memory = dict(arrays)
         for row in kernel.rows:
             length = row.length.evaluate({**sizes, **fixed})
-            memory[row.name] = torch.full((length,), 77 if not row.dtype.is_floating_point else float("nan")).to(
-                row.dtype
-            )
+            memory[row.name] = torch.full(
+                (length,), 77 if not row.dtype.is_floating_point else float("nan")
+            ).to(row.dtype)
         scalars: dict[str, Any] = {}
         for stage in kernel.stages:
-            _run_stage(stage, memory, sizes, fixed, scalars, not kernel.run or number % kernel.run == 0)
+            _run_stage(
+                stage, memory, sizes, fixed, scalars, not kernel.run or number % kernel.run == 0
+            )
 
 
 def _run_product(
-    kernel: Kernel, product: Product, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+    kernel: Kernel,
+    product: Product,
+    arrays: MutableMapping[str, torch.Tensor],
+    sizes: Mapping[Symbol, int],
 ) -> None:
-    """A contraction kernel, wholly: which of its points are which elements is code generation's affair."""
+    """A contraction kernel, wholly: which of its points are which elements is code generation's
+    affair."""
     loops = (kernel.loops, product.rows, product.columns, product.reduced)
     shape, result = contract(loops, product.left, product.right, arrays, sizes)
     for stage in kernel.stages:
@@ -516,7 +610,7 @@ def _run_stage(
         scalars[define.name] = done[define.value]
 
 
-# -- plans -------------------------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 def run_plan(
@@ -525,9 +619,9 @@ def run_plan(
     run: Callable[..., None] = run_kernel,
     run_parts: Callable[..., None] | None = None,
 ) -> list[Any]:
-    """Run a plan's steps in order, every kernel by `run`, or `run_parts` with the arrays and the points of each part,
-    but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives them. Inputs that may lend their memory
-    do. Very slow."""
+    """Run a plan's steps in order, every kernel by `run`, or `run_parts` with the arrays and the
+    points of each part, but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives
+    them. Inputs that may lend their memory do. Very slow."""
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:

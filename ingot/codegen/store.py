@@ -1,4 +1,5 @@
-"""Compiled code that outlives its process: one file for each piece, in a folder that is the user's own.
+"""Compiled code that outlives its process: one file for each piece, in a folder that is the user's
+own.
 
 A file is its checksum and what it holds. It is written apart and then renamed, so that whoever
 reads it finds the whole of it or nothing, however many processes write. Nothing is read, written
@@ -23,7 +24,8 @@ from ingot.codegen.private_folder import opened
 
 log = logging.getLogger("ingot")
 
-MOST_FILES = 4096  # a folder with more loses those that nobody used for the longest time, down to half of this
+# a folder with more loses those that nobody used for the longest time, down to half of this
+MOST_FILES = 4096
 MOST_BYTES = 1 << 26  # of one file
 ABANDONED = 3600.0  # seconds after which a file that is half written is nobody's
 _ENTRY = re.compile(r"[0-9a-f]{64}\.code")
@@ -118,7 +120,8 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 def _read(folder: int, name: str) -> bytes | None:
-    """What a file holds; None for what is none of the store's. It is touched, since it is of use."""
+    """What a file holds; None for what is none of the store's. It is touched, since it is of
+    use."""
     if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
         return None  # opening a device can have effects
     handle = os.open(
@@ -153,7 +156,8 @@ def _write(folder: int, name: str, whole: bytes) -> None:
 
 
 def _entries(folder: int) -> Iterator[tuple[float, str]]:
-    """(when it was last used, name) of the store's files. Those of writers that died are removed."""
+    """(when it was last used, name) of the store's files. Those of writers that died are
+    removed."""
     with os.scandir(folder) as found:
         for entry in found:
             is_part = _PART.fullmatch(entry.name)
@@ -175,8 +179,8 @@ def _checksum(key: str, content: bytes) -> bytes:
 
 @cache
 def store_in(name: str) -> Store:
-    """The store of this name in the folder that INGOT_CACHE_DIR names, by default one in the user's own cache; if it
-    is empty, nothing is kept."""
+    """The store of this name in the folder that INGOT_CACHE_DIR names, by default one in the user's
+    own cache; if it is empty, nothing is kept."""
     given = os.environ.get("INGOT_CACHE_DIR")
     if given is None:
         given = _users_cache()

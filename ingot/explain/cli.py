@@ -40,7 +40,8 @@ class Tools(NamedTuple):
 
 
 def main(compile: Compile, explain: Explain, argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status. Errors of the user's are printed without Ingot's frames."""
+    """Run the command line; returns the exit status. Errors of the user's are printed without
+    Ingot's frames."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may know of no letters but ASCII
             stream.reconfigure(errors="backslashreplace")
@@ -68,19 +69,32 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=version_text())
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace, Tools], int], what: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace, Tools], int], what: str
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=what, description=what)
         sub.add_argument("target", metavar="FILE.py:make")
-        sub.add_argument("--device", help="move the module and its arguments there first, such as cpu or cuda:0")
+        sub.add_argument(
+            "--device", help="move the module and its arguments there first, such as cpu or cuda:0"
+        )
         sub.set_defaults(run=run)
         return sub
 
-    trial = command("try", run_try, "compile your function; compare it with eager: results, times, memory")
-    trial.add_argument("--rounds", type=positive, default=30, help="rounds in which the two take turns (%(default)s)")
+    trial = command(
+        "try", run_try, "compile your function; compare it with eager: results, times, memory"
+    )
+    trial.add_argument(
+        "--rounds",
+        type=positive,
+        default=30,
+        help="rounds in which the two take turns (%(default)s)",
+    )
     with_gradients = "record gradients, and take those of the results"
     trial.add_argument("--train", action="store_true", help=with_gradients)
     command("explain", run_explain, "print what Ingot makes of your function, on one screen")
-    stages = command("stages", run_stages, "print what each stage of the compiler makes of your function")
+    stages = command(
+        "stages", run_stages, "print what each stage of the compiler makes of your function"
+    )
     stages.add_argument("--stage", choices=list(STAGES), help="only this one")
     return top
 
@@ -111,11 +125,14 @@ def loaded(arguments: argparse.Namespace) -> Target:
         return target
     try:
         return target.to(arguments.device)
-    except (RuntimeError, AssertionError) as error:  # torch's two ways to say that there is no such device
-        raise UserError(f"cannot use the device {arguments.device!r}: {str(error).splitlines()[0]}") from None
+    except (RuntimeError, AssertionError) as error:
+        # torch's two ways to say that there is no such device
+        raise UserError(
+            f"cannot use the device {arguments.device!r}: {str(error).splitlines()[0]}"
+        ) from None
 
 
-# -- the commands ------------------------------------------------------------------------------------------------------
+# -- the commands ----------------------------------------------------------------------------------
 
 
 def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
@@ -156,10 +173,12 @@ def run_stages(arguments: argparse.Namespace, tools: Tools) -> int:
 def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
     """The report of the target, called without gradients."""
     target = loaded(arguments)
-    return run_user_code(lambda: tools.explain(target.function)(*target.args, **target.kwargs), "the call")
+    return run_user_code(
+        lambda: tools.explain(target.function)(*target.args, **target.kwargs), "the call"
+    )
 
 
-# -- what is printed ---------------------------------------------------------------------------------------------------
+# -- what is printed -------------------------------------------------------------------------------
 
 
 def console() -> Console:
@@ -185,7 +204,10 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     table = Table("", title=f"{trial.target.spec}, {how} gradients", title_justify="left")
     for heading in ("eager", "ingot"):
         table.add_column(heading, justify="right")
-    medians = (milliseconds(float(np.median(seconds))) for seconds in (trial.eager_seconds, trial.ingot_seconds))
+    medians = (
+        milliseconds(float(np.median(seconds)))
+        for seconds in (trial.eager_seconds, trial.ingot_seconds)
+    )
     table.add_row("median call, ms", *medians)
     table.add_row("speed-up, 90% interval", "", f"{middle:.2f}x ({low:.2f} to {high:.2f})")
     table.add_row("first call, s", "", f"{trial.first_call:.3f}")
@@ -203,7 +225,9 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     for problem in comparison.problems:
         console.print(f"differs from eager: {problem}", markup=False, style="bold red")
     if not comparison.problems:
-        console.print(f"The result is eager's: a relative error up to {comparison.allowed:.1e} passes.")
+        console.print(
+            f"The result is eager's: a relative error up to {comparison.allowed:.1e} passes."
+        )
 
 
 def error_cells(comparison: Comparison) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""What one compilation of one function left behind, stage by stage: the record that the report and the dumps read."""
+"""What one compilation of one function left behind, stage by stage: the record that the report and
+the dumps read."""
 
 from __future__ import annotations
 
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
 class Compilation:
     """One entry of a compiled function. A field is None for a stage that was not reached.
 
-    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager instead, `break_` why
-    the graph ends before the function does (None if it returned). `is_continuation` says that it begins at `where`, a
-    graph break in the function `name`, and `region` tells the places apart where one may begin. `recompiled` names the
-    fact that differed when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
-    as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the graph passes, in
-    order, `tuned` what was measured to choose how products are computed. `replayed` is what replays the program as a
-    CUDA graph, where that is asked for, or why nothing does. `backward` is of the graph that computes gradients, whose
-    later stages are reached when the first gradient comes in; `partial_backwards` are of those for calls where only
-    some of the outputs get one.
+    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager
+    instead, `break_` why the graph ends before the function does (None if it returned).
+    `is_continuation` says that it begins at `where`, a graph break in the function `name`, and
+    `region` tells the places apart where one may begin. `recompiled` names the fact that differed
+    when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
+    as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the
+    graph passes, in order, `tuned` what was measured to choose how products are computed.
+    `replayed` is what replays the program as a CUDA graph, where that is asked for, or why nothing
+    does. `backward` is of the graph that computes gradients, whose later stages are reached when
+    the first gradient comes in; `partial_backwards` are of those for calls where only some of the
+    outputs get one.
     """
 
     name: str
@@ -66,7 +69,8 @@ class Compilation:
 
     @property
     def sizes(self) -> dict[Symbol, int]:
-        """What each size symbol was in the call that led here, so that sizes in bytes can be stated as numbers."""
+        """What each size symbol was in the call that led here, so that sizes in bytes can be stated
+        as numbers."""
         return self.captured.context.shapes.hints if self.captured is not None else {}
 
     @property
@@ -80,7 +84,9 @@ class Compilation:
         """The launches of fused kernels, in run order."""
         from ingot.schedule.plan import KernelStep
 
-        return [step for step in self.plan.steps if isinstance(step, KernelStep)] if self.plan else []
+        return (
+            [step for step in self.plan.steps if isinstance(step, KernelStep)] if self.plan else []
+        )
 
 
 @contextmanager

@@ -25,7 +25,9 @@ def summary(c: Compilation) -> str:
 
 
 def times(c: Compilation) -> str:
-    return "\n".join(f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.seconds.items())
+    return "\n".join(
+        f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.seconds.items()
+    )
 
 
 def decisions(c: Compilation) -> str:
@@ -55,7 +57,9 @@ def level() -> int:
     """The level that the environment asks for, 0 for none; ValueError for what is no level."""
     text = os.environ.get("INGOT_DEBUG", "") or "0"
     if not text.isdecimal() or int(text) > len(LEVELS):
-        raise ValueError(f"INGOT_DEBUG is {text!r}; it may be 0 (nothing) to {len(LEVELS)} (everything)")
+        raise ValueError(
+            f"INGOT_DEBUG is {text!r}; it may be 0 (nothing) to {len(LEVELS)} (everything)"
+        )
     return int(text)
 
 

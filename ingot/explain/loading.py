@@ -26,7 +26,9 @@ from ingot.torch_private import CONTEXTLIB_FILE, tree_map
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 OUR_FRAMES = PACKAGE, "<ingot "
 LEADING_FRAMES = *OUR_FRAMES, "<frozen importlib", CONTEXTLIB_FILE
-RETURNS = "it must return (function or module, arguments) or (function or module, arguments, keywords)"
+RETURNS = (
+    "it must return (function or module, arguments) or (function or module, arguments, keywords)"
+)
 
 
 class UserError(Exception):
@@ -56,7 +58,8 @@ class Target:
         return Target(self.spec, function, args, kwargs)
 
     def to(self, device: str) -> Target:
-        """The same on another device: the module's weights, and every tensor among the arguments."""
+        """The same on another device: the module's weights, and every tensor among the
+        arguments."""
 
         def moved(leaf: Any) -> Any:
             return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
@@ -68,7 +71,8 @@ class Target:
 
 
 def load(spec: str) -> Target:
-    """The target that "FILE.py:make" names ("FILE.py" alone means its `make`); UserError says what is wrong with it."""
+    """The target that "FILE.py:make" names ("FILE.py" alone means its `make`); UserError says what
+    is wrong with it."""
     file, colon, name = spec.rpartition(":")
     if not colon:
         file, name = spec, "make"
@@ -108,7 +112,8 @@ def seed() -> None:
 
 
 def own_copy(tree: Any) -> Any:
-    """A deep copy, in which tensors share storage as they did; the thing itself where it cannot be copied."""
+    """A deep copy, in which tensors share storage as they did; the thing itself where it cannot be
+    copied."""
     try:
         return copy.deepcopy(tree)
     except Exception:  # deepcopy runs the user's code; tensors inside an autograd graph refuse it
@@ -116,7 +121,8 @@ def own_copy(tree: Any) -> Any:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file by its path, under its own name, with its folder importable as when it is run as a script."""
+    """Import a file by its path, under its own name, with its folder importable as when it is run
+    as a script."""
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None
@@ -137,8 +143,8 @@ def import_file(path: Path) -> ModuleType:
 
 
 def run_user_code(call: Callable[[], Any], what: str) -> Any:
-    """Call it; an exception becomes a UserError that shows the user's part of the traceback. One of Ingot's own shows
-    only what it says."""
+    """Call it; an exception becomes a UserError that shows the user's part of the traceback. One of
+    Ingot's own shows only what it says."""
     try:
         return call()
     except IngotError as error:
@@ -150,9 +156,13 @@ def run_user_code(call: Callable[[], Any], what: str) -> Any:
 def user_traceback(error: BaseException) -> str:
     """The traceback without Ingot's own frames and those that lead to the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = list(itertools.dropwhile(lambda frame: frame.filename.startswith(LEADING_FRAMES), frames))
+    theirs = list(
+        itertools.dropwhile(lambda frame: frame.filename.startswith(LEADING_FRAMES), frames)
+    )
     theirs = [frame for frame in theirs if not frame.filename.startswith(OUR_FRAMES)]
-    listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)] if theirs else []
+    listing = (
+        ["Traceback (most recent call last):\n", *traceback.format_list(theirs)] if theirs else []
+    )
     return "".join((*listing, *traceback.format_exception_only(error))).rstrip()
 
 
@@ -163,11 +173,18 @@ def checked(made: Any, spec: str, what: str) -> Target:
     function, args, *rest = made
     kwargs = rest[0] if rest else {}
     if not callable(function):
-        raise UserError(f"{what} returned {described(function)} where the function or module belongs; {RETURNS}")
+        raise UserError(
+            f"{what} returned {described(function)} where the function or module belongs; {RETURNS}"
+        )
     if not isinstance(args, tuple):
-        raise UserError(f"{what} returned {described(args)} where the tuple of arguments belongs; {RETURNS}")
+        raise UserError(
+            f"{what} returned {described(args)} where the tuple of arguments belongs; {RETURNS}"
+        )
     if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
-        raise UserError(f"{what} returned {described(kwargs)} where the dict of keyword arguments belongs; {RETURNS}")
+        raise UserError(
+            f"{what} returned {described(kwargs)} where the dict of keyword arguments belongs; "
+            f"{RETURNS}"
+        )
     return Target(spec, function, args, kwargs)
 
 

@@ -1,4 +1,5 @@
-"""Fair measurements: peers that take turns, intervals of ratios, errors against float64, peak memory."""
+"""Fair measurements: peers that take turns, intervals of ratios, errors against float64, peak
+memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ingot.native import _native
 from ingot.torch_private import tree_leaves, tree_map
 
 BATCH_SECONDS = {"cpu": 2e-4, "cuda": 2e-3}
-"""How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above its wait."""
+"""How long one timed batch of calls lasts at least: far above the clock's grain, and on a GPU above
+its wait."""
 
 
 def synchronize(device: torch.device) -> None:
@@ -48,11 +50,13 @@ def interleave(
 ) -> dict[str, np.ndarray]:
     """Seconds per call of each peer in each round, shape (rounds,).
 
-    The peers take turns within a round and a different one begins each time, so that a slow spell of the machine
-    falls on all alike. Every peer is called at least twice beforehand. `step` is called after each round.
+    The peers take turns within a round and a different one begins each time, so that a slow spell
+    of the machine falls on all alike. Every peer is called at least twice beforehand. `step` is
+    called after each round.
 
-    A turn begins with `pause` seconds of sleep, for peers with threads of their own, which spin for more work a while,
-    and with an untimed call where calls are short: another peer's data in the caches would be counted against it.
+    A turn begins with `pause` seconds of sleep, for peers with threads of their own, which spin for
+    more work a while, and with an untimed call where calls are short: another peer's data in the
+    caches would be counted against it.
     """
     names = list(calls)
     numbers = {name: repetitions(call, device) for name, call in calls.items()}
@@ -79,7 +83,9 @@ def batch_seconds(call: Callable[[], Any], number: int, device: torch.device) ->
     return (time.perf_counter() - start) / number
 
 
-def ratio_interval(numerator: np.ndarray, denominator: np.ndarray, level: float = 0.9) -> tuple[float, float, float]:
+def ratio_interval(
+    numerator: np.ndarray, denominator: np.ndarray, level: float = 0.9
+) -> tuple[float, float, float]:
     """(low, middle, high): median(numerator) / median(denominator) and its interval at `level`.
 
     By bootstrap over rounds: a resampled round takes both peers' times of that round.
@@ -96,16 +102,20 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def error(result: Any, reference: Any) -> float:
-    """Relative L2 distance of all floating tensors of `result` together from those of `reference`, taken in float64.
+    """Relative L2 distance of all floating tensors of `result` together from those of `reference`,
+    taken in float64.
 
-    Elements equal on both sides, infinities included, and NaN on both sides count as no distance; integers must be
-    equal and otherwise make the error infinite. Raises ValueError where the two trees do not match.
+    Elements equal on both sides, infinities included, and NaN on both sides count as no distance;
+    integers must be equal and otherwise make the error infinite. Raises ValueError where the two
+    trees do not match.
     """
     pairs = list(zip(tensors(result), tensors(reference), strict=True))
     distance = norm = 0.0
     for value, expected in pairs:
         if value.shape != expected.shape:
-            raise ValueError(f"shape {tuple(value.shape)} where {tuple(expected.shape)} is expected")
+            raise ValueError(
+                f"shape {tuple(value.shape)} where {tuple(expected.shape)} is expected"
+            )
         value, expected = value.detach(), expected.detach().to(value.device)
         if not (value.is_floating_point() or value.is_complex()):
             if not torch.equal(value, expected.to(value.dtype)):
@@ -125,7 +135,11 @@ def error(result: Any, reference: Any) -> float:
 def largest_difference(result: Any, reference: Any) -> float:
     """The largest absolute difference between the tensors of two trees of equal shape."""
     pairs = zip(tensors(result), tensors(reference), strict=True)
-    differences = ((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0) for a, b in pairs if a.numel())
+    differences = (
+        (a.detach().double() - b.detach().double()).abs().nan_to_num(0.0)
+        for a, b in pairs
+        if a.numel()
+    )
     return max((float(difference.max()) for difference in differences), default=0.0)
 
 
@@ -138,10 +152,14 @@ def is_floating(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
-def reference64(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any | None:
-    """The result in float64: a copy of a module with its weights widened, or the function on widened arguments.
+def reference64(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any | None:
+    """The result in float64: a copy of a module with its weights widened, or the function on
+    widened arguments.
 
-    None when that cannot be had: the function raises on float64, or answers in a narrower type all the same.
+    None when that cannot be had: the function raises on float64, or answers in a narrower type all
+    the same.
     """
     try:
         if isinstance(function, torch.nn.Module):
@@ -155,13 +173,19 @@ def reference64(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
 
 def bytes_of(tree: Any) -> int:
     """Bytes of the distinct storages under the tensors of `tree`."""
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors(tree)}.values())
+    return sum(
+        {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors(tree)
+        }.values()
+    )
 
 
 def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, before: int = 0) -> int:
-    """Peak bytes of one call: what `inputs` hold, and the most that torch's allocator has handed out beside it.
+    """Peak bytes of one call: what `inputs` hold, and the most that torch's allocator has handed
+    out beside it.
 
-    What so many calls `before` it have left behind counts as well, and so does what Ingot holds for further results.
+    What so many calls `before` it have left behind counts as well, and so does what Ingot holds for
+    further results.
     """
     for _ in range(before if device.type == "cuda" else 0):
         call()
@@ -173,8 +197,11 @@ def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, befor
         synchronize(device)
         return bytes_of(inputs) + torch.cuda.max_memory_allocated(device) - before
     _native.trim_heap()  # what is held from here on is seen by the profiler
-    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # the profiler announces itself on stderr otherwise
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    # the profiler announces itself on stderr otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         for _ in range(before):
             call()
         with torch.profiler.record_function("the last call"):

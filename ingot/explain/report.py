@@ -22,8 +22,9 @@ WIDTH, HEIGHT = 120, 40
 
 @dataclass(frozen=True)
 class Break:
-    """A place, in `function`, where a graph ends: the instruction runs for real, and what follows is another graph or,
-    where `eager` says so, runs in eager. `file` is "" and `line` 0 where they are not known."""
+    """A place, in `function`, where a graph ends: the instruction runs for real, and what follows
+    is another graph or, where `eager` says so, runs in eager. `file` is "" and `line` 0 where they
+    are not known."""
 
     reason: str
     file: str = ""
@@ -45,8 +46,8 @@ class Break:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library function; `seconds`
-    is the median of what it took in the calls that `Report.measure` made."""
+    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library
+    function; `seconds` is the median of what it took in the calls that `Report.measure` made."""
 
     name: str
     kind: str  # "fused" or "extern"
@@ -62,12 +63,14 @@ class KernelReport:
 class Report:
     """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
-    `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each break counts once.
-    `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled for) and the figures
-    are of its regions (from its start to a graph break, from there to the next, and so on) as they were compiled last.
-    `cuda_graphs` says of each program of `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each
-    product that `mode="max-autotune"` measured what was chosen. `peak_bytes` counts inputs, outputs and all that is
-    alive between, as planned, for the region with the most; `compilations` holds every artefact.
+    `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each
+    break counts once. `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as
+    dynamic, are compiled for) and the figures are of its regions (from its start to a graph break,
+    from there to the next, and so on) as they were compiled last. `cuda_graphs` says of each
+    program of `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each
+    product that `mode="max-autotune"` measured what was chosen. `peak_bytes` counts inputs, outputs
+    and all that is alive between, as planned, for the region with the most; `compilations` holds
+    every artefact.
     """
 
     name: str
@@ -106,8 +109,12 @@ class Report:
             fixed_sizes=list(dict.fromkeys(text for c in regions for text in c.fixed_sizes)),
             cuda_graphs=[text for c in regions for text in replayed_texts(c)],
             tuned=list(dict.fromkeys(text for c in regions for text in tuned_texts(c))),
-            peak_bytes=max((plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None),
-            arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned) if planned else None,
+            peak_bytes=max(
+                (plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None
+            ),
+            arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned)
+            if planned
+            else None,
             first_call=sum(seconds) if seconds else None,
             compilations=list(compilations),
         )
@@ -125,9 +132,18 @@ class Report:
         return sum(kernel.kind == "fused" for kernel in self.kernels)
 
     def measure(self, call: Callable[[], object], rounds: int = 5) -> None:
-        """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled function."""
-        programs = [c.program for c in in_force(self.compilations) if c.plan is not None and c.program is not None]
-        replayed = [c.replayed for c in in_force(self.compilations) if c.replayed and not isinstance(c.replayed, str)]
+        """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled
+        function."""
+        programs = [
+            c.program
+            for c in in_force(self.compilations)
+            if c.plan is not None and c.program is not None
+        ]
+        replayed = [
+            c.replayed
+            for c in in_force(self.compilations)
+            if c.replayed and not isinstance(c.replayed, str)
+        ]
         measured = []
         for _ in range(rounds):
             for program in programs:
@@ -137,7 +153,9 @@ class Report:
             try:
                 call()
             finally:
-                measured.append([seconds for program in programs for seconds in program.profile(False)])
+                measured.append(
+                    [seconds for program in programs for seconds in program.profile(False)]
+                )
                 for graphs in replayed:
                     graphs.paused = False
         if measured and len(measured[0]) == len(self.kernels):
@@ -145,16 +163,21 @@ class Report:
             self.kernels = [replace(kernel, seconds=s) for kernel, s in zip(self.kernels, medians)]
 
     def stage(self, name: str) -> str:
-        """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as text."""
+        """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as
+        text."""
         from ingot.explain.stages import stage_text
 
         return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
 
     def __str__(self) -> str:
         head = head_lines(self) + break_lines(self.breaks, 9)
-        head += listed("compiled again because", [short_places(text) for text in self.recompiles], 5, "reason")
+        head += listed(
+            "compiled again because", [short_places(text) for text in self.recompiles], 5, "reason"
+        )
         head += listed("fixed sizes", [short_places(text) for text in self.fixed_sizes], 4, "size")
-        head += listed("CUDA graphs", [short_places(text) for text in self.cuda_graphs], 4, "program")
+        head += listed(
+            "CUDA graphs", [short_places(text) for text in self.cuda_graphs], 4, "program"
+        )
         head += listed("tuned", [short_places(text) for text in self.tuned], 4, "product")
         guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
@@ -162,7 +185,8 @@ class Report:
 
 
 def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
-    """All since the function itself was compiled last, and the newest of each region that was not compiled again."""
+    """All since the function itself was compiled last, and the newest of each region that was not
+    compiled again."""
     starts = [number for number, c in enumerate(compilations) if c.region is None]
     compiled = [number for number in starts if compilations[number].skipped is None]
     start = (compiled or starts or [0])[-1]
@@ -205,7 +229,12 @@ def replayed_texts(c: Compilation) -> list[str]:
 
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
-    return [text for made in (c, c.backward, *c.partial_backwards) if made is not None for text in made.tuned]
+    return [
+        text
+        for made in (c, c.backward, *c.partial_backwards)
+        if made is not None
+        for text in made.tuned
+    ]
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
@@ -225,13 +254,17 @@ def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> K
     if isinstance(step, KernelStep):
         kernel = step.kernel
         source = compilation.compiled.ir(kernel) if compilation.compiled is not None else ""
-        return KernelReport(kernel.name, "fused", kernel.origin.ops, reads, writes, source, kernel.origin.where)
+        return KernelReport(
+            kernel.name, "fused", kernel.origin.ops, reads, writes, source, kernel.origin.where
+        )
     node = step.node
     name = function_name(node.function)
-    return KernelReport(name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where)
+    return KernelReport(
+        name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where
+    )
 
 
-# -- text --------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def head_lines(report: Report) -> list[str]:
@@ -241,7 +274,8 @@ def head_lines(report: Report) -> list[str]:
         (
             plural(report.graph_count, "graph"),
             plural(report.break_count, "break"),
-            f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused, {extern} extern)",
+            f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused, {extern} "
+            "extern)",
             plural(len(report.guards), "guard"),
         )
     )
@@ -258,7 +292,8 @@ def head_lines(report: Report) -> list[str]:
 
 
 def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
-    """Each break's place, function and reason, its line of code, and its hint; where they are many, only the first."""
+    """Each break's place, function and reason, its line of code, and its hint; where they are many,
+    only the first."""
     lines = []
     for item in breaks:
         lines.append(str(item))
@@ -268,13 +303,17 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
-    """A table of kernels in at most `room` lines: the same kernel from the same line is one row with its count."""
+    """A table of kernels in at most `room` lines: the same kernel from the same line is one row
+    with its count."""
     if not kernels or room < 4:
         return []
     alike: dict[tuple[Any, ...], list[int]] = {}
     for position, kernel in enumerate(kernels):
         alike.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(position)
-    lines = [f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where they are"]
+    lines = [
+        f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where "
+        "they are"
+    ]
     left = len(kernels)
     for positions in alike.values():
         row = kernel_row(kernels[positions[0]], positions[0] + 1, len(positions))
@@ -287,8 +326,8 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
 
 
 def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
-    """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from the same line once.
-    Nothing where nothing was measured."""
+    """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
+    the same line once. Nothing where nothing was measured."""
     alike: dict[tuple[Any, ...], list[KernelReport]] = {}
     for kernel in kernels:
         if kernel.seconds is not None:
@@ -296,7 +335,8 @@ def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     total = sum(kernel.seconds or 0.0 for kernel in kernels)
     rows = [(sum(kernel.seconds or 0.0 for kernel in group), group) for group in alike.values()]
     lines = [
-        f"{seconds * 1e3:8.3f} ms {seconds / max(total, 1e-12):6.1%}  x{len(group):<3} {group[0].kind:<6} "
+        f"{seconds * 1e3:8.3f} ms {seconds / max(total, 1e-12):6.1%}  x{len(group):<3} "
+        f"{group[0].kind:<6} "
         f"{shortened(group[0].name, 26):<26} {place_text(group[0].where)}".rstrip()
         for seconds, group in sorted(rows, key=lambda row: -row[0])
     ]
@@ -337,7 +377,8 @@ def split_where(where: str) -> tuple[str, int]:
 
 
 def place_text(where: str) -> str:
-    """ "file:line" with the file relative to the working directory when it is beneath it, else its last two parts."""
+    """ "file:line" with the file relative to the working directory when it is beneath it, else its
+    last two parts."""
     file, line = split_where(where)
     if not file:
         return where
@@ -355,7 +396,9 @@ def _beneath_here(file: str) -> str:
 
 def short_places(text: str) -> str:
     """The text with each "/path/file:line" in it shortened as `place_text` does."""
-    return re.sub(r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)", lambda match: match[1] + place_text(match[2]), text)
+    return re.sub(
+        r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)", lambda match: match[1] + place_text(match[2]), text
+    )
 
 
 def code_at(where: str) -> str:

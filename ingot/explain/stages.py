@@ -1,4 +1,5 @@
-"""The artefact of every stage as text, headed by the stage's name and time. Graphs print as Python that runs."""
+"""The artefact of every stage as text, headed by the stage's name and time. Graphs print as Python
+that runs."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     """One step of a plan on one line."""
     if isinstance(step, KernelStep):
         kernel, where = step.kernel, step.kernel.origin.where
-        begins = ["" if offset is ZERO else f"+{offset}" for offset in step.offsets or [ZERO] * len(step.arguments)]
+        begins = [
+            "" if offset is ZERO else f"+{offset}"
+            for offset in step.offsets or [ZERO] * len(step.arguments)
+        ]
         call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
         if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
             sizes, causal = ", ".join(map(str, kernel.sizes)), " causal" if kernel.causal else ""
@@ -64,8 +68,12 @@ def step_text(step: KernelStep | LibraryStep) -> str:
         return f"launch {call}  {shape}  # {', '.join(kernel.origin.ops)} {where}"
     node = step.node
     targets = ", ".join(target or "_" for target in node.targets)
-    arguments = [argument_text(a) for a in node.args] + [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]
-    return f"{targets} = {function_name(node.function)}({', '.join(arguments)})  # {node.origin.where}"
+    arguments = [argument_text(a) for a in node.args] + [
+        f"{k}={argument_text(v)}" for k, v in node.kwargs.items()
+    ]
+    return (
+        f"{targets} = {function_name(node.function)}({', '.join(arguments)})  # {node.origin.where}"
+    )
 
 
 def function_name(function: Any) -> str:
@@ -74,7 +82,8 @@ def function_name(function: Any) -> str:
 
 
 def argument_text(argument: Any) -> str:
-    """An argument of a library call: a view of a whole buffer by the buffer's name, another with its geometry."""
+    """An argument of a library call: a view of a whole buffer by the buffer's name, another with
+    its geometry."""
     if isinstance(argument, View):
         sizes = ", ".join(map(str, argument.sizes))
         offset = "" if argument.offset.constant == 0 else f"+{argument.offset}"
@@ -118,16 +127,23 @@ def why_missing(compilation: Compilation) -> str:
     """Why a compilation has no artefact of a stage."""
     if compilation.skipped is not None:
         return f"not reached: {compilation.skipped}"
-    return "not reached" if compilation.captured is None or compilation.has_graph else "no tensor work here"
+    return (
+        "not reached"
+        if compilation.captured is None or compilation.has_graph
+        else "no tensor work here"
+    )
 
 
 def stage_text(compilation: Compilation, name: str) -> str:
-    """The artefact of stage `name` (a key of `STAGES`) under a heading; ValueError for an unknown name."""
+    """The artefact of stage `name` (a key of `STAGES`) under a heading; ValueError for an unknown
+    name."""
     if name not in STAGES:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     needs, timed, printer = STAGES[name]
     seconds = compilation.seconds.get(timed)
-    heading = f"# == {name} of {compilation.title}" + (f" ({seconds * 1e3:.1f} ms)" if seconds is not None else "")
+    heading = f"# == {name} of {compilation.title}" + (
+        f" ({seconds * 1e3:.1f} ms)" if seconds is not None else ""
+    )
     if getattr(compilation, needs) is None:
         return f"{heading}\n# {why_missing(compilation)}"
     return f"{heading}\n{printer(compilation)}"

@@ -1,4 +1,5 @@
-"""All tensors and numbers that a call may change: of its function, its arguments, what these hold."""
+"""All tensors and numbers that a call may change: of its function, its arguments, what these
+hold."""
 
 from __future__ import annotations
 
@@ -73,5 +74,3 @@ def _is_users(value: Any) -> bool:
     kinds = torch.nn.Module, torch.optim.Optimizer
     package = type(value).__module__.partition(".")[0]
     return isinstance(value, kinds) or package not in ("builtins", "torch", "numpy", "ingot")
-
-

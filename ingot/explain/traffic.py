@@ -15,7 +15,8 @@ Sizes = Mapping[Symbol, int]
 
 
 def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
-    """(bytes read, bytes written); an element that is touched several times counts once where that can be seen."""
+    """(bytes read, bytes written); an element that is touched several times counts once where that
+    can be seen."""
     if isinstance(step, LibraryStep):
         return library_bytes(step.node, graph, sizes)
     if isinstance(step.kernel, AttentionKernel):
@@ -25,7 +26,10 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
     if step.parts:
         moved = [step_bytes(part, graph, sizes) for part in step.separate()]
         return sum(read for read, _ in moved), sum(written for _, written in moved)
-    parameters = {p.name: graph.buffers[name] for p, name in zip(step.kernel.parameters, step.arguments, strict=True)}
+    parameters = {
+        p.name: graph.buffers[name]
+        for p, name in zip(step.kernel.parameters, step.arguments, strict=True)
+    }
     loads: dict[str, dict[Expr, int]] = defaultdict(dict)
     stores: dict[str, dict[Expr, int]] = defaultdict(dict)
     for stage in step.kernel.stages:
@@ -38,21 +42,27 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
     if whole is not None:
         loops = (*step.kernel.loops, *whole.rows, *whole.columns, *whole.reduced)
         for access in (whole.left, whole.right):
-            count = product(loop.extent for loop in loops if loop in access.index.symbols).evaluate(sizes)
+            count = product(loop.extent for loop in loops if loop in access.index.symbols).evaluate(
+                sizes
+            )
             loads[access.buffer][access.index] = count
     return touched(loads, parameters, sizes), touched(stores, parameters, sizes)
 
 
 def points(index: Expr, kernel: Kernel, stage: Stage, sizes: Sizes) -> int:
-    """How many values an index takes at most: the product of the loops it depends on; all of them if it is indirect."""
+    """How many values an index takes at most: the product of the loops it depends on; all of them
+    if it is indirect."""
     loops: Iterable[Symbol] = (*kernel.loops, *stage.loops)
     if not any(symbol.kind == "value" for symbol in index.symbols):
         loops = [loop for loop in loops if loop in index.symbols]
     return product(loop.extent for loop in loops).evaluate(sizes)
 
 
-def touched(accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes) -> int:
-    """Bytes behind the accesses of a kernel's parameters, at most what a buffer holds. Rows are no memory traffic."""
+def touched(
+    accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes
+) -> int:
+    """Bytes behind the accesses of a kernel's parameters, at most what a buffer holds. Rows are no
+    memory traffic."""
     return sum(
         min(sum(counts.values()), elements(parameters[name].sizes, parameters[name].strides, sizes))
         * parameters[name].dtype.itemsize
@@ -101,4 +111,6 @@ def view_bytes(view: View, sizes: Sizes) -> int:
 
 def elements(sizes_: Iterable[Expr], strides: Iterable[Expr], sizes: Sizes) -> int:
     """Distinct elements of a strided window; a dimension of stride 0 repeats the same ones."""
-    return product(size for size, stride in zip(sizes_, strides, strict=True) if stride.constant != 0).evaluate(sizes)
+    return product(
+        size for size, stride in zip(sizes_, strides, strict=True) if stride.constant != 0
+    ).evaluate(sizes)

@@ -1,4 +1,5 @@
-"""One function under Ingot, held against eager: results, times, memory. `python -m ingot try` and the demo use it."""
+"""One function under Ingot, held against eager: results, times, memory. `python -m ingot try` and
+the demo use it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from ingot.explain.state import state_of
 from ingot.torch_private import tree_flatten
 
 EPSILONS = 4  # the floor of the tolerance, in units of the result type's epsilon
-UNRELATED = 0.1  # an error of eager's beyond which float64 has answered another question: other random numbers, say
+# an error of eager's beyond which float64 has answered another question: other random numbers, say
+UNRELATED = 0.1
 WORSE = 1.1  # how much farther from float64 than eager a result may be
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -27,8 +29,9 @@ Explain = Callable[[Callable[..., Any]], Callable[..., Report]]
 class Comparison:
     """How a result stands to eager's.
 
-    Errors are relative L2, from float64; where `eager_error` is None, `error` is from eager. `problems` says where the
-    result differs in a way that eager's own rounding does not explain; `allowed` is the largest error that passes.
+    Errors are relative L2, from float64; where `eager_error` is None, `error` is from eager.
+    `problems` says where the result differs in a way that eager's own rounding does not explain;
+    `allowed` is the largest error that passes.
     """
 
     problems: list[str]
@@ -40,7 +43,8 @@ class Comparison:
 
 @dataclass
 class Trial:
-    """One target in eager and compiled. Seconds per call, one entry per round; the first call's; memory in bytes."""
+    """One target in eager and compiled. Seconds per call, one entry per round; the first call's;
+    memory in bytes."""
 
     target: Target
     comparison: Comparison
@@ -179,7 +183,8 @@ STEPS = 6
 
 
 def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
-    """Compare two (result, arguments and keywords afterwards); `exact` is the float64 result, None if there is none."""
+    """Compare two (result, arguments and keywords afterwards); `exact` is the float64 result, None
+    if there is none."""
     problems = differences(ingot, eager)
     if problems:
         return Comparison(problems)
@@ -190,7 +195,9 @@ def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
         problems.append(f"relative error {error:.2e} from {from_where}")
     if measure.error(ingot[1:], eager[1:]) > allowed:
         problems.append("the arguments hold other values after the call")
-    return Comparison(problems, error, eager_error, allowed, measure.largest_difference(ingot[0], eager[0]))
+    return Comparison(
+        problems, error, eager_error, allowed, measure.largest_difference(ingot[0], eager[0])
+    )
 
 
 def compare_sides(ingot: Side, eager: Side, exact: Side | None) -> Comparison:
@@ -234,7 +241,8 @@ def state_problem(mine: Any, its: Any, exact: Any, allowed: float) -> str:
 
 
 def differences(result: Any, expected: Any) -> list[str]:
-    """Where the structure of two results differs: containers, and each tensor's dtype, shape, strides and device."""
+    """Where the structure of two results differs: containers, and each tensor's dtype, shape,
+    strides and device."""
     leaves, tree = tree_flatten(result)
     expected_leaves, expected_tree = tree_flatten(expected)
     if str(tree) != str(expected_tree):  # classes of the user's are made once for each side
@@ -260,12 +268,15 @@ FACTS: dict[str, Callable[[Any], Any]] = {
     "strides": tensor_fact(lambda t: t.stride()),
     "device": tensor_fact(lambda t: t.device),
     "requires_grad": tensor_fact(lambda t: t.requires_grad),
-    "value": lambda leaf: repr(leaf) if isinstance(leaf, (int, float, bool, str, complex, type(None))) else None,
+    "value": lambda leaf: (
+        repr(leaf) if isinstance(leaf, (int, float, bool, str, complex, type(None))) else None
+    ),
 }
 
 
 def errors(result: Any, eager: Any, exact: Any | None) -> tuple[float, float | None]:
-    """(the result's error, eager's), both from float64; (the distance from eager, None) where there is no float64."""
+    """(the result's error, eager's), both from float64; (the distance from eager, None) where there
+    is no float64."""
     if exact is None:
         return measure.error(result, eager), None
     try:

@@ -1,4 +1,5 @@
-"""From a captured torch graph to a functional graph of ATen ops, without data and without side effects."""
+"""From a captured torch graph to a functional graph of ATen ops, without data and without side
+effects."""
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key

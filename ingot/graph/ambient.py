@@ -1,5 +1,5 @@
-"""The modes of a thread that the meaning of an op depends on and that a program may change: gradients, autocast and
-inference mode."""
+"""The modes of a thread that the meaning of an op depends on and that a program may change:
+gradients, autocast and inference mode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from ingot.torch_private import (
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
-# By the kind of a transform of torch.func. (torch 2.11's own function for that leaves one level too many.)
+# By the kind of a transform of torch.func. (torch 2.11's own function for that leaves one level too
+# many.)
 _LEAVE_LEVEL: dict[str, Callable[[], Any]] = {
     "Vmap": vmap_decrement_nesting,
     "Grad": grad_decrement_nesting,
@@ -49,7 +50,8 @@ _inside = threading.local()
 """`contexts`: those of inference mode that this thread has entered by `enter_inference_mode`."""
 
 _abandoned: list[Any] = []
-"""Contexts that an error left: torch's way out of one would bring back all else that it found at the way in."""
+"""Contexts that an error left: torch's way out of one would bring back all else that it found at
+the way in."""
 
 
 def _contexts() -> list[Any]:
@@ -65,12 +67,14 @@ def enter_inference_mode() -> None:
 
 
 def leave_inference_mode() -> None:
-    """Leaves the inference mode that was entered last; gradients are recorded if they were before."""
+    """Leaves the inference mode that was entered last; gradients are recorded if they were
+    before."""
     pop_inference_mode(_contexts().pop())
 
 
 def _abandon_inference_mode(depth: int) -> None:
-    """Leaves the contexts of inference mode behind the first `depth`, wherever the program is by now."""
+    """Leaves the contexts of inference mode behind the first `depth`, wherever the program is by
+    now."""
     contexts = _contexts()
     if len(contexts) > depth:
         _abandoned.extend((*contexts[depth:], push_inference_mode(False)))
@@ -83,7 +87,9 @@ def as_inference(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     with torch.inference_mode():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+        return made.set_(
+            tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )  # type: ignore[call-overload]
 
 
 SWITCHES = frozenset(
@@ -99,7 +105,8 @@ SWITCHES = frozenset(
         grad_decrement_nesting,
     }
 )
-"""What switches a mode in a captured graph. A graph gives back the modes it began with, unless it raises."""
+"""What switches a mode in a captured graph. A graph gives back the modes it began with, unless it
+raises."""
 
 
 class Autocast(NamedTuple):
@@ -110,7 +117,8 @@ class Autocast(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The modes at one point of a program. `autocast` has one entry for each of AUTOCAST_DEVICES."""
+    """The modes at one point of a program. `autocast` has one entry for each of
+    AUTOCAST_DEVICES."""
 
     grad: bool
     autocast: tuple[Autocast, ...]
@@ -121,7 +129,10 @@ class Modes(NamedTuple):
         """The modes of this thread."""
         return Modes(
             torch.is_grad_enabled(),
-            tuple(Autocast(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES),
+            tuple(
+                Autocast(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
+                for d in AUTOCAST_DEVICES
+            ),
             torch.is_autocast_cache_enabled(),
         )
 
@@ -153,14 +164,15 @@ def autocast_depth() -> int:
 
 
 def snapshot() -> Callable[[], None]:
-    """What puts the modes of this thread back to what they are now, and leaves the dispatch modes and the levels of
-    vmap and grad entered since."""
+    """What puts the modes of this thread back to what they are now, and leaves the dispatch modes
+    and the levels of vmap and grad entered since."""
     modes, depth, levels = Modes.now(), autocast_depth(), get_dynamic_layer_stack_depth()
     entered = len(_contexts())
     dispatch_modes = len_torch_dispatch_stack()
 
     def restore() -> None:
-        while len_torch_dispatch_stack() > dispatch_modes:  # a signal came between a push and its `with`
+        # a signal came between a push and its `with`
+        while len_torch_dispatch_stack() > dispatch_modes:
             pop_torch_dispatch_stack(None)
         while get_dynamic_layer_stack_depth() > levels:
             _LEAVE_LEVEL[peek_interpreter_stack().key().name]()
@@ -168,7 +180,11 @@ def snapshot() -> Callable[[], None]:
         modes.set()
         surplus = autocast_depth() - depth
         for _ in range(abs(surplus)):
-            (torch.autocast_decrement_nesting if surplus > 0 else torch.autocast_increment_nesting)()
+            (
+                torch.autocast_decrement_nesting
+                if surplus > 0
+                else torch.autocast_increment_nesting
+            )()
         if surplus and depth == 0:
             torch.clear_autocast_cache()
 
@@ -187,9 +203,10 @@ def preserved() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows no fakes to hooks
-    on saved tensors, and gives torch's generator its state back when something drew from it: modules that torch loads
-    on the way may. Where there are other threads it may have been one of them, which is to keep its numbers."""
+    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows
+    no fakes to hooks on saved tensors, and gives torch's generator its state back when something
+    drew from it: modules that torch loads on the way may. Where there are other threads it may have
+    been one of them, which is to keep its numbers."""
     restore_modes, before = snapshot(), torch.get_rng_state()
     hooks: list[Any] = []
     while top := top_saved_tensors_default_hooks(False):

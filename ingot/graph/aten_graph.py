@@ -17,16 +17,18 @@ from ingot.loops.expr import Symbol
 from ingot.torch_private import aten
 
 Place = tuple[int, str, int]
-"""Where a size symbol is read at the start of a call: (input, "size" | "stride" | "value", dimension)."""
+"""Where a size symbol is read at the start of a call: (input, "size" | "stride" | "value",
+dimension)."""
 
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One output. A tensor is a strided window on `node`; `offset` counts elements from the node's first one.
+    """One output. A tensor is a strided window on `node`; `offset` counts elements from the node's
+    first one.
 
-    `node` is the placeholder of input `position` where eager's output shares that input's memory (as it is after the
-    mutations), else a value that the caller comes to own; outputs with the same node share memory. With `node` None the
-    output is `value`: an int, a SymInt or another constant.
+    `node` is the placeholder of input `position` where eager's output shares that input's memory
+    (as it is after the mutations), else a value that the caller comes to own; outputs with the same
+    node share memory. With `node` None the output is `value`: an int, a SymInt or another constant.
     """
 
     node: torch.fx.Node | None = None
@@ -51,13 +53,14 @@ class OutputSpec:
 
 
 def _known_alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether sizes are the same whatever the symbols in them are: no question is asked that would be a guard."""
+    """Whether sizes are the same whatever the symbols in them are: no question is asked that would
+    be a guard."""
     return len(a) == len(b) and all(to_expr(x) is to_expr(y) for x, y in zip(a, b))
 
 
 class Copy(NamedTuple):
-    """A part of a program that is like one in the graph: which input, and which output, takes the place of which. It
-    reads the other inputs of that part as well."""
+    """A part of a program that is like one in the graph: which input, and which output, takes the
+    place of which. It reads the other inputs of that part as well."""
 
     inputs: dict[int, int]
     outputs: dict[int, int]
@@ -66,15 +69,16 @@ class Copy(NamedTuple):
 class AtenGraph:
     """A `torch.fx.Graph` of ATen ops without side effects, and how its values reach the caller.
 
-    Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of OpOverloads or
-    operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for several results) and `meta["where"]`
-    (the user's line). The output node holds (output nodes, values of mutated inputs).
+    Nodes: placeholders (in input order), get_attr (`constants` by name), call_function of
+    OpOverloads or operator.getitem, each with `meta["val"]` (the fake of its value; a tuple for
+    several results) and `meta["where"]` (the user's line). The output node holds (output nodes,
+    values of mutated inputs).
 
-    `lends` are the positions of inputs whose memory a result may be given, `uncounted` those of inputs that are written
-    without autograd being told, as what is done to `data` is.
+    `lends` are the positions of inputs whose memory a result may be given, `uncounted` those of
+    inputs that are written without autograd being told, as what is done to `data` is.
 
-    `copies` are parts of the program that are not in the graph, since they are like one that is: a list for each of
-    these. An output of a copy has the spec of what it is like.
+    `copies` are parts of the program that are not in the graph, since they are like one that is: a
+    list for each of these. An output of a copy has the spec of what it is like.
     """
 
     def __init__(
@@ -95,7 +99,9 @@ class AtenGraph:
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         self._mutated = [position for position, _ in mutations]
-        self._output = graph.output((tuple(o.node for o in outputs), tuple(node for _, node in mutations)))
+        self._output = graph.output(
+            (tuple(o.node for o in outputs), tuple(node for _, node in mutations))
+        )
 
     @property
     def inputs(self) -> list[torch.fx.Node]:
@@ -109,15 +115,17 @@ class AtenGraph:
 
     @property
     def mutations(self) -> list[tuple[int, torch.fx.Node]]:
-        """(input position, node whose value is to be copied into that input after everything else has been
-        computed)."""
+        """(input position, node whose value is to be copied into that input after everything else
+        has been computed)."""
         return list(zip(self._mutated, self._output.args[0][1]))  # type: ignore[index, arg-type]
 
     def nodes_of(self, target: Any) -> list[torch.fx.Node]:
         """The nodes that call `target`, in order."""
         return [n for n in self.graph.nodes if n.op == "call_function" and n.target is target]
 
-    def rewire(self, outputs: Sequence[torch.fx.Node | None], mutations: Sequence[torch.fx.Node]) -> None:
+    def rewire(
+        self, outputs: Sequence[torch.fx.Node | None], mutations: Sequence[torch.fx.Node]
+    ) -> None:
         """Give the outputs and mutations other nodes of equal value."""
         self._output.args = ((tuple(outputs), tuple(mutations)),)
 
@@ -128,7 +136,8 @@ class AtenGraph:
 
     @property
     def checks(self) -> list[Check]:
-        """What has to hold of the sizes that the data decide, as soon as the graph binds the last of them."""
+        """What has to hold of the sizes that the data decide, as soon as the graph binds the last
+        of them."""
         unbacked = self.shapes.unbacked
         bound = {form for root in self.bindings for form in unbacked.forms(root)}
         known = bound | unbacked.among(self.symbols)
@@ -151,11 +160,11 @@ class AtenGraph:
                         found.setdefault(form, (position, kind, dim))
         return found
 
-    # -- as Python ----------------------------------------------------------------------------------------------------
+    # -- as Python ---------------------------------------------------------------------------------
 
     def code(self) -> str:
-        """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and writes the mutated
-        inputs."""
+        """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and
+        writes the mutated inputs."""
         inputs = self.inputs
         names = ", ".join(n.name for n in inputs)
         lines = [f"def graph({names}):"]
@@ -204,7 +213,11 @@ def _call(node: torch.fx.Node) -> str:
 
 
 def _bound(node: torch.fx.Node, binding: Binding) -> str:
-    result = f"{node.name}[{binding.result}]" if isinstance(node.meta["val"], (list, tuple)) else node.name
+    result = (
+        f"{node.name}[{binding.result}]"
+        if isinstance(node.meta["val"], (list, tuple))
+        else node.name
+    )
     return result if binding.dim < 0 else f"{result}.shape[{binding.dim}]"
 
 
@@ -242,7 +255,9 @@ def _window(spec: OutputSpec) -> str:
     return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {_text(spec.offset)})"
 
 
-def copied(graph: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], torch.fx.Node]) -> Any:
+def copied(
+    graph: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], torch.fx.Node]
+) -> Any:
     """`graph.node_copy`, which looks for sizes in the arguments, for long."""
     made = graph.create_node(node.op, node.target, name=node.name)
     made.args = torch.fx.node.map_arg(node.args, copy_of)  # type: ignore[assignment]

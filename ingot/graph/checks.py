@@ -73,10 +73,19 @@ def _embedding(weight: Tensor, **_: Any) -> str:
 
 
 def _norm(
-    x: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None, bias: Tensor | None = None, **_: Any
+    x: Tensor,
+    normalized_shape: Sequence[Any],
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    **_: Any,
 ) -> str:
-    shapes = [x.shape[x.dim() - len(normalized_shape) :], *(t.shape for t in (weight, bias) if t is not None)]
-    fits = len(normalized_shape) > 0 and all(geometry.expect_same_sizes(s, normalized_shape) for s in shapes)
+    shapes = [
+        x.shape[x.dim() - len(normalized_shape) :],
+        *(t.shape for t in (weight, bias) if t is not None),
+    ]
+    fits = len(normalized_shape) > 0 and all(
+        geometry.expect_same_sizes(s, normalized_shape) for s in shapes
+    )
     return "" if fits else "sizes other than normalized_shape"
 
 
@@ -95,7 +104,9 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
         at = tuple(where.values())
         varies = is_symbolic(x) or any(isinstance(number, torch.SymInt) for number in at)
         part = view_symbolically(view, x, at, {}) if varies else view(x, *at)
-        return "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
+        return (
+            "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
+        )
 
     return test
 
@@ -119,7 +130,11 @@ def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:
     aligned = len(shifts) == len(dims) if dims else len(shifts) == 1
-    return "" if aligned and not any(bad_dims(x, [d]) for d in dims) else "shifts and dimensions that do not align"
+    return (
+        ""
+        if aligned and not any(bad_dims(x, [d]) for d in dims)
+        else "shifts and dimensions that do not align"
+    )
 
 
 def _flip(x: Tensor, dims: Sequence[int]) -> str:
@@ -149,14 +164,19 @@ def _overflows(dtype: torch.dtype, value: Any) -> bool:
     if dtype.is_floating_point:
         return math.isfinite(value) and abs(value) > torch.finfo(dtype).max
     info = torch.iinfo(dtype)
-    least = info.min if info.min or isinstance(value, float) else -info.max  # as negative integers wrap around
+    # as negative integers wrap around
+    least = info.min if info.min or isinstance(value, float) else -info.max
     return not least <= value <= info.max
 
 
 def _pow(exponent: Any, x: Any = None, **_: Any) -> str:
     """Of halves eager takes powers as of elements."""
     halves = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-    return "an exponent that the tensor's type cannot hold" if halves and _overflows(x.dtype, exponent) else ""
+    return (
+        "an exponent that the tensor's type cannot hold"
+        if halves and _overflows(x.dtype, exponent)
+        else ""
+    )
 
 
 def _index_fill(x: Tensor, value: Any, **_: Any) -> str:
@@ -176,7 +196,9 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
     return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
 
 
-def _full(fill_value: Any, x: Tensor | None = None, dtype: torch.dtype | None = None, **_: Any) -> str:
+def _full(
+    fill_value: Any, x: Tensor | None = None, dtype: torch.dtype | None = None, **_: Any
+) -> str:
     if dtype is None and x is None:
         dtype = torch.get_default_dtype() if isinstance(fill_value, float) else torch.int64
     kept = dtype or x.dtype  # type: ignore[union-attr]
@@ -193,7 +215,15 @@ def _resampled(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) ->
     return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
 
 
-_RESAMPLING = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+_RESAMPLING = (
+    "nearest1d",
+    "nearest2d",
+    "nearest3d",
+    "linear1d",
+    "bilinear2d",
+    "bicubic2d",
+    "trilinear3d",
+)
 
 
 def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
@@ -205,7 +235,11 @@ def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
 
 def _softshrink(x: Tensor, lambd: float = 0.5) -> str:
     most = torch.finfo(x.dtype).max if x.is_floating_point() else math.inf
-    return "" if 0 <= lambd <= most else "a limit that is negative, or that the tensor's type cannot hold"
+    return (
+        ""
+        if 0 <= lambd <= most
+        else "a limit that is negative, or that the tensor's type cannot hold"
+    )
 
 
 def _mvlgamma(x: Tensor, p: int) -> str:
@@ -213,7 +247,8 @@ def _mvlgamma(x: Tensor, p: int) -> str:
 
 
 def _convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool,
     groups: int, **_: Any,
 ) -> str:  # fmt: skip
     if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
@@ -245,7 +280,9 @@ def _unbatched_channels_last(x: Tensor) -> str:
 def _added(x: Tensor, second: Tensor, third: Tensor) -> str:
     """The bias of addmm and baddbmm broadcasts to the product."""
     sizes = (*second.shape[:-1], third.shape[-1])
-    fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(geometry.broadcast(x.shape, sizes), sizes)
+    fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(
+        geometry.broadcast(x.shape, sizes), sizes
+    )
     return "" if fits else "an addend of another size"
 
 
@@ -268,14 +305,19 @@ def _source_like(name: str) -> Callable[..., str]:
 
     def test(x: Tensor, **given: Any) -> str:
         source = given.get(name)
-        return "a source of another dtype" if isinstance(source, Tensor) and source.dtype is not x.dtype else ""
+        return (
+            "a source of another dtype"
+            if isinstance(source, Tensor) and source.dtype is not x.dtype
+            else ""
+        )
 
     return test
 
 
 def _svd(**_: Any) -> str:
     node = current_autograd_node()
-    if node is not None and node.name() == "LinalgDetBackward0":  # which takes any fake matrix for a singular one
+    # which takes any fake matrix for a singular one
+    if node is not None and node.name() == "LinalgDetBackward0":
         raise Unsupported("the formula of the derivative of a determinant looks at values")
     return ""
 
@@ -317,7 +359,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::full_like": _full,
     "aten::new_full": _full,
     "aten::scalar_tensor": _scalar_tensor,
-    "aten::threshold": lambda x, threshold, value: _index_fill(x, threshold) or _index_fill(x, value),
+    "aten::threshold": lambda x, threshold, value: (
+        _index_fill(x, threshold) or _index_fill(x, value)
+    ),
     "aten::arange": _arange,
     "aten::softshrink": _softshrink,
     "aten::mvlgamma": _mvlgamma,
@@ -326,7 +370,9 @@ _TESTS: dict[str, Callable[..., str]] = {
     "aten::avg_pool2d": _pool,
     "aten::avg_pool3d": _pool,
     "aten::max_pool2d_with_indices": _pool,
-    "aten::max_pool3d_with_indices": lambda x, **rest: _pool(x, **rest) or _unbatched_channels_last(x),
+    "aten::max_pool3d_with_indices": lambda x, **rest: (
+        _pool(x, **rest) or _unbatched_channels_last(x)
+    ),
     "aten::addmm": lambda x, mat1, mat2, **_: _added(x, mat1, mat2),
     "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
     "aten::bmm": _batched,
@@ -337,7 +383,10 @@ _TESTS: dict[str, Callable[..., str]] = {
     ),
     **{f"aten::{name}": _source_like("src") for name in ("scatter_add", "scatter_reduce")},
     "aten::scatter": lambda x, **given: (
-        _source_like("src")(x, **given) or _index_fill(x, given.get("value"))  # scatter.src and scatter.value
+        # scatter.src and scatter.value
+        _source_like("src")(x, **given) or _index_fill(x, given.get("value"))
     ),
-    "aten::index_put": lambda x, indices, values, **_: _index(x, indices) or _source_like("values")(x, values=values),
+    "aten::index_put": lambda x, indices, values, **_: (
+        _index(x, indices) or _source_like("values")(x, values=values)
+    ),
 }

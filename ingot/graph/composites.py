@@ -1,5 +1,6 @@
-"""Functions of torch's that ask for plain sizes in C++, as Python: what is called where sizes are symbols. So are the
-cells of recurrent layers on a GPU, where torch has them in one piece, which a graph cannot fuse with its neighbours."""
+"""Functions of torch's that ask for plain sizes in C++, as Python: what is called where sizes are
+symbols. So are the cells of recurrent layers on a GPU, where torch has them in one piece, which a
+graph cannot fuse with its neighbours."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def apart(target: Any) -> Callable[..., Any]:
     return _APART.get(target, target)
 
 
-def _instead_of(function: Any, on_gpu: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _instead_of(
+    function: Any, on_gpu: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function for calls with symbolic sizes, and for those `on_gpu`."""
 
     def register(python: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +43,9 @@ def _instead_of(function: Any, on_gpu: bool = False) -> Callable[[Callable[..., 
         def chosen(*args: Any, **kwargs: Any) -> Any:
             tensors = tensors_in((args, kwargs))
             symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
-            return (python if symbolic or (on_gpu and _in_full_on_gpu(tensors)) else function)(*args, **kwargs)
+            return (python if symbolic or (on_gpu and _in_full_on_gpu(tensors)) else function)(
+                *args, **kwargs
+            )
 
         _APART[function] = chosen
         return python
@@ -49,12 +54,15 @@ def _instead_of(function: Any, on_gpu: bool = False) -> Callable[[Callable[..., 
 
 
 def _in_full_on_gpu(tensors: Sequence[Tensor]) -> bool:
-    """Whether there is nothing but float32 and float64 on a GPU. Of halves, torch's cells round the result alone."""
-    full = all(t.device.type == "cuda" and t.dtype in (torch.float32, torch.float64) for t in tensors)
+    """Whether there is nothing but float32 and float64 on a GPU. Of halves, torch's cells round the
+    result alone."""
+    full = all(
+        t.device.type == "cuda" and t.dtype in (torch.float32, torch.float64) for t in tensors
+    )
     return full and not torch.is_autocast_enabled("cuda")
 
 
-# -- recurrent layers --------------------------------------------------------------------------------------------------
+# -- recurrent layers ------------------------------------------------------------------------------
 
 
 def _lstm_step(x: Tensor, state: State, weights: Sequence[Tensor | None]) -> State:
@@ -108,7 +116,9 @@ _instead_of(torch.rnn_relu_cell)(_cell(_STEPS["rnn_relu"]))
 def _stepwise(step: Cell) -> Callable[..., tuple[Tensor, State]]:
     """A layer in one direction, step by step: a length that is compiled for."""
 
-    def layer(x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+    def layer(
+        x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool
+    ) -> tuple[Tensor, State]:
         places = range(int(x.shape[0]))
         outputs: list[Any] = [None] * len(places)
         for k in reversed(places) if reverse else places:
@@ -120,8 +130,9 @@ def _stepwise(step: Cell) -> Callable[..., tuple[Tensor, State]]:
 
 
 def _layers(
-    layer: Callable[..., tuple[Tensor, State]], x: Tensor, states: State, params: Sequence[Tensor], has_biases: bool,
-    count: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    layer: Callable[..., tuple[Tensor, State]], x: Tensor, states: State, params: Sequence[Tensor],
+    has_biases: bool, count: int, dropout: float, train: bool, bidirectional: bool,
+    batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """(output, a final state for each of `states`) of several layers, in one direction or both."""
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
@@ -166,7 +177,9 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
     has_biases, count, _, train, bidirectional, batch_first = settings
     mode = 2  # an LSTM
 
-    def layer(x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool) -> tuple[Tensor, State]:
+    def layer(
+        x: Tensor, state: State, weights: Sequence[Tensor | None], reverse: bool
+    ) -> tuple[Tensor, State]:
         hidden = state[0].shape[1]
         named = [w if w is not None else torch.zeros_like(weights[0]) for w in weights]  # type: ignore[arg-type]
         flags = (has_biases, bidirectional, batch_first, train)
@@ -182,19 +195,20 @@ for _name in MODES:
     _APART[getattr(torch, _name)] = by_cudnn(_name, _APART[getattr(torch, _name)])
 
 
-# -- views ------------------------------------------------------------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------
 
 _instead_of(Tensor.reshape)(symbolic_views.reshaped)
 _instead_of(torch.reshape)(lambda input, shape: symbolic_views.reshaped(input, shape))
 
 
-# -- products ---------------------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 
 @_instead_of(F.linear)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows with gaps between them are one matrix where they can be. torch's own asks whether the sizes are 1. Where it
-    has a product for each matrix, gradients are in row-major order; those of one matrix lie as it does."""
+    """Rows with gaps between them are one matrix where they can be. torch's own asks whether the
+    sizes are 1. Where it has a product for each matrix, gradients are in row-major order; those of
+    one matrix lie as it does."""
     plain = input.dim() < 3 or geometry.surely_plain(input)
     if plain or weight.dim() != 2 or (bias is not None and bias.dim() != 1):
         return native_linear(input, weight, bias)
@@ -207,13 +221,20 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 _instead_of(torch.einsum)(einsum)
-for _product in (torch.matmul, torch.linalg.matmul, operator.matmul, Tensor.matmul, Tensor.__matmul__):
+for _product in (
+    torch.matmul,
+    torch.linalg.matmul,
+    operator.matmul,
+    Tensor.matmul,
+    Tensor.__matmul__,
+):
     _instead_of(_product)(lambda input, other: matmul(input, other))
 
 
 @cache
 def _fuses_without_heads() -> bool:
-    """Whether eager's kernel on a CPU takes queries without heads, by one dimension more: since torch 2.14."""
+    """Whether eager's kernel on a CPU takes queries without heads, by one dimension more: since
+    torch 2.14."""
     with torch.inference_mode(False), torch.enable_grad(), disable_current_modes():
         query = torch.zeros((1, 1, 1), device="cpu", requires_grad=True)
         history = F.scaled_dot_product_attention(query, query, query).grad_fn
@@ -222,38 +243,59 @@ def _fuses_without_heads() -> bool:
 
 @_instead_of(F.scaled_dot_product_attention)
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """A mask that is one for all of a batch, or for all queries, is one for each: torch asks whether there is one."""
+    """A mask that is one for all of a batch, or for all queries, is one for each: torch asks
+    whether there is one."""
     mask = attn_mask
-    if query.dim() == key.dim() == value.dim() == 3 and query.device.type == "cpu" and _fuses_without_heads():
+    if (
+        query.dim() == key.dim() == value.dim() == 3
+        and query.device.type == "cpu"
+        and _fuses_without_heads()
+    ):
         query, key, value = (t.unsqueeze(0) for t in (query, key, value))
         mask = mask.unsqueeze(0) if mask is not None and mask.dim() == 3 else mask
-        return attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
-    of_known_kind = query.dtype is key.dtype is value.dtype and not query.dim() == key.dim() == value.dim() == 4
+        return attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa).squeeze(
+            0
+        )
+    of_known_kind = (
+        query.dtype is key.dtype is value.dtype and not query.dim() == key.dim() == value.dim() == 4
+    )
     if (
         of_known_kind and query.dtype in (torch.float32, torch.float64) and min(query.dim(), key.dim(), value.dim()) > 1
         and not (dropout_p or enable_gqa or (is_causal and mask is not None))
         and not torch.is_autocast_enabled(query.device.type)
     ):  # fmt: skip
         return attention_written_out(query, key, value, mask, is_causal, scale)
-    if mask is not None and mask.dim() == query.dim() == 4 and mask.dtype is not torch.bool and not mask.requires_grad:
+    if (
+        mask is not None
+        and mask.dim() == query.dim() == 4
+        and mask.dtype is not torch.bool
+        and not mask.requires_grad
+    ):
         sizes = (query.shape[0], mask.shape[1], query.shape[2], key.shape[2])
-        mask = mask.expand([size if geometry.is_one(own) else own for own, size in zip(mask.shape, sizes)])
+        mask = mask.expand(
+            [size if geometry.is_one(own) else own for own, size in zip(mask.shape, sizes)]
+        )
     return F.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
 
 
-# -- pooling -----------------------------------------------------------------------------------------------------------
+# -- pooling ---------------------------------------------------------------------------------------
 
 
 def _averaged(original: Any, rank: int) -> Callable[..., Tensor]:
     def function(x: Tensor, output_size: Any) -> Tensor:
         """Of all elements the mean. torch asks whether the images lie channels-last."""
         sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size] * rank
-        if x.dim() < rank or any(not isinstance(n, int) or n != 1 for n in sizes) or geometry.like_channels_last(x):
+        if (
+            x.dim() < rank
+            or any(not isinstance(n, int) or n != 1 for n in sizes)
+            or geometry.like_channels_last(x)
+        ):
             return original(x, output_size)  # type: ignore[no-any-return]
         return x.mean(list(range(-rank, 0)), keepdim=True)
 
@@ -266,7 +308,7 @@ for _rank in (2, 3):
         _instead_of(_function)(_averaged(_function, _rank))
 
 
-# -- resampling --------------------------------------------------------------------------------------------------------
+# -- resampling ------------------------------------------------------------------------------------
 
 
 def _resampled(original: Any, op: Any) -> Callable[..., Tensor]:
@@ -285,16 +327,25 @@ def _scaled(size: Any, factor: float) -> Any:
     return math.floor(int(size) * factor)
 
 
-for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d"):
+for _name in (
+    "nearest1d",
+    "nearest2d",
+    "nearest3d",
+    "linear1d",
+    "bilinear2d",
+    "bicubic2d",
+    "trilinear3d",
+):
     _function = getattr(native_nn, f"upsample_{_name}")
     _instead_of(_function)(_resampled(_function, getattr(aten, f"upsample_{_name}").default))
 
 
-# -- losses ------------------------------------------------------------------------------------------------------------
+# -- losses ----------------------------------------------------------------------------------------
 
 
 def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
-    """A CTC loss whose lengths are given as numbers, of which torch makes tensors in C++, with memory."""
+    """A CTC loss whose lengths are given as numbers, of which torch makes tensors in C++, with
+    memory."""
 
     @wraps(function)
     def chosen(log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -311,7 +362,7 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
 _APART.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})
 
 
-# -- what draws as many numbers as the data say ------------------------------------------------------------------------
+# -- what draws as many numbers as the data say ----------------------------------------------------
 
 
 def _slopes(x: Tensor, lower: float, upper: float, generator: Any) -> Tensor:
@@ -319,7 +370,9 @@ def _slopes(x: Tensor, lower: float, upper: float, generator: Any) -> Tensor:
     if upper - lower <= 1e-6 or generator is not None:
         raise Unsupported("rrelu of one slope, or with a generator")
     flat = x.detach().reshape(-1)  # the kernel draws in this order however the elements lie
-    return aten.rrelu_with_noise_functional.default(flat, torch.empty_like(flat), lower, upper, True)[1].view(x.shape)
+    return aten.rrelu_with_noise_functional.default(
+        flat, torch.empty_like(flat), lower, upper, True
+    )[1].view(x.shape)
 
 
 def _check_slopes(lower: float, upper: float) -> None:
@@ -328,21 +381,41 @@ def _check_slopes(lower: float, upper: float) -> None:
 
 
 def _rrelu(
-    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+    x: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
 ) -> Tensor:
     _check_slopes(lower, upper)
-    return x * _slopes(x, lower, upper, generator) if training else F.leaky_relu(x, (lower + upper) / 2)
+    return (
+        x * _slopes(x, lower, upper, generator)
+        if training
+        else F.leaky_relu(x, (lower + upper) / 2)
+    )
 
 
 def _rrelu_(
-    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+    x: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
 ) -> Tensor:
     _check_slopes(lower, upper)
-    return x.mul_(_slopes(x, lower, upper, generator)) if training else F.leaky_relu_(x, (lower + upper) / 2)
+    return (
+        x.mul_(_slopes(x, lower, upper, generator))
+        if training
+        else F.leaky_relu_(x, (lower + upper) / 2)
+    )
 
 
 def _rrelu_of_module(
-    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
 ) -> Tensor:
     return (_rrelu_ if inplace else _rrelu)(input, lower, upper, training)
 

@@ -1,5 +1,6 @@
-"""torch.autograd.Function in a captured graph: what its forward computes is there as operations, what its backward
-computes is a graph of its own, and a node behind the forward tells autograd that these belong together."""
+"""torch.autograd.Function in a captured graph: what its forward computes is there as operations,
+what its backward computes is a graph of its own, and a node behind the forward tells autograd that
+these belong together."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ from ingot.torch_private import DelayedError
 
 
 class Backward(NamedTuple):
-    """The graph of a backward. It takes those of the tensors that the function keeps that are at the positions `reads`,
-    and the tangents that are there, and returns one gradient, or None, for each of the function's tensor arguments."""
+    """The graph of a backward. It takes those of the tensors that the function keeps that are at
+    the positions `reads`, and the tangents that are there, and returns one gradient, or None, for
+    each of the function's tensor arguments."""
 
     graph: torch.fx.GraphModule
     reads: tuple[int, ...]
 
 
 class CustomGradient:
-    """The node: gives the outputs of a function, which it has for arguments, the history that their gradients are what
-    a backward computes.
+    """The node: gives the outputs of a function, which it has for arguments, the history that their
+    gradients are what a backward computes.
 
-    `backwards` holds one for each choice of outputs whose tangents are there, or what the program raises then. With
-    `zeros` there is but one: tangents that are not there are zeros. `constant` are the positions of outputs that have
-    no gradient; `once`: the gradients have none.
+    `backwards` holds one for each choice of outputs whose tangents are there, or what the program
+    raises then. With `zeros` there is but one: tangents that are not there are zeros. `constant`
+    are the positions of outputs that have no gradient; `once`: the gradients have none.
     """
 
     __module__ = __name__
@@ -45,7 +47,10 @@ class CustomGradient:
         self.backwards, self.constant, self.once, self.zeros = backwards, constant, once, zeros
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         return Custom.apply(self, outputs, kept, *inputs)
 
@@ -66,14 +71,16 @@ class CustomGradient:
         if not recorded or not any(t.requires_grad for t in present):
             return found
         if any(isinstance(t, FakeTensor) for t in present):  # only .backward() comes by that error
-            raise Unsupported(f"second derivatives of {self.__name__}, which is differentiable once", skip=True)
+            raise Unsupported(
+                f"second derivatives of {self.__name__}, which is differentiable once", skip=True
+            )
         return _not_again(found)
 
 
 class Reentrant:
-    """The node behind a checkpointed part that eager's backward runs, and differentiates by itself: the gradients pass
-    as they are, zeros where there are none. All `outputs` that may have a gradient require one; `constant` are the
-    positions of the others."""
+    """The node behind a checkpointed part that eager's backward runs, and differentiates by itself:
+    the gradients pass as they are, zeros where there are none. All `outputs` that may have a
+    gradient require one; `constant` are the positions of the others."""
 
     __module__, __name__ = __name__, "reentrant"
     zeros = True
@@ -82,7 +89,10 @@ class Reentrant:
         self.constant = constant
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         return Custom.apply(self, outputs, kept, *inputs)
 

@@ -1,5 +1,5 @@
-"""Ops whose result has a size, or is an integer, that the data decide: what the result looks like, with a symbol for
-it (see `unbacked.py`)."""
+"""Ops whose result has a size, or is an integer, that the data decide: what the result looks like,
+with a symbol for it (see `unbacked.py`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ingot.torch_private import OpOverload, aten
 
 
 class Binding(NamedTuple):
-    """What an unbacked symbol is: the size of a dimension of a result, or, with dimension -1, the result itself."""
+    """What an unbacked symbol is: the size of a dimension of a result, or, with dimension -1, the
+    result itself."""
 
     symbol: Symbol
     result: int
@@ -32,7 +33,8 @@ LARGEST = 1 << 48
 
 
 def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
-    """The rule of an op that makes a symbol of these arguments: rule(shapes, *args, **kwargs); None of any other."""
+    """The rule of an op that makes a symbol of these arguments: rule(shapes, *args, **kwargs); None
+    of any other."""
     if op is aten._local_scalar_dense.default and args[0].dtype not in _INTEGERS:
         return None
     if op is aten.index.Tensor:
@@ -40,7 +42,9 @@ def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
     return _RULES.get(op)
 
 
-def note_counts(unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], made: Sequence[Symbol]) -> None:
+def note_counts(
+    unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], made: Sequence[Symbol]
+) -> None:
     """Note of which masks among an op's arguments the new symbols are counts."""
     masks = [t for t in tensors if t.dtype is torch.bool]
     if op is aten.nonzero.default:
@@ -57,7 +61,8 @@ def note_counts(unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], m
 
 
 def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
-    """Have it checked that no size is 0 for an op that may mean something else, or raise an error, for no elements."""
+    """Have it checked that no size is 0 for an op that may mean something else, or raise an error,
+    for no elements."""
     if is_pointwise(op) or op.is_view or name_of(op) in _TAKES_NOTHING:
         return
     for size in (size for t in tensors for size in t.shape if is_decided_by_data(size)):
@@ -72,9 +77,12 @@ def any_decided(tensors: Sequence[Tensor]) -> bool:
 
 _TAKES_NOTHING = frozenset(
     f"aten::{name}" for name in
-    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index _unsafe_index "
-    "index_select gather embedding nonzero masked_select _local_scalar_dense _unsafe_view _reshape_alias lift_fresh "
-    "empty empty_like empty_strided new_empty zeros ones full zeros_like ones_like full_like new_zeros new_ones "
+    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index "
+    "_unsafe_index "
+    "index_select gather embedding nonzero masked_select _local_scalar_dense _unsafe_view "
+    "_reshape_alias lift_fresh "
+    "empty empty_like empty_strided new_empty zeros ones full zeros_like ones_like full_like "
+    "new_zeros new_ones "
     "new_full arange constant_pad_nd masked_fill index_put flip repeat cumsum".split()
 )  # fmt: skip
 
@@ -105,8 +113,9 @@ def has_masks(args: Sequence[Any]) -> bool:
 
 
 def in_places(args: Sequence[Any], places: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Any, ...]:
-    """The arguments of an `aten.index` with each mask replaced by the tensors that name its places, one for each of
-    its dimensions. Raises EagerRaises for a mask of other sizes than what it is laid over."""
+    """The arguments of an `aten.index` with each mask replaced by the tensors that name its places,
+    one for each of its dimensions. Raises EagerRaises for a mask of other sizes than what it is
+    laid over."""
     x, indices = args
     found: list[Tensor | None] = []
     for index in indices:
@@ -157,13 +166,16 @@ def _masked_select(shapes: ShapeContext, x: Tensor, mask: Tensor) -> Tensor:
 def _repeated(shapes: ShapeContext, repeats: Tensor, output_size: Any = None) -> Tensor:
     if repeats.dim() != 1 or repeats.dtype not in (torch.int64, torch.int32):
         raise EagerRaises("repeats that are no vector of integers")
-    return _made(repeats, (_size(shapes, None) if output_size is None else output_size,), repeats.dtype)
+    return _made(
+        repeats, (_size(shapes, None) if output_size is None else output_size,), repeats.dtype
+    )
 
 
 def _unique(
     shapes: ShapeContext, x: Tensor, inverse: bool, counts: bool, dim: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What is unique, of all elements or along a dimension; the place of each there, and how often it is there."""
+    """What is unique, of all elements or along a dimension; the place of each there, and how often
+    it is there."""
     extent = x.numel() if dim is None else x.shape[dim]
     count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
     values = _made(x, (count,), x.dtype)
@@ -175,7 +187,11 @@ def _unique(
 
 
 def _consecutive(
-    shapes: ShapeContext, x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    shapes: ShapeContext,
+    x: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     along = dim is not None  # the kernel for a dimension gives all of them
     return _unique(shapes, x, along or return_inverse, along or return_counts, dim)
@@ -189,28 +205,44 @@ def _along(
 
 
 def _whole(
-    shapes: ShapeContext, x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    shapes: ShapeContext,
+    x: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _unique(shapes, x, return_inverse, return_counts)
 
 
-def _counted(shapes: ShapeContext, x: Tensor, weights: Tensor | None = None, minlength: Any = 0) -> Tensor:
+def _counted(
+    shapes: ShapeContext, x: Tensor, weights: Tensor | None = None, minlength: Any = 0
+) -> Tensor:
     least = minlength if isinstance(minlength, int) else 0
-    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    dtype = (
+        torch.int64
+        if weights is None
+        else torch.float32
+        if weights.dtype is torch.float32
+        else torch.float64
+    )
     return _made(x, (_size(shapes, None, least),), dtype)
 
 
 def _ctc(
-    shapes: ShapeContext, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *_: Any,
+    shapes: ShapeContext, log_probs: Tensor, targets: Tensor, input_lengths: Any,
+    target_lengths: Any, *_: Any,
     **__: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The losses, and what the backward reads, which has two columns for each place of the longest target, and one."""
+    """The losses, and what the backward reads, which has two columns for each place of the longest
+    target, and one."""
     if log_probs.dim() != 3:
         raise EagerRaises("_ctc_loss of what has not three dimensions")
     length, batch = log_probs.shape[:2]
     known = not isinstance(target_lengths, Tensor)
     columns = 2 * max(target_lengths, default=0) + 1 if known else _size(shapes, None, least=1)
-    return _made(log_probs, (batch,), log_probs.dtype), _made(log_probs, (batch, length, columns), log_probs.dtype)
+    return _made(log_probs, (batch,), log_probs.dtype), _made(
+        log_probs, (batch, length, columns), log_probs.dtype
+    )
 
 
 def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:

@@ -1,8 +1,8 @@
 """Ops that are recorded as simpler ones: one small function per op, run under the recorder.
 
-float32 results agree with eager's to rounding; bfloat16 and float16 are computed in float32 and rounded once, as
-eager's kernels do. A rule may return NotImplemented: the op is then recorded whole. Strides need no care here: the
-recorder gives every result those of eager.
+float32 results agree with eager's to rounding; bfloat16 and float16 are computed in float32 and
+rounded once, as eager's kernels do. A rule may return NotImplemented: the op is then recorded
+whole. Strides need no care here: the recorder gives every result those of eager.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ def widened(value: Any) -> Any:
 
 
 def rounded_once(function: Rule) -> Rule:
-    """Compute in float32 if the first tensor is bfloat16 or float16, and round the (first) result back to its dtype."""
+    """Compute in float32 if the first tensor is bfloat16 or float16, and round the (first) result
+    back to its dtype."""
 
     @wraps(function)
     def wrapper(first: Tensor, *args: Any, **kwargs: Any) -> Any:
         if first.dtype not in HALVES:
             return function(first, *args, **kwargs)
-        result = function(widened(first), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
+        result = function(
+            widened(first), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()}
+        )
         return result if result is NotImplemented else _narrow(result, first.dtype)
 
     return wrapper
@@ -60,7 +63,7 @@ def _narrow(result: Any, dtype: torch.dtype) -> Any:
     return result.to(dtype)
 
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# -- activations -----------------------------------------------------------------------------------
 
 
 @rule(aten.silu.default)
@@ -91,7 +94,9 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @rule(aten.hardtanh.default)
 def hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
-    return torch.clamp(x, low, high) if x.is_floating_point() else torch.clamp(x, int(low), int(high))
+    return (
+        torch.clamp(x, low, high) if x.is_floating_point() else torch.clamp(x, int(low), int(high))
+    )
 
 
 @rule(aten.relu6.default)
@@ -154,7 +159,7 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     return x.narrow(dim, 0, half) * torch.sigmoid(x.narrow(dim, half, half))
 
 
-# -- arithmetic --------------------------------------------------------------------------------------------------------
+# -- arithmetic ------------------------------------------------------------------------------------
 
 
 @rule(aten.deg2rad.default)
@@ -171,11 +176,14 @@ def rad2deg(x: Tensor) -> Tensor:
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     if is_scaled_exactly(x, exponent):
         return _scaled(x, exponent.long())
-    return NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
+    return (
+        NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
+    )
 
 
 def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
-    """x * 2**exponent, rounded once: 2**exponent itself may be too large or too small for the dtype."""
+    """x * 2**exponent, rounded once: 2**exponent itself may be too large or too small for the
+    dtype."""
     if x.dtype is not torch.float64:  # whose range squared is within that of float64
         return (x.double() * torch.exp2(exponent.clamp(-300, 300).double())).float().to(x.dtype)
     for _ in range(2):  # numbers stay normal up to the last step, which rounds
@@ -196,10 +204,15 @@ def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 
 @rule(aten.isin.Tensor_Tensor)
-def isin(x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """By comparison with each of few, or where few comparisons are made; eager, too, sorts where they are many."""
+def isin(
+    x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    """By comparison with each of few, or where few comparisons are made; eager, too, sorts where
+    they are many."""
     count, pairs = members.numel(), members.numel() * x.numel()
-    if not isinstance(count, int) or (count > 32 and not (isinstance(pairs, int) and pairs <= 1 << 15)):
+    if not isinstance(count, int) or (
+        count > 32 and not (isinstance(pairs, int) and pairs <= 1 << 15)
+    ):
         return NotImplemented
     if count == 0:
         return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
@@ -208,7 +221,9 @@ def isin(x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: boo
 
 
 @rule(aten.isin.Tensor_Scalar)
-def isin_number(x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin_number(
+    x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
     return torch.ne(x, member) if invert else torch.eq(x, member)
 
 
@@ -216,7 +231,9 @@ def isin_number(x: Tensor, member: Any, *, assume_unique: bool = False, invert: 
 def mvlgamma(x: Tensor, p: int) -> Tensor:
     if x.dtype in HALVES or not x.is_floating_point():
         return NotImplemented
-    shifted = x.unsqueeze(-1) + torch.arange(0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device)
+    shifted = x.unsqueeze(-1) + torch.arange(
+        0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device
+    )
     return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
 
 
@@ -259,7 +276,7 @@ def rsub(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
     return torch.sub(other, x, alpha=alpha)
 
 
-# -- softmax and norms -------------------------------------------------------------------------------------------------
+# -- softmax and norms -----------------------------------------------------------------------------
 
 
 def _is_empty(x: Tensor) -> bool:
@@ -311,7 +328,9 @@ def times_number(x: Tensor, number: Any) -> Tensor:
 def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
     """a / b of numbers; a tensor of the dtype where one is a symbolic size."""
     if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
-        return (torch.full((), a, dtype=torch.float64) / torch.full((), b, dtype=torch.float64)).to(dtype)
+        return (torch.full((), a, dtype=torch.float64) / torch.full((), b, dtype=torch.float64)).to(
+            dtype
+        )
     if b == 0:
         return math.copysign(math.inf, a) if a else math.nan
     return a / b
@@ -322,7 +341,8 @@ def _count(x: Tensor, dims: list[int]) -> Any:
 
 
 def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance over `dims`, both with these dimensions kept; the variance in two passes."""
+    """Mean and biased variance over `dims`, both with these dimensions kept; the variance in two
+    passes."""
     mean = torch.mean(x, dims, keepdim=True)
     centered = x - mean
     return mean, torch.mean(centered * centered, dims, keepdim=True)
@@ -336,7 +356,9 @@ def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
 
 
 @rule(aten.native_layer_norm.default)
-def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+def layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
     if _is_empty(x):
         return NotImplemented
     stats = _dtype_of_statistics(x, weight)
@@ -367,7 +389,14 @@ def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | No
 
 @rule(aten.native_group_norm.default)
 def group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, channels: Any, space: Any, groups: int, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: Any,
+    channels: Any,
+    space: Any,
+    groups: int,
+    eps: float,
 ) -> Any:
     if _is_empty(x):
         return NotImplemented
@@ -380,7 +409,11 @@ def group_norm(
         y = y * widened(weight).view(1, groups, channels // groups, 1)
     if bias is not None:
         y = y + widened(bias).view(1, groups, channels // groups, 1)
-    return y.reshape(x.shape).to(x.dtype), mean.view(n, groups).to(stats), scale.view(n, groups).to(stats)
+    return (
+        y.reshape(x.shape).to(x.dtype),
+        mean.view(n, groups).to(stats),
+        scale.view(n, groups).to(stats),
+    )
 
 
 def _per_channel(t: Tensor, rank: int) -> Tensor:
@@ -402,7 +435,9 @@ def batch_norm(
         return NotImplemented
     if not training:
         assert running_mean is not None and running_var is not None
-        y = _normalized(x, widened(running_mean), torch.rsqrt(widened(running_var) + eps), weight, bias)
+        y = _normalized(
+            x, widened(running_mean), torch.rsqrt(widened(running_var) + eps), weight, bias
+        )
         stats = _dtype_of_statistics(x, running_mean)
         return y, x.new_empty(0, dtype=stats), x.new_empty(0, dtype=stats)
     dims = [d for d in range(x.dim()) if d != 1]
@@ -420,7 +455,9 @@ def batch_norm(
     return _normalized(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)
 
 
-def _normalized(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _normalized(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
     """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
     factor = scale if weight is None else scale * widened(weight)
     offset = -mean * factor if bias is None else widened(bias) - mean * factor
@@ -438,20 +475,26 @@ def cudnn_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """The op that eager calls on a GPU, which writes the running statistics. Its last result is room for its backward,
-    which needs none here."""
+    """The op that eager calls on a GPU, which writes the running statistics. Its last result is
+    room for its backward, which needs none here."""
     found = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return found if found is NotImplemented else (*found, x.new_empty(0, dtype=torch.uint8))
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
 ) -> Any:
     return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
 
 
-# -- statistics --------------------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------
 
 
 def _variance(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -512,10 +555,14 @@ def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: boo
 
 
 @rule(aten.linalg_vector_norm.default)
-def vector_norm(x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def vector_norm(
+    x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     if not x.is_floating_point() or (dtype is not None and dtype.is_complex):
         return NotImplemented
-    return _norm(widened(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim).to(dtype or x.dtype)
+    return _norm(widened(x if dtype is None else x.to(dtype)), order, _dims(x, dim), keepdim).to(
+        dtype or x.dtype
+    )
 
 
 def _norm(x: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
@@ -565,16 +612,22 @@ def trace(x: Tensor) -> Tensor:
     return torch.sum(torch.diagonal(x))
 
 
-# -- transformers ------------------------------------------------------------------------------------------------------
+# -- transformers ----------------------------------------------------------------------------------
 
 
-def _self_attention(x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and values. A token does
-    not see what the mask is not zero for; one that sees nothing is NaN."""
+def _self_attention(
+    x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and
+    values. A token does not see what the mask is not zero for; one that sees nothing is NaN."""
     parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
     if mask is None:
-        return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0].transpose(1, 2).flatten(2)
+        return (
+            aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0]
+            .transpose(1, 2)
+            .flatten(2)
+        )
     scores = query @ key.mT * query.shape[3] ** -0.5
     weights = torch.softmax(torch.where(mask.to(torch.bool), -math.inf, scores), -1)
     return (weights @ value).transpose(1, 2).flatten(2)
@@ -585,7 +638,8 @@ def _has_own_attention(x: Tensor) -> bool:
 
 
 def _broadcast_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
-    """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head, query, key)."""
+    """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head,
+    query, key)."""
     return mask[:, None, None] if mask is not None and kind == 1 else mask
 
 
@@ -605,9 +659,10 @@ def multi_head_attention(
 
 @rule(aten._transformer_encoder_layer_fwd.default)
 def transformer_encoder_layer(
-    x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor,
-    gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor,
-    norm_bias_2: Tensor, weight_1: Tensor, bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
+    x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor,
+    out_bias: Tensor, gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor,
+    norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, weight_1: Tensor,
+    bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
     mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
     if not _has_own_attention(x) or (mask is not None and mask_type is None):
@@ -631,7 +686,7 @@ def transformer_encoder_layer(
     return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
 
 
-# -- views that torch does not call views ------------------------------------------------------------------------------
+# -- views that torch does not call views ----------------------------------------------------------
 
 
 @rule(aten.unsafe_split.Tensor)
@@ -644,7 +699,7 @@ def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
     return torch.split(x, sizes, dim)
 
 
-# -- copies ------------------------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 @rule(aten.native_dropout.default)
@@ -654,7 +709,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
     return x.clone(), torch.ones_like(x, dtype=torch.bool)
 
 
-# -- factories that look at a tensor's metadata only: they must not keep its value alive -------------------------------
+# -- factories that look at a tensor's metadata only: they must not keep its value alive -----------
 
 
 def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:
@@ -692,15 +747,23 @@ def new_ones(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_
 
 
 @rule(aten.new_full.default)
-def new_full(x: Tensor, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+def new_full(
+    x: Tensor, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
     return _filled(x, size, value, dtype, device)
 
 
 @rule(aten.empty_like.default)
-def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
+def empty_like(
+    x: Tensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> Tensor:
     if memory_format not in (None, torch.preserve_format):
-        return torch.empty(x.shape, dtype=dtype or x.dtype, device=device or x.device, memory_format=memory_format)
-    return torch.empty_strided(x.shape, geometry.preserved(x), dtype=dtype or x.dtype, device=device or x.device)
+        return torch.empty(
+            x.shape, dtype=dtype or x.dtype, device=device or x.device, memory_format=memory_format
+        )
+    return torch.empty_strided(
+        x.shape, geometry.preserved(x), dtype=dtype or x.dtype, device=device or x.device
+    )
 
 
 @rule(aten.new_empty.default)

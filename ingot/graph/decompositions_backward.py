@@ -1,6 +1,8 @@
-"""The backward ops that autograd's formulas call, recorded as simpler ops, so that they fuse like a forward's.
+"""The backward ops that autograd's formulas call, recorded as simpler ops, so that they fuse like a
+forward's.
 
-The rules of `decompositions.py` apply. A gradient that was not asked for is not computed: its place holds None.
+The rules of `decompositions.py` apply. A gradient that was not asked for is not computed: its place
+holds None.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def in_float32(number: float) -> float:
 _SIXTH = in_float32(1 / 6)
 
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# -- activations -----------------------------------------------------------------------------------
 
 
 @rule(aten.threshold_backward.default)
@@ -55,7 +57,9 @@ def prelu(grad: Tensor, x: Tensor, weight: Tensor) -> Any:
 
 @rule(aten.elu_backward.default)
 @rounded_once
-def elu(grad: Tensor, alpha: float, scale: float, input_scale: float, of_result: bool, x: Tensor) -> Tensor:
+def elu(
+    grad: Tensor, alpha: float, scale: float, input_scale: float, of_result: bool, x: Tensor
+) -> Tensor:
     """Of the result, or of the input, as eager kept it."""
     low = alpha * scale
     if of_result:
@@ -152,7 +156,7 @@ def dropout(grad: Tensor, kept: Tensor, scale: float) -> Tensor:
     return grad * kept * scale
 
 
-# -- softmax -----------------------------------------------------------------------------------------------------------
+# -- softmax ---------------------------------------------------------------------------------------
 
 
 @rule(aten._softmax_backward_data.default)
@@ -171,24 +175,29 @@ def log_softmax(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor
     return (g - torch.exp(widened(y)) * torch.sum(g, dim, keepdim=True)).to(dtype)
 
 
-# -- norms -------------------------------------------------------------------------------------------------------------
+# -- norms -----------------------------------------------------------------------------------------
 
 
 def _summed(x: Tensor, dims: list[int], dtype: torch.dtype) -> Tensor:
     return (torch.sum(x, dims) if dims else x).to(dtype)
 
 
-def _normalized(grad: Tensor, centered: Tensor, scale: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
-    """(gradient of x, y) where y = `centered` * `scale`, `centered` is x less its mean over `dims`, and `scale` is 1 /
-    its standard deviation there."""
+def _normalized(
+    grad: Tensor, centered: Tensor, scale: Tensor, dims: list[int]
+) -> tuple[Tensor, Tensor]:
+    """(gradient of x, y) where y = `centered` * `scale`, `centered` is x less its mean over `dims`,
+    and `scale` is 1 / its standard deviation there."""
     y = centered * scale
-    inward = grad - torch.mean(grad, dims, keepdim=True) - y * torch.mean(grad * y, dims, keepdim=True)
+    inward = (
+        grad - torch.mean(grad, dims, keepdim=True) - y * torch.mean(grad * y, dims, keepdim=True)
+    )
     return inward * scale, y
 
 
 @rule(aten.native_layer_norm_backward.default)
 def layer_norm(
-    grad: Tensor, x: Tensor, shape: Sequence[Any], mean: Tensor, scale: Tensor, weight: Tensor | None,
+    grad: Tensor, x: Tensor, shape: Sequence[Any], mean: Tensor, scale: Tensor,
+    weight: Tensor | None,
     bias: Tensor | None, mask: Mask,
 ) -> Any:  # fmt: skip
     if geometry.is_empty(x):
@@ -224,7 +233,8 @@ def rms_norm(
 
 @rule(aten.native_group_norm_backward.default)
 def group_norm(
-    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: Any, channels: Any, space: Any,
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: Any,
+    channels: Any, space: Any,
     groups: int, mask: Mask,
 ) -> Any:  # fmt: skip
     if geometry.is_empty(x):
@@ -244,8 +254,9 @@ def group_norm(
 
 @rule(aten.native_batch_norm_backward.default)
 def batch_norm(
-    grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
-    mean: Tensor | None, scale: Tensor | None, train: bool, eps: float, mask: Mask,
+    grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, mean: Tensor | None, scale: Tensor | None, train: bool, eps: float,
+    mask: Mask,
 ) -> Any:  # fmt: skip
     if geometry.is_empty(x):
         return NotImplemented
@@ -262,7 +273,11 @@ def batch_norm(
     inward = g
     if train:
         count = math.prod(x.shape[d] for d in dims)
-        inward = g - (total / count).view(shape) - centered * (moment * factor * factor / count).view(shape)
+        inward = (
+            g
+            - (total / count).view(shape)
+            - centered * (moment * factor * factor / count).view(shape)
+        )
     dtype = x.dtype if weight is None else weight.dtype
     return (
         (inward * slope.view(shape)).to(x.dtype) if mask[0] else None,
@@ -273,18 +288,22 @@ def batch_norm(
 
 @rule(aten.cudnn_batch_norm_backward.default)
 def cudnn_batch_norm(
-    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None,
+    running_var: Tensor | None,
     mean: Tensor | None, scale: Tensor | None, eps: float, room: Tensor,
 ) -> Any:  # fmt: skip
-    return batch_norm(grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True))
+    return batch_norm(
+        grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True)
+    )
 
 
-# -- convolutions ------------------------------------------------------------------------------------------------------
+# -- convolutions ----------------------------------------------------------------------------------
 
 
 @rule(aten.convolution_backward.default)
 def convolution(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
-    """The gradient of the images apart from those of the parameters, which may be wanted at other times."""
+    """The gradient of the images apart from those of the parameters, which may be wanted at other
+    times."""
     *geometry_, (of_images, *of_parameters) = settings
     if not (of_images and any(of_parameters)):
         return NotImplemented
@@ -293,7 +312,7 @@ def convolution(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
     return images, *call(grad, x, weight, *geometry_, [False, *of_parameters])[1:]
 
 
-# -- what was read at places, or taken from them -----------------------------------------------------------------------
+# -- what was read at places, or taken from them ---------------------------------------------------
 
 
 @rule(aten.embedding_dense_backward.default)
@@ -303,7 +322,9 @@ def embedding(grad: Tensor, indices: Tensor, rows: Any, padding: int, by_frequen
     places, values = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
     if padding >= 0:
         values = torch.where(torch.eq(places, padding).unsqueeze(1), 0, values)
-    return torch.index_put(grad.new_zeros((rows, grad.shape[-1])), [places], values, accumulate=True)
+    return torch.index_put(
+        grad.new_zeros((rows, grad.shape[-1])), [places], values, accumulate=True
+    )
 
 
 @rule(aten.select_backward.default)
@@ -323,7 +344,8 @@ def diagonal(grad: Tensor, sizes: Any, offset: int, dim1: int, dim2: int) -> Ten
 
 def _max_pool(rank: int) -> Callable[..., Any]:
     def rule_(grad: Tensor, x: Tensor, *arguments: Any) -> Tensor:
-        """Windows may share their largest element, whose gradients are added in the windows' order."""
+        """Windows may share their largest element, whose gradients are added in the windows'
+        order."""
         if geometry.is_empty(grad) or geometry.is_empty(x) or x.dtype in HALVES:
             return NotImplemented
         places = arguments[-1].flatten(-rank)
@@ -333,5 +355,9 @@ def _max_pool(rank: int) -> Callable[..., Any]:
     return rule_
 
 
-rule(aten.max_pool2d_with_indices_backward.default, aten.adaptive_max_pool2d_backward.default)(_max_pool(2))
-rule(aten.max_pool3d_with_indices_backward.default, aten.adaptive_max_pool3d_backward.default)(_max_pool(3))
+rule(aten.max_pool2d_with_indices_backward.default, aten.adaptive_max_pool2d_backward.default)(
+    _max_pool(2)
+)
+rule(aten.max_pool3d_with_indices_backward.default, aten.adaptive_max_pool3d_backward.default)(
+    _max_pool(3)
+)

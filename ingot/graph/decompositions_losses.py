@@ -15,7 +15,8 @@ from ingot.torch_private import aten
 
 _SMALLEST = in_float32(1e-12)
 
-_REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)  # by ATen's number
+# by ATen's number
+_REDUCE: tuple[Callable[[Tensor], Tensor], ...] = (lambda loss: loss, torch.mean, torch.sum)
 _MEAN = 1
 
 
@@ -24,7 +25,7 @@ def _averaged(x: Tensor, reduction: int) -> Any:
     return x.numel() if reduction == _MEAN else 1
 
 
-# -- of differences ----------------------------------------------------------------------------------------------------
+# -- of differences --------------------------------------------------------------------------------
 
 
 @rule(aten.mse_loss.default)
@@ -52,7 +53,9 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
 
 @rule(aten.smooth_l1_loss_backward.default)
 @rounded_once
-def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+def smooth_l1_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+) -> Tensor:
     difference, norm = x - target, quotient(1.0, _averaged(x, reduction), x.dtype)
     inner = norm * difference * grad / beta if beta else norm * difference * grad
     outer = torch.where(difference <= -beta, -norm * grad, norm * grad)
@@ -69,13 +72,15 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 
 @rule(aten.huber_loss_backward.default)
 @rounded_once
-def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
+def huber_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
+) -> Tensor:
     difference, norm = x - target, quotient(1.0, _averaged(x, reduction), x.dtype)
     outer = torch.where(difference <= -delta, -norm * grad * delta, norm * grad * delta)
     return torch.where(torch.abs(difference) >= delta, outer, norm * difference * grad)
 
 
-# -- of probabilities --------------------------------------------------------------------------------------------------
+# -- of probabilities ------------------------------------------------------------------------------
 
 
 @rule(aten.soft_margin_loss_backward.default)
@@ -90,7 +95,8 @@ def binary_cross_entropy_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
     if x.dtype in HALVES:
-        return NotImplemented  # eager rounds at each step, and float16 does not have the smallest denominator
+        # eager rounds at each step, and float16 does not have the smallest denominator
+        return NotImplemented
     inward = grad * (x - target) / torch.clamp((1 - x) * x, min=_SMALLEST)
     if weight is not None:
         inward = inward * weight
@@ -99,7 +105,8 @@ def binary_cross_entropy_backward(
 
 @rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
-    """(loss, sum of the weights of the classes that count) of logarithms of probabilities (n, class, ...)."""
+    """(loss, sum of the weights of the classes that count) of logarithms of probabilities (n,
+    class, ...)."""
     if x.dim() < 2 or geometry.is_empty(x) or x.dtype in HALVES:
         return NotImplemented
     kept = target != ignored
@@ -119,7 +126,13 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
 
 @rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total: Tensor
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total: Tensor,
 ) -> Tensor:
     """By comparison of each class with the target, so that nothing has to be in memory."""
     if x.dim() < 2 or geometry.is_empty(x):

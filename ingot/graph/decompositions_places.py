@@ -1,4 +1,5 @@
-"""Ops that only move elements, recorded as views, copies and indexing. The rules of `decompositions.py` apply."""
+"""Ops that only move elements, recorded as views, copies and indexing. The rules of
+`decompositions.py` apply."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from ingot.graph import geometry
 from ingot.graph.decompositions import rule
 from ingot.torch_private import OpOverload, aten
 
-# -- copies of views ---------------------------------------------------------------------------------------------------
+# -- copies of views -------------------------------------------------------------------------------
 
 _COPIED = (
-    "alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind "
+    "alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t "
+    "transpose unbind "
     "unfold unsqueeze"
 ).split()
 
@@ -65,7 +67,7 @@ def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
     return tuple(x.split_with_sizes(sizes, dim))
 
 
-# -- diagonals ---------------------------------------------------------------------------------------------------------
+# -- diagonals -------------------------------------------------------------------------------------
 
 
 @rule(aten.diag_embed.default)
@@ -95,13 +97,17 @@ def block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows)
 
 
-# -- rearrangements ----------------------------------------------------------------------------------------------------
+# -- rearrangements --------------------------------------------------------------------------------
 
 
 @rule(aten.rot90.default)
 def rot90(x: Tensor, k: int = 1, dims: list[int] | tuple[int, int] = (0, 1)) -> Tensor:
     rank = x.dim()
-    if len(dims) != 2 or any(not -rank <= d < rank for d in dims) or dims[0] % rank == dims[1] % rank:
+    if (
+        len(dims) != 2
+        or any(not -rank <= d < rank for d in dims)
+        or dims[0] % rank == dims[1] % rank
+    ):
         return NotImplemented  # eager raises
     if k % 4 == 0:
         return x.clone(memory_format=torch.contiguous_format)
@@ -157,7 +163,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     return grouped.transpose(1, 2).clone().reshape(x.shape)
 
 
-# -- indexing ----------------------------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------
 
 
 @rule(aten.take.default)

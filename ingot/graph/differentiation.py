@@ -1,5 +1,5 @@
-"""Captured graphs that differentiate: those with a call of torch.autograd.grad among their nodes, and the graph of the
-gradients of another one."""
+"""Captured graphs that differentiate: those with a call of torch.autograd.grad among their nodes,
+and the graph of the gradients of another one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def differentiates(gm: torch.fx.GraphModule) -> bool:
 
 
 def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
-    """Lets those of the inputs of a trace require gradients whose tensors did when the program began. Returns what
-    stands for each as a leaf: itself, or what is before one that was the result of an operation."""
+    """Lets those of the inputs of a trace require gradients whose tensors did when the program
+    began. Returns what stands for each as a leaf: itself, or what is before one that was the result
+    of an operation."""
     leaves = list(inputs)
     for k, (own, fake) in enumerate(zip(inputs, fakes)):
         if not isinstance(fake, FakeTensor) or not fake.is_wanted:
@@ -40,7 +41,8 @@ def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
 
 
 class _Begin(torch.autograd.Function):
-    """The history of an input that is the result of an operation, which may be written where a leaf may not."""
+    """The history of an input that is the result of an operation, which may be written where a leaf
+    may not."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -57,7 +59,10 @@ def new_leaves(fakes: Sequence[Any]) -> list[int]:
     return [
         k
         for k, fake in enumerate(fakes)
-        if isinstance(fake, FakeTensor) and fake.requires_grad and fake.is_leaf and not fake.is_wanted
+        if isinstance(fake, FakeTensor)
+        and fake.requires_grad
+        and fake.is_leaf
+        and not fake.is_wanted
     ]
 
 
@@ -68,7 +73,8 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forget_histories(gm: torch.fx.GraphModule) -> None:
-    """Lets go of the histories of the fakes that the graph's nodes stand for, and of the numbers they hold."""
+    """Lets go of the histories of the fakes that the graph's nodes stand for, and of the numbers
+    they hold."""
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             node.meta["val"] = _without_history(node.meta.get("val"))
@@ -101,12 +107,12 @@ def vjp(
     wanted: Sequence[int],
     tangents: Sequence[FakeTensor],
 ) -> torch.fx.GraphModule:
-    """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the tensors that `gm` takes, the
-    tangents and the integers that `gm` takes, and gives the gradients of the inputs `wanted`, themselves
-    differentiable. Inputs that `gm` writes are copied before.
+    """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the tensors
+    that `gm` takes, the tangents and the integers that `gm` takes, and gives the gradients of the
+    inputs `wanted`, themselves differentiable. Inputs that `gm` writes are copied before.
 
-    `heads` says for each tangent what it belongs to: ("output", position), the ("memory", position) of which that
-    output is a view, or the ("input", position) as it was written.
+    `heads` says for each tangent what it belongs to: ("output", position), the ("memory", position)
+    of which that output is a view, or the ("input", position) as it was written.
     """
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -115,7 +121,9 @@ def vjp(
         copies[node] = copied(graph, node, copies.__getitem__)
     leaves = [copies[placeholders[k]] for k in wanted]
     count = len(placeholders)  # some may be tangents of a graph of gradients
-    given = [_placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)]
+    given = [
+        _placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)
+    ]
     for node in placeholders[len(tensors) :]:
         copies[node] = copied(graph, node, copies.__getitem__)
     _call(graph, SetModes(modes))
@@ -124,7 +132,11 @@ def vjp(
     inputs = [copies[node] for node in placeholders]
     outputs: Any = graph.graph_copy(gm.graph, copies)
     chosen = [
-        inputs[k] if kind == "input" else _call(graph, memory_of, outputs[k]) if kind == "memory" else outputs[k]
+        inputs[k]
+        if kind == "input"
+        else _call(graph, memory_of, outputs[k])
+        if kind == "memory"
+        else outputs[k]
         for kind, k in heads
     ]
     _call(graph, SetModes(without_autocast(modes)))

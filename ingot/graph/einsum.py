@@ -1,5 +1,5 @@
-"""`torch.einsum` of two operands whose sizes are symbols: one product of matrices, as torch has it, without its
-questions whether sizes are 1."""
+"""`torch.einsum` of two operands whose sizes are symbols: one product of matrices, as torch has it,
+without its questions whether sizes are 1."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def einsum(*args: Any) -> Tensor:
         return torch.matmul(*(_flat(equation.summed, *pair) for pair in zip(equation[:2], tensors)))
     asked = _decisive(equation)
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    if (recorded or not all(map(geometry.surely_plain, tensors))) and not {*asked} & {*equation.summed}:
+    if (recorded or not all(map(geometry.surely_plain, tensors))) and not {*asked} & {
+        *equation.summed
+    }:
         asked += equation.summed[0]  # of one product in all, torch multiplies elements
     if any(sizes[label] == 1 for label in asked):
         return torch.einsum(*args)
@@ -68,11 +70,15 @@ def _sizes(equation: _Equation, tensors: Sequence[Tensor]) -> dict[str, Any] | N
     """The size of each label; None where one is broadcast, or eager raises an error."""
     sizes: dict[str, Any] = {}
     labels = equation.left + equation.right
-    if [t.dim() for t in tensors] != [len(equation.left), len(equation.right)] or not {*equation.kept} <= {*labels}:
+    if [t.dim() for t in tensors] != [len(equation.left), len(equation.right)] or not {
+        *equation.kept
+    } <= {*labels}:
         return None
     for label, size in zip(labels, [size for t in tensors for size in t.shape]):
         other = sizes.setdefault(label, size)
-        if geometry.at_hand(other) != geometry.at_hand(size) or not geometry.expect_same(other, size):
+        if geometry.at_hand(other) != geometry.at_hand(size) or not geometry.expect_same(
+            other, size
+        ):
             return None
     return sizes
 
@@ -98,7 +104,10 @@ def _flat(summed: str, labels: str, t: Tensor) -> Tensor:
 
 
 def _product(equation: _Equation, sizes: dict[str, Any], left: Tensor, right: Tensor) -> Tensor:
-    shared, summed = [c for c in equation.kept if c in equation.left and c in equation.right], equation.summed
+    shared, summed = (
+        [c for c in equation.kept if c in equation.left and c in equation.right],
+        equation.summed,
+    )
     of_left = [c for c in equation.kept if c not in equation.right]
     of_right = [c for c in equation.kept if c not in equation.left]
     if of_left and of_right and equation.kept.index(of_right[0]) < equation.kept.index(of_left[0]):
@@ -118,16 +127,21 @@ def _product(equation: _Equation, sizes: dict[str, Any], left: Tensor, right: Te
 
 @cache
 def _decisive(equation: _Equation) -> str:
-    """The labels of which a size of 1 may change how the result lies, of which torch's choice of the left operand is a
-    part. `_product` is for the others as for any size."""
+    """The labels of which a size of 1 may change how the result lies, of which torch's choice of
+    the left operand is a part. `_product` is for the others as for any size."""
     labels = "".join(sorted({*equation.left, *equation.right}))
     free = labels if len(labels) <= _MOST_TRIED else ""
     sizes = {c: n for n, c in enumerate(labels, 2)}
 
     def order(ones: Sequence[str]) -> list[str]:
         of = {**sizes, **dict.fromkeys(ones, 1)}
-        operands = [torch.zeros([of[c] for c in term], device="cpu") for term in (equation.left, equation.right)]
-        strides = torch.einsum(f"{equation.left},{equation.right}->{equation.kept}", operands).stride()
+        operands = [
+            torch.zeros([of[c] for c in term], device="cpu")
+            for term in (equation.left, equation.right)
+        ]
+        strides = torch.einsum(
+            f"{equation.left},{equation.right}->{equation.kept}", operands
+        ).stride()
         return sorted(equation.kept, key=lambda c: strides[equation.kept.index(c)])
 
     def differs(ones: Sequence[str]) -> bool:
@@ -135,7 +149,9 @@ def _decisive(equation: _Equation) -> str:
 
     with disable_current_modes():
         usual = order("")
-        different = [ones for n in range(1, len(free) + 1) for ones in combinations(free, n) if differs(ones)]
+        different = [
+            ones for n in range(1, len(free) + 1) for ones in combinations(free, n) if differs(ones)
+        ]
     while different:
         counts = Counter(c for ones in different for c in ones)
         most = max(free, key=lambda c: counts[c])

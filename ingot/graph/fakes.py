@@ -1,8 +1,8 @@
 """Fake tensors: shape, strides, dtype, device and aliasing of a tensor, without its data.
 
-A `FakeTensor` wraps a meta tensor, on which ops run, and reports the real device. Two fakes share memory exactly when
-their meta tensors share a storage (`storage_key`). Autograd runs above the dispatch, so `requires_grad` of a result
-answers as eager's would.
+A `FakeTensor` wraps a meta tensor, on which ops run, and reports the real device. Two fakes share
+memory exactly when their meta tensors share a storage (`storage_key`). Autograd runs above the
+dispatch, so `requires_grad` of a result answers as eager's would.
 """
 
 from __future__ import annotations
@@ -49,20 +49,26 @@ _NUMBER = aten._local_scalar_dense.default
 
 
 class FakeTensor(torch.Tensor):
-    """A tensor without data: `meta` carries geometry and storage identity, the wrapper reports the real device."""
+    """A tensor without data: `meta` carries geometry and storage identity, the wrapper reports the
+    real device."""
 
     meta: torch.Tensor
     is_outside = False  # whether it stands for a tensor that existed before the call
     is_wanted = False  # whether that one required a gradient then
-    is_followed = False  # whether more than its `grad` follows from that gradient: it has a history, or hooks
+    # whether more than its `grad` follows from that gradient: it has a history, or hooks
+    is_followed = False
     origin: Any = None  # its history then
     look: int | None = None  # what `look_of` has said
     memory: int | None = None  # what `storage_key` has said
-    counts_alone = False  # whether it is what `data` gives: autograd does not count writes to it as its tensor's
-    shown_in_inference = False  # whether inference mode has made this view of a tensor that is none of its own
+    # whether it is what `data` gives: autograd does not count writes to it as its tensor's
+    counts_alone = False
+    # whether inference mode has made this view of a tensor that is none of its own
+    shown_in_inference = False
 
     @staticmethod
-    def __new__(cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
+    def __new__(
+        cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False
+    ) -> FakeTensor:
         fake = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             meta.shape,
@@ -78,12 +84,15 @@ class FakeTensor(torch.Tensor):
 
     __torch_function__ = disabled_torch_function_impl  # type: ignore[assignment]
 
-    def __init__(self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> None:
+    def __init__(
+        self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False
+    ) -> None:
         pass
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
-        # Without a mode torch has by now imported torch.distributed.tensor, and sympy, to ask whether this is a DTensor
+        # Without a mode torch has by now imported torch.distributed.tensor, and sympy, to ask
+        # whether this is a DTensor
         raise CompilerBug("fakes", f"{op} was called on fakes outside of `with context:`")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -92,7 +101,8 @@ class FakeTensor(torch.Tensor):
 
 
 def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = False) -> FakeTensor:
-    """A fake of what `meta` is, on the device of another tensor, and one of inference mode's if that is."""
+    """A fake of what `meta` is, on the device of another tensor, and one of inference mode's if
+    that is."""
     if like.is_inference() == torch.is_inference_mode_enabled():
         return FakeTensor(meta, like.device, requires_grad)
     with torch.inference_mode(like.is_inference()):
@@ -100,7 +110,8 @@ def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = Fals
 
 
 def data_of(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor.data`, as a node of a graph: it shares memory, and autograd counts writes to it by themselves."""
+    """`tensor.data`, as a node of a graph: it shares memory, and autograd counts writes to it by
+    themselves."""
     data = tensor.data
     if isinstance(data, FakeTensor):
         data.counts_alone = True
@@ -130,7 +141,7 @@ def shows_the_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is b or (storage_key(a) == storage_key(b) and look_of(a) == look_of(b))
 
 
-# -- calls that are alike ----------------------------------------------------------------------------------------------
+# -- calls that are alike --------------------------------------------------------------------------
 
 _looks: dict[Any, int] = {}
 _numbers = itertools.count()
@@ -139,18 +150,23 @@ _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.layout, torch
 
 
 def look_of(fake: FakeTensor) -> int:
-    """A number that fakes have in common whose sizes, strides, offset, dtype and device are equal: of those with
-    symbolic ones, within one capture."""
+    """A number that fakes have in common whose sizes, strides, offset, dtype and device are equal:
+    of those with symbolic ones, within one capture."""
     if fake.look is None:
         t = fake.meta
         known = _looks
         place: tuple[Any, ...] = t.shape, t.stride(), t.storage_offset()
         shapes = _context_of(t)
         if shapes is not None:
-            known, place = shapes.looks, (*map(to_expr, (*t.shape, *t.stride(), t.storage_offset())),)
+            known, place = (
+                shapes.looks,
+                (*map(to_expr, (*t.shape, *t.stride(), t.storage_offset())),),
+            )
         if len(known) >= _MOST_KEPT:
             known.clear()
-        look = known.setdefault((place, t.dtype, fake.device, t.is_conj(), t.is_neg()), next(_numbers))
+        look = known.setdefault(
+            (place, t.dtype, fake.device, t.is_conj(), t.is_neg()), next(_numbers)
+        )
         if shapes is not None and shapes.supposes:
             return look
         fake.look = look
@@ -164,8 +180,9 @@ def _context_of(t: torch.Tensor) -> ShapeContext | None:
 
 
 def tell_apart(values: Iterable[Any], key: list[Any], fakes: list[Any]) -> bool:
-    """Adds to `key` what tells a call with these arguments from any whose tensors lie otherwise or whose other
-    arguments differ, and its tensors (or the nodes that stand for them) to `fakes`. False where that cannot be said."""
+    """Adds to `key` what tells a call with these arguments from any whose tensors lie otherwise or
+    whose other arguments differ, and its tensors (or the nodes that stand for them) to `fakes`.
+    False where that cannot be said."""
     for value in values:
         kind = type(value)
         if kind is FakeTensor:
@@ -203,11 +220,17 @@ class Made(NamedTuple):
 
     @classmethod
     def like(cls, fake: Any, given: Iterable[FakeTensor]) -> Self | None:
-        """Of a result; None for what is no fake, wants gradients, or lies in memory that was given."""
+        """Of a result; None for what is no fake, wants gradients, or lies in memory that was
+        given."""
         if type(fake) is not FakeTensor:
             return None
         t = fake.meta
-        if not isinstance(t.storage_offset(), int) or t.storage_offset() or t.is_conj() or t.is_neg():
+        if (
+            not isinstance(t.storage_offset(), int)
+            or t.storage_offset()
+            or t.is_conj()
+            or t.is_neg()
+        ):
             return None
         if storage_key(fake) in map(storage_key, given):
             return None
@@ -228,18 +251,25 @@ _results: dict[Any, Made] = {}  # of ops whose results are decided by what their
 
 
 def run_fake(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: ShapeContext | None = None
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shapes: ShapeContext | None = None,
 ) -> Any:
-    """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write. `shapes` makes the
-    sizes that depend on data.
+    """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write.
+    `shapes` makes the sizes that depend on data.
 
-    Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and for what eager would
-    refuse.
+    Raises Unsupported for results that depend on data, for changes of a tensor's own geometry, and
+    for what eager would refuse.
     """
     fakes: list[FakeTensor] = []
     described: list[Any] = [op, len(args)]
     key = None
-    if tell_apart(args, described, fakes) and (not kwargs or tell_apart(_flat(kwargs), described, fakes)) and fakes:
+    if (
+        tell_apart(args, described, fakes)
+        and (not kwargs or tell_apart(_flat(kwargs), described, fakes))
+        and fakes
+    ):
         key = torch.get_default_dtype(), *described
         known = _results.get(key) or (shapes.results.get(key) if shapes is not None else None)
         if known is not None and (shapes is None or not shapes.unbacked.roots):
@@ -271,7 +301,8 @@ def run_fake(
     except Unsupported:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        certain = shapes is None or not data_dependent.any_decided(seen)  # what is taken to be as usual may not be so
+        # what is taken to be as usual may not be so
+        certain = shapes is None or not data_dependent.any_decided(seen)
         kind = EagerRaises if certain and dispatch_has_kernel(op.name()) else Unsupported
         raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
     inside = torch.is_inference_mode_enabled()
@@ -282,7 +313,12 @@ def run_fake(
         result = _wrap_views(result, device, fakes, inside)
     else:
         result = _wrap(result, device)
-    if key is not None and rule is None and by_look in meta.BY_LOOK and (made := Made.like(result, fakes)) is not None:
+    if (
+        key is not None
+        and rule is None
+        and by_look in meta.BY_LOOK
+        and (made := Made.like(result, fakes)) is not None
+    ):
         known_here = _results
         if any(_context_of(fake.meta) is not None for fake in fakes):
             if shapes is None or shapes.asked != asked:
@@ -295,7 +331,8 @@ def run_fake(
 
 
 def numbers_as_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of an op that is given numbers alone in the places of tensors, as `torch.div(7, 2)`."""
+    """The arguments of an op that is given numbers alone in the places of tensors, as `torch.div(7,
+    2)`."""
     numbers = dict(numbers_in_place_of_tensors(op, args))
     return tuple([
         torch.empty((), dtype=numbers[k], device="meta") if k in numbers else a
@@ -326,7 +363,11 @@ def _flat(kwargs: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def _run_mutating(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], inner: tuple[Any, ...], inner_kwargs: dict[str, Any]
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inner: tuple[Any, ...],
+    inner_kwargs: dict[str, Any],
 ) -> Any:
     if torch.Tag.inplace_view in op.tags:
         return _restride(op, args, inner)
@@ -339,7 +380,10 @@ def _run_mutating(
     results = meta.rule_for(form)(form, inner, form_kwargs)
     bound = {name: v for (name, _), v in zip(arguments_of(op), args)} | kwargs
     targets = [bound[name] for name in names]
-    if any(target.shown_in_inference for target in targets) and not torch.is_inference_mode_enabled():
+    if (
+        any(target.shown_in_inference for target in targets)
+        and not torch.is_inference_mode_enabled()
+    ):
         raise Unsupported(f"{op} writes a view that was made in inference mode")
     read = [t for t in meta.tensors_in((inner, inner_kwargs)) if t.device.type == "meta"]
     for target in targets:  # most ops refuse these in eager
@@ -356,10 +400,19 @@ def _run_mutating(
 
 
 def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors without gaps share memory, but are not the same elements in the same order."""
-    if a is b or a.untyped_storage()._cdata != b.untyped_storage()._cdata or is_symbolic(a) or is_symbolic(b):
+    """Whether two tensors without gaps share memory, but are not the same elements in the same
+    order."""
+    if (
+        a is b
+        or a.untyped_storage()._cdata != b.untyped_storage()._cdata
+        or is_symbolic(a)
+        or is_symbolic(b)
+    ):
         return False
-    spans = [range(t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize) for t in (a, b)]
+    spans = [
+        range(t.storage_offset() * t.itemsize, (t.storage_offset() + t.numel()) * t.itemsize)
+        for t in (a, b)
+    ]
     apart = spans[0].stop <= spans[1].start or spans[1].stop <= spans[0].start
     if apart or not all(geometry.is_dense(t.shape, t.stride()) for t in (a, b)):
         return False
@@ -367,7 +420,8 @@ def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
-    """as_strided_, unsqueeze_ and their kin, by which some of torch's own functions shape what they return."""
+    """as_strided_, unsqueeze_ and their kin, by which some of torch's own functions shape what they
+    return."""
     fake, form = args[0], functional_form(op)
     if form is None or fake.is_outside or is_symbolic(fake.meta):
         raise Unsupported(f"{op} changes a tensor's own geometry")
@@ -388,7 +442,8 @@ def _unwrap(value: Any, seen: list[torch.Tensor]) -> Any:
         return value.meta
     if isinstance(value, (list, tuple)):
         return [_unwrap(v, seen) for v in value]
-    if isinstance(value, torch.Tensor):  # a literal such as torch.tensor(3.0): its value is the recorder's affair
+    # a literal such as torch.tensor(3.0): its value is the recorder's affair
+    if isinstance(value, torch.Tensor):
         seen.append(value)
         return value.to("meta")
     return value
@@ -403,7 +458,8 @@ def _wrap(result: Any, device: torch.device) -> Any:
 
 
 def _wrap_views(result: Any, device: torch.device, given: list[FakeTensor], inside: bool) -> Any:
-    """The same where tensors of inference mode are about: what shows the memory of another is of its kind."""
+    """The same where tensors of inference mode are about: what shows the memory of another is of
+    its kind."""
     if isinstance(result, (list, tuple)):
         return type(result)([_wrap_views(r, device, given, inside) for r in result])
     if not isinstance(result, torch.Tensor):
@@ -418,7 +474,8 @@ def _wrap_views(result: Any, device: torch.device, given: list[FakeTensor], insi
 
 
 def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
-    """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with any other."""
+    """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with
+    any other."""
     device = kwargs.get("device")
     if device is not None:
         return _with_index(torch.device(device))
@@ -441,8 +498,8 @@ def _with_index(device: torch.device) -> torch.device:
 
 
 class Mode(TorchDispatchMode):
-    """A dispatch mode of one thread: torch's own way in and out sets flags of the whole process as well, for
-    torch.compile."""
+    """A dispatch mode of one thread: torch's own way in and out sets flags of the whole process as
+    well, for torch.compile."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -457,11 +514,12 @@ class Mode(TorchDispatchMode):
 
 
 class FakeContext(Mode):
-    """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls without tensors give
-    fakes too.
+    """Makes the fakes of one capture. Every op on fakes runs under `with context:`, where calls
+    without tensors give fakes too.
 
-    `shapes` holds the size symbols and the guards on them; `data_dependent_sizes` allows such that data decide. While
-    `outside_is_refused`, an op on a tensor that is no fake is an error, unless the program spells that tensor out.
+    `shapes` holds the size symbols and the guards on them; `data_dependent_sizes` allows such that
+    data decide. While `outside_is_refused`, an op on a tensor that is no fake is an error, unless
+    the program spells that tensor out.
     """
 
     def __init__(self, data_dependent_sizes: bool = False) -> None:
@@ -469,22 +527,30 @@ class FakeContext(Mode):
         self.shapes = ShapeContext()
         self.shapes.unbacked.enabled = data_dependent_sizes
         self.outside_is_refused = False
-        self.in_inference = torch.is_inference_mode_enabled()  # then what is given is taken to be of its kind
+        # then what is given is taken to be of its kind
+        self.in_inference = torch.is_inference_mode_enabled()
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many may have done something else beside their results
-        self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}  # by id of a fake: see known_tensors.py
-        self.read: list[tuple[FakeTensor, Any]] = []  # of these, what the operation that runs has asked for its number
+        # by id of a fake: see known_tensors.py
+        self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
+        # of these, what the operation that runs has asked for its number
+        self.read: list[tuple[FakeTensor, Any]] = []
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
-        self._storages: dict[int, torch.Tensor] = {}  # address of a real storage -> a meta tensor of as many bytes
+        # address of a real storage -> a meta tensor of as many bytes
+        self._storages: dict[int, torch.Tensor] = {}
         self._symbolic_storages: set[int] = set()
         self._symbolic_keys: set[int] = set()  # the keys of symbolic fakes' memory
         self.addressed: set[int] = set()  # the keys of memory that was addressed from its beginning
 
-    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
-                raise Unsupported(f"{op} is given a tensor that is no argument of the function it is called in")
+                raise Unsupported(
+                    f"{op} is given a tensor that is no argument of the function it is called in"
+                )
         if op in ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
@@ -506,11 +572,13 @@ class FakeContext(Mode):
         return run_fake(op, args, kwargs, self.shapes)
 
     def address(self, fake: torch.Tensor) -> None:
-        """Notes that places in the whole memory behind a fake are relied on: where the tensor begins in it, and how
-        much there is."""
+        """Notes that places in the whole memory behind a fake are relied on: where the tensor
+        begins in it, and how much there is."""
         key = storage_key(fake)
         if key in self._symbolic_keys:
-            raise Unsupported("the memory of a tensor with symbolic sizes is addressed from its beginning")
+            raise Unsupported(
+                "the memory of a tensor with symbolic sizes is addressed from its beginning"
+            )
         self.addressed.add(key)
 
     def fake(
@@ -520,11 +588,12 @@ class FakeContext(Mode):
         name: str = "",
         bounds: Mapping[int, Bounds] = MappingProxyType({}),
     ) -> FakeTensor:
-        """The fake of a real tensor, the same one at every call; tensors that share memory get fakes that do.
+        """The fake of a real tensor, the same one at every call; tensors that share memory get
+        fakes that do.
 
-        Sizes of `dynamic_dims` become symbols, unless they are 0 or not within `bounds`; `name` is what the shape
-        guards call the tensor.
-        Raises Unsupported for what is not a plain strided tensor.
+        Sizes of `dynamic_dims` become symbols, unless they are 0 or not within `bounds`; `name` is
+        what the shape guards call the tensor. Raises Unsupported for what is not a plain strided
+        tensor.
         """
         known = self._fakes.get(id(tensor))
         if known is not None:
@@ -539,7 +608,11 @@ class FakeContext(Mode):
             with torch.inference_mode(kind):
                 return self.fake(tensor, dynamic_dims, name, bounds)
         _refuse_exotic(tensor)
-        dims = {d: bounds.get(d) for d in dynamic_dims if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))}
+        dims = {
+            d: bounds.get(d)
+            for d in dynamic_dims
+            if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))
+        }
         with DisableTorchDispatch():
             inner = self._meta(tensor, dims, name)
         wrapped = FakeTensor(inner, tensor.device, tensor.requires_grad)
@@ -548,15 +621,21 @@ class FakeContext(Mode):
         if tensor.requires_grad and not is_leaf(tensor):
             with torch.enable_grad(), self:
                 wrapped = wrapped.clone()  # type: ignore[assignment]
-            wrapped.meta, wrapped.memory, wrapped.is_outside, wrapped.is_wanted = inner, None, True, True
+            wrapped.meta, wrapped.memory, wrapped.is_outside, wrapped.is_wanted = (
+                inner,
+                None,
+                True,
+                True,
+            )
             wrapped.is_followed = True
             wrapped.origin = wrapped.grad_fn
-        self._fakes[id(tensor)] = (tensor, wrapped)  # the real one is kept, so that its id stays its own
+        # the real one is kept, so that its id stays its own
+        self._fakes[id(tensor)] = (tensor, wrapped)
         return wrapped
 
     def release(self) -> None:
-        """Lets go of the real tensors, once there are fakes of all: what a compilation leaves behind keeps no tensor of
-        the user's alive."""
+        """Lets go of the real tensors, once there are fakes of all: what a compilation leaves
+        behind keeps no tensor of the user's alive."""
         self._fakes.clear()
         self._storages.clear()
         self._symbolic_storages.clear()
@@ -565,7 +644,9 @@ class FakeContext(Mode):
         self.known.clear()
         self.read.clear()
 
-    def _meta(self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str) -> torch.Tensor:
+    def _meta(
+        self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str
+    ) -> torch.Tensor:
         storage = tensor.untyped_storage()
         flat = self._storages.get(storage._cdata)
         if storage._cdata in self._symbolic_storages or (dims and flat is not None):
@@ -577,15 +658,21 @@ class FakeContext(Mode):
             self._symbolic_keys.add(made.untyped_storage()._cdata)
             return made
         if flat is None:
-            whole = tensor.numel() * tensor.itemsize == storage.nbytes() and not tensor.storage_offset()
+            whole = (
+                tensor.numel() * tensor.itemsize == storage.nbytes() and not tensor.storage_offset()
+            )
             if whole and tensor.is_contiguous():
-                flat = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+                flat = torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META
+                )
                 self._storages[storage._cdata] = flat
                 return flat
             flat = torch.empty(storage.nbytes(), dtype=torch.uint8, device=_META)
             self._storages[storage._cdata] = flat
         result = torch.empty(0, dtype=tensor.dtype, device="meta")
-        return result.set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+        return result.set_(
+            flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )  # type: ignore[call-overload]
 
 
 def requires_grad(fake: torch.Tensor) -> bool:
@@ -612,7 +699,8 @@ def _asked(fake: torch.Tensor, name: str) -> Any:
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
-    """Whether autograd's engine would do more with a gradient of a tensor than to add it to its `grad`."""
+    """Whether autograd's engine would do more with a gradient of a tensor than to add it to its
+    `grad`."""
     return not is_leaf(tensor) or bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 

@@ -1,5 +1,6 @@
-"""What the ops of libraries and users give, on fakes: what was registered for that says it, and is believed. The ops
-themselves never run while a program is compiled. Where nothing was registered, the graph breaks."""
+"""What the ops of libraries and users give, on fakes: what was registered for that says it, and is
+believed. The ops themselves never run while a program is compiled. Where nothing was registered,
+the graph breaks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from ingot.graph.fakes import FakeContext
 
 
-_TRITON_KERNELS: dict[str, Any] = triton_ops_to_kernels if isinstance(triton_ops_to_kernels, dict) else {}
+_TRITON_KERNELS: dict[str, Any] = (
+    triton_ops_to_kernels if isinstance(triton_ops_to_kernels, dict) else {}
+)
 
 
 def gives_nothing(op: OpOverload) -> bool:
@@ -28,8 +31,13 @@ def gives_nothing(op: OpOverload) -> bool:
 
 
 def has_python_fake(op: OpOverload) -> bool:
-    """Whether it is a foreign op, neither in place nor a view, of which a Python function says what it gives."""
-    return is_foreign(op) and not any(a.alias_info for a in op._schema.arguments) and _registered(op) is not None
+    """Whether it is a foreign op, neither in place nor a view, of which a Python function says what
+    it gives."""
+    return (
+        is_foreign(op)
+        and not any(a.alias_info for a in op._schema.arguments)
+        and _registered(op) is not None
+    )
 
 
 def _registered(op: OpOverload) -> Callable[..., Any] | None:
@@ -37,8 +45,11 @@ def _registered(op: OpOverload) -> Callable[..., Any] | None:
     return None if entry is None else entry.fake_impl.kernel
 
 
-def by_python_fake(context: FakeContext, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the function says that was registered with `register_fake`. It is given the fakes themselves."""
+def by_python_fake(
+    context: FakeContext, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What the function says that was registered with `register_fake`. It is given the fakes
+    themselves."""
     function, unbacked = _registered(op), context.shapes.unbacked
     assert function is not None
     if _TRITON_KERNELS.get(op._schema.name):  # its fake is the function that launches them
@@ -59,8 +70,8 @@ def by_python_fake(context: FakeContext, op: OpOverload, args: tuple[Any, ...], 
 
 
 def _as_declared(op: OpOverload, result: Any) -> Any:
-    """The results in the form that the schema says. Raises Unsupported for what is neither a tensor nor a list or tuple
-    of tensors."""
+    """The results in the form that the schema says. Raises Unsupported for what is neither a tensor
+    nor a list or tuple of tensors."""
     returns = [str(r.type) for r in op._schema.returns]
     if any("Tensor" not in kind for kind in returns):
         raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")
@@ -72,7 +83,9 @@ def _as_declared(op: OpOverload, result: Any) -> Any:
     return made if len(returns) > 1 else made[0]
 
 
-def _check_memory(op: OpOverload, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+def _check_memory(
+    op: OpOverload, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+) -> None:
     """Refuses results that are no fakes, and those that share memory, which the schema denies."""
     if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in made):
         raise Unsupported(f"the fake of {op} gives a tensor that it has not made")
@@ -108,7 +121,9 @@ class Sizes:
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> torch.SymInt:
         shapes = self._context.shapes
         if not (shapes.unbacked.enabled and self._on_cpu):
-            raise Unsupported(f"the result of {self._op}, which depends on a tensor's data is asked for")
+            raise Unsupported(
+                f"the result of {self._op}, which depends on a tensor's data is asked for"
+            )
         return shapes.decided_by_data(min, LARGEST if max is None else max)
 
     create_unbacked_symint = new_dynamic_size

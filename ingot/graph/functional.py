@@ -1,8 +1,9 @@
 """Functionalization: programs that write to tensors, told as programs that only make new ones.
 
-Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked fake. A write to a
-view is carried back to the base by the inverse of each view on the way, which gives the base a new value; the other
-views of that storage are made again from it when they are next read.
+Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked
+fake. A write to a view is carried back to the base by the inverse of each view on the way, which
+gives the base a new value; the other views of that storage are made again from it when they are
+next read.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 @dataclass
 class Storage:
-    """Memory that some fakes share. `version` counts the writes; `position` is that of the input it belongs to, if
-    any."""
+    """Memory that some fakes share. `version` counts the writes; `position` is that of the input it
+    belongs to, if any."""
 
     position: int | None = None
     version: int = 0
@@ -33,8 +34,8 @@ class Storage:
 
 @dataclass
 class View:
-    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None is the same
-    tensor."""
+    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None
+    is the same tensor."""
 
     op: OpOverload | None
     args: tuple[Any, ...] = ()
@@ -60,13 +61,16 @@ class Tracked:
         return tracked
 
 
-# -- recording views ---------------------------------------------------------------------------------------------------
+# -- recording views -------------------------------------------------------------------------------
 
 _SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default}
 
 
-def views_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[FakeTensor]) -> list[View]:
-    """The views that make `results`, in terms of single-result ops: splits are slices, unbind is selects."""
+def views_of(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[FakeTensor]
+) -> list[View]:
+    """The views that make `results`, in terms of single-result ops: splits are slices, unbind is
+    selects."""
     rest = args[1:]
     if op in _SAME:
         return [View(None)]
@@ -90,7 +94,7 @@ def views_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     return [View(op, rest, kwargs)]
 
 
-# -- writing through views ---------------------------------------------------------------------------------------------
+# -- writing through views -------------------------------------------------------------------------
 
 Inverse = Callable[
     ..., torch.Tensor
@@ -120,8 +124,12 @@ _INVERSES: dict[OpOverload, Inverse] = {
     aten.transpose.int: lambda parent, value, a, b: value.transpose(a, b),
     aten.select.int: lambda parent, value, *where: aten.select_scatter(parent, value, *where),
     aten.slice.Tensor: lambda parent, value, *where: aten.slice_scatter(parent, value, *where),
-    aten.diagonal.default: lambda parent, value, *where, **kw: aten.diagonal_scatter(parent, value, *where, **kw),
-    aten.as_strided.default: lambda parent, value, *where: aten.as_strided_scatter(parent, value, *where),
+    aten.diagonal.default: lambda parent, value, *where, **kw: aten.diagonal_scatter(
+        parent, value, *where, **kw
+    ),
+    aten.as_strided.default: lambda parent, value, *where: aten.as_strided_scatter(
+        parent, value, *where
+    ),
     aten.view.dtype: lambda parent, value, dtype: aten.view.dtype(value, parent.dtype),
     aten.view_as_real.default: lambda parent, value: aten.view_as_complex(value),
     aten.view_as_complex.default: lambda parent, value: aten.view_as_real(value),
@@ -129,7 +137,8 @@ _INVERSES: dict[OpOverload, Inverse] = {
 
 
 def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The parent's value after `value` has been written to this view of it. Runs tensor ops, so under the recorder."""
+    """The parent's value after `value` has been written to this view of it. Runs tensor ops, so
+    under the recorder."""
     if view.op is None:
         return value
     inverse = _INVERSES.get(view.op)
@@ -145,11 +154,14 @@ def _filled(target: torch.Tensor, value: Any) -> torch.Tensor:
 def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if source.dtype != target.dtype or source.device != target.device:
         source = aten._to_copy(source, dtype=target.dtype, device=target.device)
-    return source if geometry.same_sizes(source.shape, target.shape) else source.expand(target.shape)
+    return (
+        source if geometry.same_sizes(source.shape, target.shape) else source.expand(target.shape)
+    )
 
 
 def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
-    """bernoulli_ draws for the elements in the order in which they lie in memory, unlike bernoulli."""
+    """bernoulli_ draws for the elements in the order in which they lie in memory, unlike
+    bernoulli."""
     order = list(range(target.dim()))
     if draws_in_memory_order():
         order.sort(key=lambda d: target.stride()[d], reverse=True)
@@ -159,16 +171,19 @@ def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> to
 
 @cache
 def draws_in_memory_order() -> bool:
-    """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical order."""
+    """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical
+    order."""
     with disable_current_modes():
         laid, plain = torch.empty(8, 8, device="cpu").t(), torch.empty(8, 8, device="cpu")
-        for tensor in (laid, plain):  # a generator of its own: other threads may be drawing from the default one
+        # a generator of its own: other threads may be drawing from the default one
+        for tensor in (laid, plain):
             tensor.bernoulli_(0.5, generator=torch.Generator("cpu").manual_seed(0))
         return not torch.equal(laid, plain)
 
 
 def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
-    """Of these eager draws other numbers where the elements have gaps between them than where they lie together."""
+    """Of these eager draws other numbers where the elements have gaps between them than where they
+    lie together."""
 
     def draw(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not geometry.is_dense(target.shape, target.stride()):
@@ -191,7 +206,8 @@ OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
 
 
 def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """`value` in the strides of `base` (gaps between elements included). Runs tensor ops, so under the recorder."""
+    """`value` in the strides of `base` (gaps between elements included). Runs tensor ops, so under
+    the recorder."""
     if same_strides(base, value):
         return value
     if geometry.is_dense(base.shape, base.stride()):

@@ -1,4 +1,5 @@
-"""Sizes and strides of fresh results: TensorIterator's and the memory formats' rules, for ints and SymInts alike."""
+"""Sizes and strides of fresh results: TensorIterator's and the memory formats' rules, for ints and
+SymInts alike."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ LAST_FIRST = frozenset(
 )
 """Pointwise ops whose kernels ask the last operand first how the output lies."""
 
-_CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # rank -> dimensions from the fastest to the slowest
+# rank -> dimensions from the fastest to the slowest
+_CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
 
 
 def channels_last(sizes: Sequence[Size]) -> tuple[Size, ...]:
@@ -59,7 +61,8 @@ def ordered(sizes: Sequence[Size], fastest_first: Sequence[int]) -> tuple[Size, 
 
 
 def like_channels_last(t: torch.Tensor) -> bool:
-    """What `suggest_memory_format` asks: do the strides read as channels-last (and not also as contiguous)?"""
+    """What `suggest_memory_format` asks: do the strides read as channels-last (and not also as
+    contiguous)?"""
     if t.dim() not in _CHANNELS_LAST:
         return False
     sizes, strides = t.shape, t.stride()
@@ -76,11 +79,16 @@ def like_channels_last(t: torch.Tensor) -> bool:
 def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Size, ...]:
     """Strides for a result of `sizes` in the memory format that `t` suggests."""
     sizes = t.shape if sizes is None else sizes
-    return channels_last(sizes) if like_channels_last(t) and len(sizes) == t.dim() else contiguous(sizes)
+    return (
+        channels_last(sizes)
+        if like_channels_last(t) and len(sizes) == t.dim()
+        else contiguous(sizes)
+    )
 
 
 def is_in_order(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
-    """Whether the elements are row-major without gaps, whatever the symbols are: nothing is asked of them."""
+    """Whether the elements are row-major without gaps, whatever the symbols are: nothing is asked
+    of them."""
     return _follows(sizes, strides, range(len(sizes) - 1, -1, -1))
 
 
@@ -140,11 +148,14 @@ def surely(question: Any) -> bool:
 
 def surely_same(a: Size, b: Size) -> bool:
     """Whether two sizes are equal whatever symbols stand for: nothing is asked of these."""
-    return a == b if isinstance(a, int) and isinstance(b, int) else a is b or to_expr(a) is to_expr(b)
+    return (
+        a == b if isinstance(a, int) and isinstance(b, int) else a is b or to_expr(a) is to_expr(b)
+    )
 
 
 def surely_plain(t: torch.Tensor) -> bool:
-    """Whether a tensor has the strides of a contiguous one whatever symbols stand for, also where sizes are 1."""
+    """Whether a tensor has the strides of a contiguous one whatever symbols stand for, also where
+    sizes are 1."""
     step: Size = 1
     for d in reversed(range(t.dim())):
         if not surely_same(t.stride(d), step):
@@ -193,7 +204,8 @@ def is_expanded(t: torch.Tensor) -> bool:
 
 
 def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Equal sizes; those of different rank are told apart before symbols are compared, which would leave guards."""
+    """Equal sizes; those of different rank are told apart before symbols are compared, which would
+    leave guards."""
     return len(a) == len(b) and all(x is y or x == y for x, y in zip(a, b))
 
 
@@ -220,13 +232,16 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
             elif _is_spread(size, result[d]):
                 continue
             elif not expect_same(result[d], size):
-                raise RuntimeError(f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together")
+                raise RuntimeError(
+                    f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together"
+                )
     return tuple(result)
 
 
 def _is_spread(size: Size, other: Size) -> bool:
-    """Whether a size is 1 and the other is not, in the present call: what is compiled relies on the first. Raises
-    Unsupported where that does not say what the size's symbols are, as kernels have to know where elements repeat."""
+    """Whether a size is 1 and the other is not, in the present call: what is compiled relies on the
+    first. Raises Unsupported where that does not say what the size's symbols are, as kernels have
+    to know where elements repeat."""
     if not (at_hand(size) == 1 != at_hand(other) and size == 1):
         return False
     if not is_one(size):
@@ -234,8 +249,8 @@ def _is_spread(size: Size, other: Size) -> bool:
     return True
 
 
-# Strides of a fresh result are asked for as if symbols were above 1: it is dense either way, and which way it is found
-# out decides no more than the strides of sizes of 1.
+# Strides of a fresh result are asked for as if symbols were above 1: it is dense either way, and
+# which way it is found out decides no more than the strides of sizes of 1.
 
 
 def _differ(a: Size, b: Size) -> bool:
@@ -251,7 +266,8 @@ def _same_strides(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def _is_less(a: Size, b: Size, sizes: Sequence[Size]) -> bool:
-    """Whether a stride is less than another, of dimensions of these sizes: where one is 1 it does not matter."""
+    """Whether a stride is less than another, of dimensions of these sizes: where one is 1 it does
+    not matter."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     context, x, y = (a if isinstance(a, torch.SymInt) else b).node.context, to_expr(a), to_expr(b)
@@ -263,7 +279,9 @@ def _is_less(a: Size, b: Size, sizes: Sequence[Size]) -> bool:
     return bool(a < b)
 
 
-def _lies_in_order(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iterable[int]) -> bool:
+def _lies_in_order(
+    sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iterable[int]
+) -> bool:
     step: Size = 1
     for d in fastest_first:
         size, stride = sizes[d], strides[d]
@@ -290,18 +308,25 @@ def _has_no_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         return is_dense(sizes, strides)
     order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
-    return any(isinstance(size, int) and size == 0 for size in sizes) or _lies_in_order(sizes, strides, order)
+    return any(isinstance(size, int) and size == 0 for size in sizes) or _lies_in_order(
+        sizes, strides, order
+    )
 
 
 def preserved(t: torch.Tensor) -> tuple[Size, ...]:
     """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
-    return t.stride() if _is_plain(t) or _has_no_gaps(t.shape, t.stride()) else elementwise(t.shape, [t])
+    return (
+        t.stride()
+        if _is_plain(t) or _has_no_gaps(t.shape, t.stride())
+        else elementwise(t.shape, [t])
+    )
 
 
 def elementwise(
     shape: Sequence[Size], operands: Sequence[torch.Tensor], with_number: bool = False
 ) -> tuple[Size, ...]:
-    """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the operands' strides.
+    """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the
+    operands' strides.
 
     `with_number`: a Python number is an operand too, so that they are not all of one shape.
     """
@@ -310,7 +335,9 @@ def elementwise(
     if not with_number and all(same_sizes(t.shape, shape) for t in operands):
         if all(map(_is_plain, operands)):
             return contiguous(shape)
-        if len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+        if len(shape) == 4 and all(
+            t.is_contiguous(memory_format=torch.channels_last) for t in operands
+        ):
             return channels_last(shape)
         first = operands[0].stride()
         if all(_same_strides(t.stride(), first) for t in operands) and _has_no_gaps(shape, first):
@@ -323,13 +350,13 @@ def _spread(shape: Sequence[Size], t: torch.Tensor) -> list[Size]:
     missing = len(shape) - t.dim()
     pairs = zip(t.shape, t.stride(), shape[missing:])
     return [0] * missing + [
-        0 if is_one(size) and not is_one(full) else stride
-        for size, stride, full in pairs
+        0 if is_one(size) and not is_one(full) else stride for size, stride, full in pairs
     ]
 
 
 def _dimension_order(shape: Sequence[Size], strides: list[list[Size]]) -> list[int]:
-    """TensorIterator's insertion sort of the dimensions, fastest first; ambiguous pairs keep row-major order."""
+    """TensorIterator's insertion sort of the dimensions, fastest first; ambiguous pairs keep
+    row-major order."""
 
     def compare(a: int, b: int) -> int:
         for s in strides:

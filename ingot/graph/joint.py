@@ -1,7 +1,9 @@
-"""The joint graph: what a captured graph computes and, behind it, the gradients of that, recorded in one trace.
+"""The joint graph: what a captured graph computes and, behind it, the gradients of that, recorded
+in one trace.
 
-Autograd runs above the recorder's dispatch, so each op is differentiated by eager's own formula, and what that formula
-runs is recorded like any other op. A joint graph is cut in two by `partition.py`.
+Autograd runs above the recorder's dispatch, so each op is differentiated by eager's own formula,
+and what that formula runs is recorded like any other op. A joint graph is cut in two by
+`partition.py`.
 """
 
 from __future__ import annotations
@@ -41,27 +43,31 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Joint:
-    """A graph whose inputs are those of the captured graph, the primals, and then one tangent for each differentiable
-    output, and whose outputs are those of the captured graph, then memory that only `windows` show, then the gradients.
+    """A graph whose inputs are those of the captured graph, the primals, and then one tangent for
+    each differentiable output, and whose outputs are those of the captured graph, then memory that
+    only `windows` show, then the gradients.
 
-    `windows` are the outputs of the captured graph that this one gives as 0, of the `given` that it has. `outputs`
-    counts the outputs in front of the gradients; the last ones of these stand for the inputs `written` by operations
-    that autograd records, as they are then, and are given as 0. `differentiable` holds the positions of those that have
-    a tangent, in order; `wanted` those of the primals that have a gradient, in order: a subset of those that require
-    one, as the outputs may not depend on all. `spent` are the outputs that have a history which autograd refuses to go
-    through, and the error that
-    it raises: a loss, say, of which the program itself has taken the gradients. `hidden`: outputs have a history, but
-    no primal has a gradient. `apart` are the primals that require a gradient and have none, where nothing is spent.
-    `eager_reads` are the primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
-    outputs, that eager's backward reads: it refuses to run when the user has written to one of them in between, but not
-    when it was another. `shares` says for each tangent, in bits, which of them come by a node of eager's backward that
-    it comes by too, and that keeps tensors: it lets nobody pass a second time; `reentrant` whether it comes by a
-    checkpoint that eager's backward differentiates by itself, for which it must be after all gradients. `passed` says
-    for each which others (bits) come by the output that it is the gradient of. `groups` has all outputs, each once,
-    where some come of other primals than others do and it matters that these get no gradient: the engine visits all
-    that a node leads to, if only to say that there is none. `names` are those of the nodes that
-    were traced before the gradients: a node that has one of them has the value that the trace gave it, and any trace of
-    the same graph gives it the same. `decided` are the sizes that the forward part finds in the data, in order.
+    `windows` are the outputs of the captured graph that this one gives as 0, of the `given` that it
+    has. `outputs` counts the outputs in front of the gradients; the last ones of these stand for
+    the inputs `written` by operations that autograd records, as they are then, and are given as 0.
+    `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of
+    the primals that have a gradient, in order: a subset of those that require one, as the outputs
+    may not depend on all. `spent` are the outputs that have a history which autograd refuses to go
+    through, and the error that it raises: a loss, say, of which the program itself has taken the
+    gradients. `hidden`: outputs have a history, but no primal has a gradient. `apart` are the
+    primals that require a gradient and have none, where nothing is spent. `eager_reads` are the
+    primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
+    outputs, that eager's backward reads: it refuses to run when the user has written to one of them
+    in between, but not when it was another. `shares` says for each tangent, in bits, which of them
+    come by a node of eager's backward that it comes by too, and that keeps tensors: it lets nobody
+    pass a second time; `reentrant` whether it comes by a checkpoint that eager's backward
+    differentiates by itself, for which it must be after all gradients. `passed` says for each which
+    others (bits) come by the output that it is the gradient of. `groups` has all outputs, each
+    once, where some come of other primals than others do and it matters that these get no gradient:
+    the engine visits all that a node leads to, if only to say that there is none. `names` are those
+    of the nodes that were traced before the gradients: a node that has one of them has the value
+    that the trace gave it, and any trace of the same graph gives it the same. `decided` are the
+    sizes that the forward part finds in the data, in order.
     """
 
     aten: AtenGraph
@@ -118,7 +124,8 @@ class Joint:
 def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> Joint:
     """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified.
 
-    Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
+    Raises Unsupported, with the user's line, for what cannot be told without side effects or
+    depends on data.
     """
     try:
         return _trace(gm, fakes, context, {})
@@ -137,8 +144,9 @@ def trace_part(
     fakes: Sequence[Any],
     context: FakeContext,
 ) -> Joint:
-    """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the tangents of the
-    outputs `given`, and those of some `inputs` if these are told: to autograd the others are not there."""
+    """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the
+    tangents of the outputs `given`, and those of some `inputs` if these are told: to autograd the
+    others are not there."""
     return _trace(gm, fakes, context, joint.spent, given, inputs, joint.decided)
 
 
@@ -147,8 +155,9 @@ class _BackwardRaises(Exception):
 
 
 class _Forward(NamedTuple):
-    """The primals, and what they are differentiated by; how many outputs the captured graph has; the outputs of the
-    joint graph before the gradients, the last of which are the inputs `written`; the windows."""
+    """The primals, and what they are differentiated by; how many outputs the captured graph has;
+    the outputs of the joint graph before the gradients, the last of which are the inputs `written`;
+    the windows."""
 
     primals: list[Any]
     leaves: list[Any]
@@ -164,18 +173,28 @@ def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder)
     try:
         given = run_nodes(gm, recorder, primals)
     except RuntimeError as error:  # of an operation in place
-        raise Unsupported(f"gradients are wanted: {first_line(error)}", recorder.where, skip=True) from error
+        raise Unsupported(
+            f"gradients are wanted: {first_line(error)}", recorder.where, skip=True
+        ) from error
     outputs, windows = windows_on(given, primals, recorder)
     written = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
-    return _Forward(primals, leaves, len(given), [*outputs, *(primals[k] for k in written)], written, windows)
+    return _Forward(
+        primals, leaves, len(given), [*outputs, *(primals[k] for k in written)], written, windows
+    )
 
 
-_WHATEVER_THE_VALUES = ("backward through the graph a second time", "modified by an inplace operation")
+_WHATEVER_THE_VALUES = (
+    "backward through the graph a second time",
+    "modified by an inplace operation",
+)
 """In errors that autograd raises for what the program did, as opposed to what a formula found."""
 
 
-def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> dict[int, Exception]:
-    """The outputs whose backward raises an error, and that error; none if one of them depends on values."""
+def _spent(
+    gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext
+) -> dict[int, Exception]:
+    """The outputs whose backward raises an error, and that error; none if one of them depends on
+    values."""
     recorder, found = Recorder(context), dict[int, Exception]()
     with preserved(), recorder:
         forward = _forward(gm, fakes, recorder)
@@ -183,7 +202,9 @@ def _spent(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext)
         for k, output in enumerate(forward.outputs):
             if isinstance(output, FakeTensor) and output.requires_grad:
                 try:
-                    torch.autograd.grad(output, leaves, recorder.input("", _like(output)), True, allow_unused=True)
+                    torch.autograd.grad(
+                        output, leaves, recorder.input("", _like(output)), True, allow_unused=True
+                    )
                 except (RuntimeError, NotImplementedError) as error:
                     if not any(text in str(error) for text in _WHATEVER_THE_VALUES):
                         return {}
@@ -206,20 +227,34 @@ def _trace(
         in_node = [w.output for w in windows if w.own_history]
         recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
         names = frozenset(node.name for node in recorder.graph.nodes)
-        tracked = [k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad]
-        differentiable = tuple(k for k in tracked if k not in spent and (given is None or k in given))
+        tracked = [
+            k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad
+        ]
+        differentiable = tuple(
+            k for k in tracked if k not in spent and (given is None or k in given)
+        )
         heads = [outputs[k] for k in differentiable]
         shares, reentrant, passed = _shares(heads)
-        groups = () if spent else _groups(differentiable, _primals_behind(heads, leaves), fakes, len(outputs))
+        groups = (
+            ()
+            if spent
+            else _groups(differentiable, _primals_behind(heads, leaves), fakes, len(outputs))
+        )
         last = next(iter(reversed(recorder.graph.nodes)))
         last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
-        nodes = {k: recorder.node_of(recorder.tracked(outputs[k])) for k in differentiable if k not in in_node}
+        nodes = {
+            k: recorder.node_of(recorder.tracked(outputs[k]))
+            for k in differentiable
+            if k not in in_node
+        }
         tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
         wanting = [k for k in _wanting(leaves) if inputs is None or k in inputs]
         gradients = _gradients(heads, [leaves[k] for k in wanting], tangents)
     wanted = tuple(k for k, g in zip(wanting, gradients) if g is not None)
     placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
-    reads = frozenset(k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last))
+    reads = frozenset(
+        k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last)
+    )
     reads_written = frozenset(k for k, node in last_values.items() if _read_after(node, last))
     reads_outputs = frozenset(k for k, node in nodes.items() if _read_after(node, last))
     for k in (*in_node, *range(len(outputs) - len(written), len(outputs))):
@@ -255,10 +290,16 @@ def _trace(
 
 def _wanting(leaves: Sequence[Any]) -> list[int]:
     """The positions of the primals that require a gradient."""
-    return [k for k, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf]
+    return [
+        k
+        for k, leaf in enumerate(leaves)
+        if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf
+    ]
 
 
-def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]:
+def _shares(
+    heads: Sequence[torch.Tensor],
+) -> tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]:
     """`Joint.shares`, `Joint.reentrant` and `Joint.passed`."""
     reached: dict[Any, int] = {}  # by node of autograd's graph
     results: dict[Any, int] = {}  # by node, and by which of its results
@@ -278,7 +319,11 @@ def _shares(heads: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], tuple[bool,
                 found[k] |= heads_of_node
     inside = [bits for node, bits in reached.items() if is_reentrant(node)]
     passed = [results.get((head.grad_fn, head.output_nr), 0) for head in heads]
-    return tuple(found), tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))]), tuple(passed)
+    return (
+        tuple(found),
+        tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))]),
+        tuple(passed),
+    )
 
 
 def _primals_behind(heads: Sequence[torch.Tensor], leaves: Sequence[Any]) -> list[frozenset[int]]:
@@ -301,8 +346,11 @@ def _primals_behind(heads: Sequence[torch.Tensor], leaves: Sequence[Any]) -> lis
 def _groups(
     outputs: Sequence[int], behind: Sequence[frozenset[int]], fakes: Sequence[Any], count: int
 ) -> tuple[Group, ...]:
-    """`Joint.groups` of `count` outputs, of which those with a history come of the primals `behind` them."""
-    followed = {k for k, fake in enumerate(fakes) if isinstance(fake, FakeTensor) and fake.is_followed}
+    """`Joint.groups` of `count` outputs, of which those with a history come of the primals `behind`
+    them."""
+    followed = {
+        k for k, fake in enumerate(fakes) if isinstance(fake, FakeTensor) and fake.is_followed
+    }
     told_apart = frozenset(followed).intersection(itertools.chain(*behind))
     groups: dict[frozenset[int], set[int]] = {}
     for output, primals in zip(outputs, behind):
@@ -313,13 +361,16 @@ def _groups(
     return tuple([Group(frozenset(members), beyond) for beyond, members in groups.items()])
 
 
-def _acts_for_several(groups: Sequence[Group], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]) -> bool:
-    """Whether the backwards of several groups would each do what eager's does once. `tangents` are those of the
-    `outputs`."""
+def _acts_for_several(
+    groups: Sequence[Group], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]
+) -> bool:
+    """Whether the backwards of several groups would each do what eager's does once. `tangents` are
+    those of the `outputs`."""
     graph = tangents[0].graph
     acting = {n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target)}
     reached = [
-        acting & reached_from([t for k, t in zip(outputs, tangents) if k in group.outputs]) for group in groups
+        acting & reached_from([t for k, t in zip(outputs, tangents) if k in group.outputs])
+        for group in groups
     ]
     return sum(map(len, reached)) != len(acting) or set().union(*reached) != acting
 
@@ -337,7 +388,8 @@ def reached_from(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def _keeps_tensors(node: Any) -> bool:
-    """Whether a node of autograd's graph saved tensors for its backward, which may have freed them."""
+    """Whether a node of autograd's graph saved tensors for its backward, which may have freed
+    them."""
     try:
         of_function = getattr(node, "_raw_saved_tensors", None)
     except RuntimeError:  # those of an autograd.Function, freed
@@ -359,10 +411,17 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
 
 
 def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
-    """`torch.autograd.grad`, which imports sympy to compare the sizes of heads and tangents: these agree."""
+    """`torch.autograd.grad`, which imports sympy to compare the sizes of heads and tangents: these
+    agree."""
     keep, create, allow_unused = False, False, True
     return engine_run_backward(
-        tuple(heads), tuple(tangents), keep, create, tuple(leaves), allow_unused, accumulate_grad=False
+        tuple(heads),
+        tuple(tangents),
+        keep,
+        create,
+        tuple(leaves),
+        allow_unused,
+        accumulate_grad=False,
     )
 
 

@@ -1,5 +1,6 @@
-"""Tensors whose elements are known during capture, since they follow from numbers in the program's text and from sizes:
-what `torch.tensor(3)` and `torch.div(12, 4)` give, and what is computed from such. They are computed for real."""
+"""Tensors whose elements are known during capture, since they follow from numbers in the program's
+text and from sizes: what `torch.tensor(3)` and `torch.div(12, 4)` give, and what is computed from
+such. They are computed for real."""
 
 from __future__ import annotations
 
@@ -39,22 +40,29 @@ class _Unknown(Exception):
 
 
 class KnownTensors:
-    """Those of one capture, whose context has them. `sizes` has what stands for the numbers in those of one element
-    that vary, as sizes do."""
+    """Those of one capture, whose context has them. `sizes` has what stands for the numbers in
+    those of one element that vary, as sizes do."""
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
         self.sizes: dict[int, tuple[FakeTensor, Any]] = {}  # by id of the fake
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """The elements of a fake, which only this class may write; None where they are not known."""
+        """The elements of a fake, which only this class may write; None where they are not
+        known."""
         found = self.context.known.get(id(fake))
         return None if found is None else found[1]
 
     def note(
-        self, target: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self,
+        target: Any,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
     ) -> None:
-        """After a call of a torch function or method: does on real tensors what it has done on fakes."""
+        """After a call of a torch function or method: does on real tensors what it has done on
+        fakes."""
         context = self.context
         given: list[torch.Tensor] = [a for a in args if type(a) is FakeTensor]
         if kwargs or any([type(a) not in _NO_TREES for a in args]):
@@ -66,16 +74,27 @@ class KnownTensors:
         computes = name in COMPUTES and is_torchs(target) and "out" not in kwargs
         if not known and not computes:
             return
-        if (computes or name in _WRITES) and _is_small(result) and self._done(function, args, kwargs, result):
+        if (
+            (computes or name in _WRITES)
+            and _is_small(result)
+            and self._done(function, args, kwargs, result)
+        ):
             return
         keys = {storage_key(t) for t in known}
-        # A result on the same memory, or one that a transform of torch.func has wrapped, may be written from here on.
-        shares = any(type(t) is not FakeTensor or storage_key(t) in keys for t in tensors_in(result))
+        # A result on the same memory, or one that a transform of torch.func has wrapped, may be
+        # written from here on.
+        shares = any(
+            type(t) is not FakeTensor or storage_key(t) in keys for t in tensors_in(result)
+        )
         if not computes or shares:
             context.known, self.sizes = _without(context.known, keys), _without(self.sizes, keys)
 
     def _done(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
     ) -> bool:
         """Whether a call was done on real tensors as well."""
         try:
@@ -86,8 +105,8 @@ class KnownTensors:
             return False
 
     def _real(self, tree: Any) -> Any:
-        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are symbols, and for what a
-        transform of torch.func has wrapped."""
+        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are
+        symbols, and for what a transform of torch.func has wrapped."""
         if isinstance(tree, torch.Tensor):
             if id(tree) not in self.context.known:
                 raise _Unknown
@@ -113,11 +132,16 @@ class KnownTensors:
         return True
 
 
-def _without(known: dict[int, tuple[FakeTensor, Any]], keys: set[int]) -> dict[int, tuple[FakeTensor, Any]]:
+def _without(
+    known: dict[int, tuple[FakeTensor, Any]], keys: set[int]
+) -> dict[int, tuple[FakeTensor, Any]]:
     """What lies in other memory."""
     return {k: pair for k, pair in known.items() if storage_key(pair[0]) not in keys}
 
 
 def _is_small(result: Any) -> bool:
     tensors = tensors_in(result)
-    return all(isinstance(n, int) for t in tensors for n in t.shape) and sum(t.numel() for t in tensors) <= MOST
+    return (
+        all(isinstance(n, int) for t in tensors for n in t.shape)
+        and sum(t.numel() for t in tensors) <= MOST
+    )

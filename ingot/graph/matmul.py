@@ -1,5 +1,5 @@
-"""`torch.matmul` of tensors whose sizes are symbols, by the same products as torch's, which asks for plain sizes before
-torch 2.13; and attention that torch writes out with it."""
+"""`torch.matmul` of tensors whose sizes are symbols, by the same products as torch's, which asks
+for plain sizes before torch 2.13; and attention that torch writes out with it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
     """Whether a batch of one is broadcast."""
-    return geometry.at_hand(t.shape[0]) == 1 != geometry.at_hand(other.shape[0]) and bool(t.shape[0] == 1)
+    return geometry.at_hand(t.shape[0]) == 1 != geometry.at_hand(other.shape[0]) and bool(
+        t.shape[0] == 1
+    )
 
 
 def folds(left: Tensor, right: Tensor) -> bool:
-    """Whether all matrices of one operand are one tall matrix: so it is without a copy, or where the other's gradient
-    would be as large as the result."""
+    """Whether all matrices of one operand are one tall matrix: so it is without a copy, or where
+    the other's gradient would be as large as the result."""
     many, other = (left, right) if left.dim() >= right.dim() else (right.mT, left)
     if other.dim() > 2:
         return False
@@ -47,13 +49,19 @@ def folds(left: Tensor, right: Tensor) -> bool:
         return True
     sizes, strides = many.shape, many.stride()
     dims = [d for d in range(many.dim() - 1) if not _SKIPS_ONES or sizes[d] != 1]
-    return all(strides[d] == strides[following] * sizes[following] for d, following in itertools.pairwise(dims))
+    return all(
+        strides[d] == strides[following] * sizes[following]
+        for d, following in itertools.pairwise(dims)
+    )
 
 
 def _skips_ones() -> bool:
-    """Whether the strides of dimensions of size 1 do not keep eager from folding: since torch 2.14."""
+    """Whether the strides of dimensions of size 1 do not keep eager from folding: since torch
+    2.14."""
     with torch.inference_mode(False), torch.enable_grad():
-        many = torch.zeros((2, 1, 1), device="cpu").as_strided((2, 1, 1), (1, 5, 1)).requires_grad_()
+        many = (
+            torch.zeros((2, 1, 1), device="cpu").as_strided((2, 1, 1), (1, 5, 1)).requires_grad_()
+        )
         history = torch.matmul(many, torch.zeros(1, device="cpu")).grad_fn
     below, _ = history.next_functions[0]  # type: ignore[union-attr]
     return below is not None and below.name().startswith("Mv")
@@ -68,7 +76,8 @@ def _folded(left: Tensor, right: Tensor) -> Tensor:
     *sizes, last = many.shape
     rows = reshaped(many, [math.prod(sizes), last])
     if other.dim() == 1:
-        return aten._unsafe_view.default(torch.matmul(rows, other), sizes)  # autocast does not know all of mv
+        # autocast does not know all of mv
+        return aten._unsafe_view.default(torch.matmul(rows, other), sizes)
     result = aten._unsafe_view.default(rows.mm(other), [*sizes, other.shape[1]])
     return result.mT.contiguous() if turned else result
 
@@ -89,14 +98,21 @@ def _batched(left: Tensor, right: Tensor) -> Tensor:
 
 
 def attention_written_out(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
 ) -> Tensor:
-    """Attention of float32 and float64 without heads, or with more dimensions, written out as torch does. Its width is
-    compiled for if it decides the scale."""
+    """Attention of float32 and float64 without heads, or with more dimensions, written out as torch
+    does. Its width is compiled for if it decides the scale."""
     if causal:
         mask = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
     if mask is not None and mask.dtype is torch.bool:
-        zero, never = (torch.scalar_tensor(x, dtype=query.dtype, device=mask.device) for x in (0.0, -math.inf))
+        zero, never = (
+            torch.scalar_tensor(x, dtype=query.dtype, device=mask.device) for x in (0.0, -math.inf)
+        )
         mask = torch.where(mask, zero, never)
     factor = 1 / math.sqrt(int(query.shape[-1])) if scale is None else scale
     root = math.sqrt(abs(factor))

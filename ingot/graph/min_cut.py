@@ -12,7 +12,8 @@ class Network:
 
     def __init__(self) -> None:
         self.edges: list[list[int]] = []  # by node: positions of the edges that leave it
-        self.heads: list[int] = []  # by edge: where it leads; the edge with the last bit flipped leads back
+        # by edge: where it leads; the edge with the last bit flipped leads back
+        self.heads: list[int] = []
         self.free: list[int] = []  # by edge: what may still flow
 
     def node(self) -> int:
@@ -26,7 +27,8 @@ class Network:
             self.free.append(free)
 
     def cut(self, source: int, sink: int) -> list[bool]:
-        """Which nodes lie on the sink's side of a minimum cut: of all such cuts, the one nearest to the sink.
+        """Which nodes lie on the sink's side of a minimum cut: of all such cuts, the one nearest to
+        the sink.
 
         Raises ValueError where no finite cut exists.
         """
@@ -63,7 +65,8 @@ class Network:
         return found
 
     def _augment(self, source: int, sink: int, levels: list[int], unused: list[int]) -> bool:
-        """Send flow along one more path that descends the levels; `unused` is each node's first edge not given up."""
+        """Send flow along one more path that descends the levels; `unused` is each node's first
+        edge not given up."""
         path: list[int] = []
         tail = source
         while tail != sink:

@@ -1,6 +1,6 @@
-"""Hooks on the backward of a module in a captured graph: one node before the module's forward and one behind it, as
-eager has them. Where gradients pass the one behind, hooks see those of the outputs; where they pass the one before,
-others see those of the inputs as well."""
+"""Hooks on the backward of a module in a captured graph: one node before the module's forward and
+one behind it, as eager has them. Where gradients pass the one behind, hooks see those of the
+outputs; where they pass the one before, others see those of the inputs as well."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ Present = tuple[bool, ...]
 
 
 class Link:
-    """What one backward of one call hands from the outputs to the inputs: which of the gradients of the outputs came
-    in, and what hooks made of them."""
+    """What one backward of one call hands from the outputs to the inputs: which of the gradients of
+    the outputs came in, and what hooks made of them."""
 
     def __init__(self) -> None:
         self.passed: tuple[Present, list[torch.Tensor | None]] | None = None
 
 
 class ModuleHooks:
-    """The hooks of one call, for each choice of outputs that get a gradient: a graph of what those that see the
-    gradients of the outputs make of these, and one of what the others make of the gradients of the inputs, which takes
-    these, and then those of the outputs that are there. In place of both there may be what a hook raises. `see_inputs`:
-    there are hooks of the second kind."""
+    """The hooks of one call, for each choice of outputs that get a gradient: a graph of what those
+    that see the gradients of the outputs make of these, and one of what the others make of the
+    gradients of the inputs, which takes these, and then those of the outputs that are there. In
+    place of both there may be what a hook raises. `see_inputs`: there are hooks of the second
+    kind."""
 
     def __init__(self, name: str, see_inputs: bool) -> None:
         self.name, self.see_inputs = name, see_inputs
-        self.graphs: dict[Present, tuple[torch.fx.GraphModule, torch.fx.GraphModule] | Exception] = {}
+        self.graphs: dict[
+            Present, tuple[torch.fx.GraphModule, torch.fx.GraphModule] | Exception
+        ] = {}
 
 
 class HookedInputs:
-    """The node before the forward: gives the inputs, which it has for arguments, a history in which gradients that
-    have passed the outputs are what the hooks make of them. `constant` are the positions of those that have none."""
+    """The node before the forward: gives the inputs, which it has for arguments, a history in which
+    gradients that have passed the outputs are what the hooks make of them. `constant` are the
+    positions of those that have none."""
 
     __module__, __name__ = __name__, "hooked_inputs"
 
@@ -52,7 +56,8 @@ class HookedInputs:
 
 
 class HookedOutputs(HookedInputs):
-    """The node behind the forward: the same for its outputs, whose gradients it hands to the node before."""
+    """The node behind the forward: the same for its outputs, whose gradients it hands to the node
+    before."""
 
     __name__ = "hooked_outputs"
 
@@ -63,16 +68,20 @@ class HookedOutputs(HookedInputs):
 
 
 def tells_none(target: Any) -> bool:
-    """Whether a node of a captured graph gives a history in which gradients that are not there differ from zeros."""
+    """Whether a node of a captured graph gives a history in which gradients that are not there
+    differ from zeros."""
     if isinstance(target, (HookedOutputs, TensorHook)):
         return True
     return isinstance(target, CustomGradient) and not target.zeros
 
 
 def sees_inputs(target: Any) -> bool:
-    """Whether a node of a captured graph has hooks that see the gradient of a tensor, or of a module's inputs. Eager
-    adds up what comes of a gradient and of its own gradient before it calls them, so these cannot be taken apart."""
-    return isinstance(target, TensorHook) or type(target) is HookedInputs and target.hooks.see_inputs
+    """Whether a node of a captured graph has hooks that see the gradient of a tensor, or of a
+    module's inputs. Eager adds up what comes of a gradient and of its own gradient before it calls
+    them, so these cannot be taken apart."""
+    return (
+        isinstance(target, TensorHook) or type(target) is HookedInputs and target.hooks.see_inputs
+    )
 
 
 class _Inputs(NamedTuple):
@@ -82,7 +91,8 @@ class _Inputs(NamedTuple):
     zeros: bool = True  # in place of gradients that are not there
 
     def gradients(self, kept: Any, tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """What hooks make of the gradients of the inputs, if the backward has come by the outputs."""
+        """What hooks make of the gradients of the inputs, if the backward has come by the
+        outputs."""
         passed, self.link.passed = self.link.passed, None
         if passed is None:
             return list(tangents)
@@ -98,7 +108,9 @@ class _Outputs(NamedTuple):
     constant: frozenset[int]
     zeros: bool = False
 
-    def gradients(self, kept: Any, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    def gradients(
+        self, kept: Any, tangents: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
         """What hooks make of the gradients of the outputs."""
         present = tuple([t is not None for t in tangents])
         given = [t for t in tangents if t is not None]

@@ -1,11 +1,12 @@
-"""Outputs of a graph that share memory with an input or with one another, where gradients are recorded.
+"""Outputs of a graph that share memory with an input or with one another, where gradients are
+recorded.
 
 Autograd has to know of such an output what eager's autograd knows. Two things can be said of one:
 
-- its history is that of a plain view: every node of autograd's graph between it and what it shows is that of a view
-  op. Then it is made outside of the graph's node, by a view op.
-- anything else, as the history that a custom backward or a hook gives. Then it is a result of the graph's node with a
-  gradient of its own, and a view only of the memory.
+- its history is that of a plain view: every node of autograd's graph between it and what it shows
+  is that of a view op. Then it is made outside of the graph's node, by a view op.
+- anything else, as the history that a custom backward or a hook gives. Then it is a result of the
+  graph's node with a gradient of its own, and a view only of the memory.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ Edge = tuple[Any, int]
 
 @dataclass(frozen=True)
 class Window:
-    """An output that shares memory with an input of the graph or with another output: a view of `base`, ("input" |
-    "output", position). With `own_history` it is a view of the memory alone, and the graph's node computes its
-    gradient; else it is a view to autograd as well, and made outside of that node."""
+    """An output that shares memory with an input of the graph or with another output: a view of
+    `base`, ("input" | "output", position). With `own_history` it is a view of the memory alone, and
+    the graph's node computes its gradient; else it is a view to autograd as well, and made outside
+    of that node."""
 
     output: int
     base: tuple[str, int]
@@ -47,15 +49,16 @@ class Window:
 
 
 class OutputWindows(NamedTuple):
-    """The outputs with 0 in place of those that are made outside of the graph's node, and behind them memory that only
-    windows show; and the windows."""
+    """The outputs with 0 in place of those that are made outside of the graph's node, and behind
+    them memory that only windows show; and the windows."""
 
     outputs: list[Any]
     windows: tuple[Window, ...]
 
 
 class _Shown(NamedTuple):
-    """An output that shares memory, the ("input" | "output", position) whose memory that is, and the fake of this."""
+    """An output that shares memory, the ("input" | "output", position) whose memory that is, and
+    the fake of this."""
 
     output: int
     spec: OutputSpec
@@ -86,7 +89,8 @@ def windows_on(outputs: Sequence[Any], primals: Sequence[Any], recorder: Recorde
 def _outputs_that_share(
     outputs: Sequence[Any], primals: Sequence[Any], recorder: Recorder
 ) -> tuple[list[_Shown], list[FakeTensor]]:
-    """The outputs that share memory with an input or with one another, and the new memory of the latter."""
+    """The outputs that share memory with an input or with one another, and the new memory of the
+    latter."""
     in_memory: dict[int, list[tuple[int, OutputSpec]]] = {}  # the outputs in each new memory
     shown: list[_Shown] = []
     memories: list[FakeTensor] = []
@@ -115,7 +119,9 @@ class _Anchors:
     def add(self, fake: FakeTensor, memory: tuple[str, int], base: tuple[str, int]) -> None:
         self._known.setdefault((_edge(fake), memory), (base, fake))
 
-    def first(self, path: Sequence[Edge], memory: tuple[str, int]) -> tuple[tuple[str, int], FakeTensor] | None:
+    def first(
+        self, path: Sequence[Edge], memory: tuple[str, int]
+    ) -> tuple[tuple[str, int], FakeTensor] | None:
         """The first on a path."""
         return next((known for edge in path if (known := self._known.get((edge, memory)))), None)
 
@@ -124,33 +130,49 @@ def _window(shown: _Shown, output: FakeTensor, path: Sequence[Edge], anchors: _A
     spec = shown.spec
     if not spec.tracked:
         alias = "same" if output is shown.memory else spec.alias
-        return Window(shown.output, shown.base, replace(spec, tracked=not shown.memory.requires_grad, alias=alias))
+        return Window(
+            shown.output,
+            shown.base,
+            replace(spec, tracked=not shown.memory.requires_grad, alias=alias),
+        )
     anchor = anchors.first(path, shown.base)
     if anchor is None:
         return Window(shown.output, shown.base, spec, own_history=True)
     base, fake = anchor
     if base[0] == "input":
         _refuse_part_of_shared(spec, fake)
-    offset = output.storage_offset() - fake.storage_offset() * fake.element_size() // output.element_size()
+    offset = (
+        output.storage_offset()
+        - fake.storage_offset() * fake.element_size() // output.element_size()
+    )
     alias = "same" if output is fake else "one of several" if _is_one_of_several(output) else "view"
     return Window(shown.output, base, replace(spec, offset=offset, alias=alias))
 
 
 def _is_one_of_several(output: FakeTensor) -> bool:
-    """Whether it is a view that autograd knows as one of those that an op gives at once, or a view of such a one."""
+    """Whether it is a view that autograd knows as one of those that an op gives at once, or a view
+    of such a one."""
     return output._is_view() and get_creation_meta(output) == CreationMeta.MULTI_OUTPUT_NODE
 
 
 def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:
-    """What makes a window, as_strided, spreads a gradient over all elements that share memory, where eager's views
-    know which is which."""
-    shared = [d for d, stride in enumerate(base.stride()) if isinstance(stride, int) and stride == 0]
+    """What makes a window, as_strided, spreads a gradient over all elements that share memory,
+    where eager's views know which is which."""
+    shared = [
+        d for d, stride in enumerate(base.stride()) if isinstance(stride, int) and stride == 0
+    ]
     if any(base.shape[d] != 1 for d in shared):
-        if tuple(spec.sizes) != tuple(base.shape) or tuple(spec.strides) != base.stride() or spec.offset != 0:
-            raise Unsupported("gradients are wanted of a part of an expanded input that is a result", skip=True)
+        if (
+            tuple(spec.sizes) != tuple(base.shape)
+            or tuple(spec.strides) != base.stride()
+            or spec.offset != 0
+        ):
+            raise Unsupported(
+                "gradients are wanted of a part of an expanded input that is a result", skip=True
+            )
 
 
-# -- places in autograd's graph ----------------------------------------------------------------------------------------
+# -- places in autograd's graph --------------------------------------------------------------------
 
 
 def _edge(fake: torch.Tensor) -> Edge:
@@ -159,7 +181,8 @@ def _edge(fake: torch.Tensor) -> Edge:
 
 
 def _path(fake: torch.Tensor) -> Iterator[Edge]:
-    """Where its gradient goes from there on as that of a plain view does, without a hook that sees it."""
+    """Where its gradient goes from there on as that of a plain view does, without a hook that sees
+    it."""
     if not fake.requires_grad:
         return
     node, position = _edge(fake)

@@ -1,9 +1,11 @@
-"""The cut through a joint graph: what the forward keeps for the backward, and what the backward computes again.
+"""The cut through a joint graph: what the forward keeps for the backward, and what the backward
+computes again.
 
-A value that the backward reads is kept, or it is computed again from values that are. The cut that keeps the fewest
-bytes is a minimum cut of a network in which each value of the forward is an edge of its size; an op that must not run
-twice (it draws random numbers, or a library computes it) cannot be on the far side of the cut, and one that is there
-costs a share of its size: of what takes about the same memory, what takes less work is chosen.
+A value that the backward reads is kept, or it is computed again from values that are. The cut that
+keeps the fewest bytes is a minimum cut of a network in which each value of the forward is an edge
+of its size; an op that must not run twice (it draws random numbers, or a library computes it)
+cannot be on the far side of the cut, and one that is there costs a share of its size: of what takes
+about the same memory, what takes less work is chosen.
 
 In a region that the program checkpoints nothing is kept but what is read outside of it, and small
 reductions that comparisons depend on, which must be decided alike in both: the backward computes
@@ -44,8 +46,8 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True)
 class Saved:
-    """Where the backward finds a value: `kind` is "input" (of the forward), "output" (of those the user is given) or
-    "kept" (a further output of the forward); `position` counts among its kind."""
+    """Where the backward finds a value: `kind` is "input" (of the forward), "output" (of those the
+    user is given) or "kept" (a further output of the forward); `position` counts among its kind."""
 
     kind: str
     position: int
@@ -53,10 +55,11 @@ class Saved:
 
 @dataclass(frozen=True)
 class Partition:
-    """A joint graph in two. The forward takes the primals and returns the user's outputs and then what is kept; the
-    backward takes what is `saved`, in order, the `values` of the joint graph, then the tangents, then the values of the
-    size symbols, which are read among the primals at the places in `symbols`, then those that are `decided` by data,
-    which the forward returns behind what is kept, and returns the gradients of `joint.wanted`."""
+    """A joint graph in two. The forward takes the primals and returns the user's outputs and then
+    what is kept; the backward takes what is `saved`, in order, the `values` of the joint graph,
+    then the tangents, then the values of the size symbols, which are read among the primals at the
+    places in `symbols`, then those that are `decided` by data, which the forward returns behind
+    what is kept, and returns the gradients of `joint.wanted`."""
 
     joint: Joint
     forward: AtenGraph
@@ -78,7 +81,11 @@ def partition(joint: Joint) -> Partition:
     inputs, results, gradients = whole.inputs, joint.results, joint.gradients
     primals, tangents = inputs[: joint.primals], inputs[joint.primals :]
     mutated = {primals[position] for position, _ in whole.mutations}
-    owned = {s.node: k for k, s in enumerate(results) if s.position is None and s.whole and s.node is not None}
+    owned = {
+        s.node: k
+        for k, s in enumerate(results)
+        if s.position is None and s.whole and s.node is not None
+    }
     places: dict[Node, Saved] = {}
     for k in joint.eager_reads.union(_read_by_checkpoints(primals)):
         if primals[k] not in mutated:
@@ -91,7 +98,9 @@ def partition(joint: Joint) -> Partition:
         node, output = values[position], joint.written_outputs.get(position)
         same = node.meta["val"].stride() == primals[position].meta["val"].stride()
         if same and not is_view(node):
-            places.setdefault(node, Saved("input", position) if output is None else Saved("output", output))
+            places.setdefault(
+                node, Saved("input", position) if output is None else Saved("output", output)
+            )
     late = _late(whole.graph, tangents)
     copied = {*primals, *owned}.difference(places)
     roots = [s.node for s in gradients if s.node is not None] + _acting(whole.graph, late)
@@ -104,20 +113,29 @@ def partition(joint: Joint) -> Partition:
             places[node] = Saved("kept", len(kept))
             kept.append(node)
     symbols = {s: place for s, place in whole.symbols.items() if place[0] < joint.primals}
-    bound = [to_expr(whole.shapes.wrap(root)) for root, (node, _) in whole.bindings.items() if node not in late]
+    bound = [
+        to_expr(whole.shapes.wrap(root))
+        for root, (node, _) in whole.bindings.items()
+        if node not in late
+    ]
     decided = tuple(dict.fromkeys(s for s in bound if isinstance(s, Symbol) and s not in symbols))
     forward = _forward(whole, primals, results, kept, decided, late)
     found = tuple(places[node] for node in saved)
-    backward = _backward(whole, saved, _held(saved, found), tangents, [*symbols, *decided], gradients)
+    backward = _backward(
+        whole, saved, _held(saved, found), tangents, [*symbols, *decided], gradients
+    )
     backward.lends = _lends(found)
     if backward.checks:
-        raise Unsupported(f"{backward.checks[0]} is checked in the backward", backward.checks[0].where)
+        raise Unsupported(
+            f"{backward.checks[0]} is checked in the backward", backward.checks[0].where
+        )
     return Partition(joint, forward, backward, found, tuple(saved), symbols, decided)
 
 
 def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
-    """The backward of a joint graph that differs from that of `parts` in that fewer tangents come in, which takes what
-    the forward of `parts` keeps, and the tangents that do. None where that would not suffice."""
+    """The backward of a joint graph that differs from that of `parts` in that fewer tangents come
+    in, which takes what the forward of `parts` keeps, and the tangents that do. None where that
+    would not suffice."""
     if any(node.target in _UP_TO_FACTORS for node in joint.aten.graph.nodes):
         return None
     roots = joint.aten.shapes.unbacked.roots
@@ -126,28 +144,39 @@ def backward_of_part(parts: Partition, joint: Joint) -> AtenGraph | None:
     known = _alike(parts.joint, joint)
     values = [known.get(node, node) for node in parts.values]
     primals, tangents = joint.aten.inputs[: joint.primals], joint.tangents
-    needed = _ancestors([s.node for s in joint.gradients if s.node is not None], {*values, *tangents})
+    needed = _ancestors(
+        [s.node for s in joint.gradients if s.node is not None], {*values, *tangents}
+    )
     late = _late(joint.aten.graph, tangents)
     needed |= _ancestors(_acting(joint.aten.graph, late), {*values, *tangents})
-    if any(node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node)) for node in needed):
+    if any(
+        node in primals or (node not in late and _must_run(node) and not _is_checkpointed(node))
+        for node in needed
+    ):
         return None
     symbols = [*parts.symbols, *parts.decided]
-    made = _backward(joint.aten, values, _held(parts.values, parts.saved), tangents, symbols, joint.gradients)
+    made = _backward(
+        joint.aten, values, _held(parts.values, parts.saved), tangents, symbols, joint.gradients
+    )
     made.lends = _lends(parts.saved)
     return None if made.checks else made
 
 
 def _alike(joint: Joint, other: Joint) -> dict[Node, Node]:
-    """For nodes of a joint graph those of `other`, one of the same captured graph, that have the same values: by their
-    names if they were traced before the gradients, else as equal calls."""
-    inputs = {n.name: n for n in joint.aten.graph.nodes if n.op == "placeholder" or n.name in joint.names}
+    """For nodes of a joint graph those of `other`, one of the same captured graph, that have the
+    same values: by their names if they were traced before the gradients, else as equal calls."""
+    inputs = {
+        n.name: n for n in joint.aten.graph.nodes if n.op == "placeholder" or n.name in joint.names
+    }
     calls: dict[Any, Node] = {}
     for node in joint.aten.graph.nodes:
         if repeats_itself(node):
             calls.setdefault(call_key(node), node)
     same: dict[Node, Node] = {}
     for node in other.aten.graph.nodes:
-        known = inputs.get(node.name) if node.op == "placeholder" or node.name in other.names else None
+        known = (
+            inputs.get(node.name) if node.op == "placeholder" or node.name in other.names else None
+        )
         if known is None and repeats_itself(node):
             known = calls.get(call_key(node, same))
         if known is not None:
@@ -156,12 +185,14 @@ def _alike(joint: Joint, other: Joint) -> dict[Node, Node]:
 
 
 _UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}
-"""Ops that give vectors up to factors. Eager's formula for their tangent alone takes for granted that it does not
-depend on these factors; as a part of a second derivative it may, and the formula for all tangents is right then too."""
+"""Ops that give vectors up to factors. Eager's formula for their tangent alone takes for granted
+that it does not depend on these factors; as a part of a second derivative it may, and the formula
+for all tangents is right then too."""
 
 
 def kept_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
-    """Which of the saved values may be read where only some of the tangents, by their position, come in."""
+    """Which of the saved values may be read where only some of the tangents, by their position,
+    come in."""
     late = _late(parts.joint.aten.graph, [parts.joint.tangents[k] for k in tangents])
     needed = _ancestors([argument for node in late for argument in node.all_input_nodes], set())
     return frozenset(k for k, node in enumerate(parts.values) if node in needed)
@@ -174,7 +205,8 @@ def reached(parts: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
 
 
 def _late(graph: torch.fx.Graph, tangents: Sequence[Node]) -> set[Node]:
-    """What the backward computes: what depends on a tangent, or on what a backward of the program's does beside."""
+    """What the backward computes: what depends on a tangent, or on what a backward of the program's
+    does beside."""
     acting = (n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target))
     return reached_from([*tangents, *acting])
 
@@ -196,20 +228,27 @@ def _ancestors(nodes: Iterable[Node], given: Container[Node] = ()) -> set[Node]:
     return found
 
 
-# -- the cut -----------------------------------------------------------------------------------------------------------
+# -- the cut ---------------------------------------------------------------------------------------
 
 
-def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
-    """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing, those that must be
-    `copied` cost twice, those that only a kernel has in its registers a little more than those that are in memory."""
+def _cut(
+    whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Node], copied: set[Node]
+) -> list[Node]:
+    """The values that are kept, in the graph's order. Those that are `held` anyway cost nothing,
+    those that must be `copied` cost twice, those that only a kernel has in its registers a little
+    more than those that are in memory."""
     wanted, ends = _ancestors(gradients), set(gradients)
     checkpoints = any(map(_is_checkpointed, whole.graph.nodes))
-    varying = reached_from([n for n in whole.graph.nodes if n.op == "placeholder" or has_effect(n.target)])
+    varying = reached_from(
+        [n for n in whole.graph.nodes if n.op == "placeholder" or has_effect(n.target)]
+    )
     network = Network()
     source, sink = network.node(), network.node()
     before: dict[Node, int] = {}
     after: dict[Node, int] = {}
-    candidates = [n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"]
+    candidates = [
+        n for n in whole.graph.nodes if n in wanted and n not in late and n.op != "get_attr"
+    ]
     stored = _stored(whole.graph, late)
     compared = _ancestors(n for n in candidates if checkpoints and _compares(n))
     for node in candidates:
@@ -221,9 +260,15 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
             network.edge(before[node], after[node])
         else:
             size = _bytes(node) * (8 if node in stored else 9) // 8
-            network.edge(before[node], after[node], 1 if node in held else size * (1 + (node in copied)))
+            network.edge(
+                before[node], after[node], 1 if node in held else size * (1 + (node in copied))
+            )
         if not inside and not (checkpoints and node.meta.get("region") == BEHIND):
-            is_kept = node.op == "placeholder" or not _repeats(node) or (_is_checkpointed(node) and not is_view(node))
+            is_kept = (
+                node.op == "placeholder"
+                or not _repeats(node)
+                or (_is_checkpointed(node) and not is_view(node))
+            )
             network.edge(source, before[node], INFINITE if is_kept else _work(node, node in stored))
         for argument in _read_by(node):
             if argument in after:
@@ -235,8 +280,9 @@ def _cut(whole: AtenGraph, gradients: list[Node], late: set[Node], held: set[Nod
 
 
 def _ahead(joint: Joint, saved: list[Node], held: set[Node], late: set[Node]) -> list[Node]:
-    """What is kept if the forward computes what is linear in the only tangent, where that takes no more bytes than what
-    is kept for this alone, and is in memory for no other reason. Changes the graph."""
+    """What is kept if the forward computes what is linear in the only tangent, where that takes no
+    more bytes than what is kept for this alone, and is in memory for no other reason. Changes the
+    graph."""
     whole = joint.aten
     parts = parts_of(whole, joint.tangents[0]) if len(joint.tangents) == 1 else []
     if not parts or any(map(_is_checkpointed, whole.graph.nodes)):
@@ -245,10 +291,17 @@ def _ahead(joint: Joint, saved: list[Node], held: set[Node], late: set[Node]) ->
     rest = _ancestors(roots, {*saved, *joint.tangents, *parts})
     needed = {node for node in saved if node in roots or not rest.isdisjoint(node.users)}
     stored = _stored(whole.graph, late)
-    replaced = [node for node in saved if not (node in needed or node in held or node in stored or is_view(node))]
+    replaced = [
+        node
+        for node in saved
+        if not (node in needed or node in held or node in stored or is_view(node))
+    ]
     if sum(map(_bytes, parts)) > sum(map(_bytes, replaced)):
         return saved
-    return [*(node for node in saved if node in needed), *compute_ahead(whole, joint.tangents[0], parts)]
+    return [
+        *(node for node in saved if node in needed),
+        *compute_ahead(whole, joint.tangents[0], parts),
+    ]
 
 
 def _is_checkpointed(node: Node) -> bool:
@@ -256,15 +309,20 @@ def _is_checkpointed(node: Node) -> bool:
 
 
 def _read_by_checkpoints(primals: Sequence[Node]) -> set[int]:
-    """The primals that eager reads when it runs a checkpointed region again: it keeps no copy of them."""
+    """The primals that eager reads when it runs a checkpointed region again: it keeps no copy of
+    them."""
     return {k for k, node in enumerate(primals) if any(map(_is_checkpointed, node.users))}
 
 
 def _leaves_region(node: Node) -> bool:
-    """Whether a value of a checkpointed region, or a view of it, is read by another part of the forward."""
+    """Whether a value of a checkpointed region, or a view of it, is read by another part of the
+    forward."""
     region = node.meta["region"]
     return any(
-        user.op == "output" or user.meta.get("region") not in (region, BEHIND) or is_view(user) and _leaves_region(user)
+        user.op == "output"
+        or user.meta.get("region") not in (region, BEHIND)
+        or is_view(user)
+        and _leaves_region(user)
         for user in node.users
     )
 
@@ -295,7 +353,8 @@ def _read_by(node: Node) -> list[Node]:
 
 
 def _repeats(node: Node) -> bool:
-    """Whether the backward may compute a value again: it costs about as much as reading it would."""
+    """Whether the backward may compute a value again: it costs about as much as reading it
+    would."""
     if has_effect(node.target):
         return False
     if node.target is operator.getitem or is_view(node):
@@ -306,12 +365,15 @@ def _repeats(node: Node) -> bool:
 
 
 def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
-    """The values that the forward has in memory in any case: a product or a library reads them, or makes them for
-    several readers, or stands between them and a reader, or a library makes them."""
-    calls: dict[Node, int] = {}  # how many products and library calls are one behind the other up to a node
+    """The values that the forward has in memory in any case: a product or a library reads them, or
+    makes them for several readers, or stands between them and a reader, or a library makes them."""
+    # how many products and library calls are one behind the other up to a node
+    calls: dict[Node, int] = {}
     for node in graph.nodes:
         if node not in late and node.op != "output":
-            calls[node] = max((calls[a] for a in node.all_input_nodes if a in calls), default=0) + _reads_memory(node)
+            calls[node] = max(
+                (calls[a] for a in node.all_input_nodes if a in calls), default=0
+            ) + _reads_memory(node)
     found = set()
     for node in calls:
         readers = list(_readers(node, late))
@@ -322,7 +384,8 @@ def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
 
 
 def _is_of_library(node: Node) -> bool:
-    """Whether a value is a product that is no code of ours, with what comes next: on a GPU, or of halves."""
+    """Whether a value is a product that is no code of ours, with what comes next: on a GPU, or of
+    halves."""
     if node.target not in _PRODUCTS:
         return False
     value: torch.Tensor = node.meta["val"]
@@ -344,7 +407,13 @@ def _reads_memory(node: Node) -> bool:
 
 STATISTIC = 16  # elements that each element of a small reduction is made of, at least
 _REDUCTION = getattr(torch.Tag, "reduction", None)
-_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default}
+_PRODUCTS = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten.convolution.default,
+}
 _LOOKUPS = {aten.index.Tensor, aten.gather.default, aten.index_select.default}
 
 _CHEAP = {
@@ -363,9 +432,15 @@ _CHEAP = {
 
 _LIGHT = {
     *_CHEAP,
-    *(getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")),
+    *(
+        getattr(aten, name).Tensor
+        for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
+    ),
     *(getattr(aten, name).Scalar for name in ("eq", "ne", "lt", "le", "gt", "ge")),
-    *(getattr(aten, name).default for name in ("neg", "abs", "relu", "maximum", "minimum", "clamp")),
+    *(
+        getattr(aten, name).default
+        for name in ("neg", "abs", "relu", "maximum", "minimum", "clamp")
+    ),
     *(getattr(aten, name).default for name in ("logical_not", "logical_and", "logical_or")),
     aten.where.self,
 }
@@ -373,8 +448,9 @@ _LIGHT = {
 
 
 def _work(node: Node, stored: bool) -> int:
-    """What computing a value again costs, beside the bytes of what is kept. One that was in memory in the forward will
-    be in the backward: a chain of such sums, of what halves add to float32, costs more than to keep them."""
+    """What computing a value again costs, beside the bytes of what is kept. One that was in memory
+    in the forward will be in the backward: a chain of such sums, of what halves add to float32,
+    costs more than to keep them."""
     if is_view(node) or not isinstance(node.meta["val"], torch.Tensor):
         return 0
     if stored:
@@ -391,7 +467,7 @@ def _bytes(node: Node) -> int:
     return 1 + count
 
 
-# -- the two graphs ----------------------------------------------------------------------------------------------------
+# -- the two graphs --------------------------------------------------------------------------------
 
 
 def _copied(
@@ -407,9 +483,14 @@ def _copied(
 
 
 def _computed_again(
-    whole: AtenGraph, given: dict[Node, Node], graph: torch.fx.Graph, roots: Sequence[Node], late: set[Node]
+    whole: AtenGraph,
+    given: dict[Node, Node],
+    graph: torch.fx.Graph,
+    roots: Sequence[Node],
+    late: set[Node],
 ) -> dict[Node, Node]:
-    """The same for a backward that computes checkpointed regions again: each value right before it is needed."""
+    """The same for a backward that computes checkpointed regions again: each value right before it
+    is needed."""
     needed = _ancestors(roots, given)
     place = {node: k for k, node in enumerate(whole.graph.nodes)}
     copies = dict(given)
@@ -454,8 +535,11 @@ def _forward(
 
 
 def _held(values: Sequence[Node], saved: Sequence[Saved]) -> list[torch.Tensor]:
-    """Saved values as they lie: what the user is given as in eager, what is kept as was chosen for it."""
-    return [laid_out(node) if s.kind == "kept" else node.meta["val"] for node, s in zip(values, saved)]
+    """Saved values as they lie: what the user is given as in eager, what is kept as was chosen for
+    it."""
+    return [
+        laid_out(node) if s.kind == "kept" else node.meta["val"] for node, s in zip(values, saved)
+    ]
 
 
 def _lends(saved: Iterable[Saved]) -> frozenset[int]:
@@ -475,7 +559,9 @@ def _backward(
     given = {}
     for node, value in zip((*saved, *tangents), (*held, *(node.meta["val"] for node in tangents))):
         given[node] = graph.placeholder(node.name)
-        given[node].meta.update(val=value, in_eager=node.meta["val"], where=node.meta.get("where", ""))
+        given[node].meta.update(
+            val=value, in_eager=node.meta["val"], where=node.meta.get("where", "")
+        )
     for symbol in symbols:
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late = _late(whole.graph, tangents)
@@ -487,7 +573,9 @@ def _backward(
     return _finished(whole, graph, [_owned(_moved(s, copies)) for s in gradients], [])
 
 
-def _finished(whole: AtenGraph, graph: torch.fx.Graph, specs: list[OutputSpec], mutations: Any) -> AtenGraph:
+def _finished(
+    whole: AtenGraph, graph: torch.fx.Graph, specs: list[OutputSpec], mutations: Any
+) -> AtenGraph:
     names = {n.target for n in graph.nodes if n.op == "get_attr"}
     constants = {name: value for name, value in whole.constants.items() if name in names}
     made = AtenGraph(graph, specs, mutations, constants, whole.shapes)
@@ -508,4 +596,6 @@ def _owned(spec: OutputSpec) -> OutputSpec:
 
 def _whole(node: Node) -> OutputSpec:
     value = laid_out(node)
-    return OutputSpec(node, tuple(value.shape), value.stride(), 0, value.dtype, None, None, id(node))
+    return OutputSpec(
+        node, tuple(value.shape), value.stride(), 0, value.dtype, None, None, id(node)
+    )

@@ -1,5 +1,6 @@
-"""Parts of a program that have nothing to do with one another and are alike: the updates of a model's parameters are.
-One of each kind is traced, and the graph says for which inputs and outputs it holds as well."""
+"""Parts of a program that have nothing to do with one another and are alike: the updates of a
+model's parameters are. One of each kind is traced, and the graph says for which inputs and outputs
+it holds as well."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from ingot.loops.side_effects import has_effect
 from ingot.torch_private import set_grad_enabled
 
 FEWEST = 4  # parts for one that is traced: there is something to be won
-SMALL = 64  # bytes of an input that parts may have in common: reading it once for several of them saves no time
+# bytes of an input that parts may have in common: reading it once for several of them saves no time
+SMALL = 64
 
 
 def trace_alike(
@@ -35,17 +37,22 @@ def trace_alike(
 ) -> AtenGraph:
     """What `trace` gives, with `copies` where the program has parts that are alike."""
     shapes = context.shapes
-    kinds = None if frozen or context.draws or shapes.hints or shapes.unbacked.roots else _kinds(gm, fakes)
+    kinds = (
+        None
+        if frozen or context.draws or shapes.hints or shapes.unbacked.roots
+        else _kinds(gm, fakes)
+    )
     found = _traced(kinds, gm, fakes, context) if kinds is not None else None
     return trace(gm, fakes, context, frozen) if found is None else found
 
 
-# -- which parts there are ---------------------------------------------------------------------------------------------
+# -- which parts there are -------------------------------------------------------------------------
 
 
 @dataclass
 class _Part:
-    """Calls in their order; the inputs that they read, by their position, and the outputs that they make."""
+    """Calls in their order; the inputs that they read, by their position, and the outputs that they
+    make."""
 
     calls: list[Node] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
@@ -53,9 +60,12 @@ class _Part:
 
 
 def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Part]] | None:
-    """The parts, by what they have in common; None where they are few, or where it is not known what a call does."""
+    """The parts, by what they have in common; None where they are few, or where it is not known
+    what a call does."""
     nodes = list(gm.graph.nodes)
-    if differentiates(gm) or any(type(fake) is not FakeTensor or fake.is_inference() for fake in fakes):
+    if differentiates(gm) or any(
+        type(fake) is not FakeTensor or fake.is_inference() for fake in fakes
+    ):
         return None
     outputs = list(flat(nodes[-1].args[0]))
     if any(not isinstance(n, Node) or not n.op.startswith("call_") for n in outputs):
@@ -110,10 +120,16 @@ class _Sets:
 
 
 def _by_key(
-    parts: list[_Part], nodes: list[Node], placeholders: dict[Node, int], fakes: Sequence[Any], outputs: list[Node]
+    parts: list[_Part],
+    nodes: list[Node],
+    placeholders: dict[Node, int],
+    fakes: Sequence[Any],
+    outputs: list[Node],
 ) -> list[list[_Part]] | None:
     kinds: dict[Any, list[_Part]] = defaultdict(list)
-    readers = Counter(n for part in parts for n in {i for c in part.calls for i in c.all_input_nodes})
+    readers = Counter(
+        n for part in parts for n in {i for c in part.calls for i in c.all_input_nodes}
+    )
     mode = {}  # how many changes of mode come before a node
     changes = 0
     for node in nodes:
@@ -135,8 +151,8 @@ def _key(
     fakes: Sequence[Any],
     outputs: list[Node],
 ) -> Any:
-    """What tells a part from those that are not alike; None where that cannot be said. `part.inputs` become those that
-    no other part reads, in the order of their first use."""
+    """What tells a part from those that are not alike; None where that cannot be said.
+    `part.inputs` become those that no other part reads, in the order of their first use."""
     numbers: dict[Node, int] = {}
     storages: dict[int, int] = {}
     key: list[Any] = []
@@ -145,13 +161,19 @@ def _key(
         key += (node.op, node.target, mode[node], len(node.args))
         if not node.meta.keys() <= _SAID or not tell_apart(node.args, key, found):
             return None
-        if node.kwargs and not tell_apart([x for pair in node.kwargs.items() for x in pair], key, found):
+        if node.kwargs and not tell_apart(
+            [x for pair in node.kwargs.items() for x in pair], key, found
+        ):
             return None
         for n in found:
             if n in placeholders and n not in numbers:
                 fake = fakes[placeholders[n]]
                 own = readers[n] == 1
-                place = storages.setdefault(storage_key(fake), len(storages)) if own else placeholders[n]
+                place = (
+                    storages.setdefault(storage_key(fake), len(storages))
+                    if own
+                    else placeholders[n]
+                )
                 key += (own, place, look_of(fake), fake.requires_grad, fake.is_inference())
                 if own:
                     part.inputs.append(placeholders[n])
@@ -164,7 +186,7 @@ def _key(
 _SAID = frozenset(("where", "val"))
 
 
-# -- tracing them ------------------------------------------------------------------------------------------------------
+# -- tracing them ----------------------------------------------------------------------------------
 
 
 def _traced(
@@ -184,7 +206,9 @@ def _traced(
         read = {n for node in first.calls for n in node.all_input_nodes}
         places = sorted(order[n] for n in read if n.op == "placeholder")  # which come first
         nodes = sorted({*first.calls, *read, *modes}, key=order.__getitem__)
-        part = _traced_part(gm, nodes, [fakes[k] for k in places], [returned[k] for k in first.outputs], context)
+        part = _traced_part(
+            gm, nodes, [fakes[k] for k in places], [returned[k] for k in first.outputs], context
+        )
         if not _is_apart(part, {k for k, place in enumerate(places) if place in first.inputs}):
             return None
         joined.add(part, places, first, others)
@@ -192,12 +216,18 @@ def _traced(
 
 
 def _traced_part(
-    gm: torch.fx.GraphModule, nodes: Sequence[Node], fakes: Sequence[Any], outputs: Sequence[Node], context: FakeContext
+    gm: torch.fx.GraphModule,
+    nodes: Sequence[Node],
+    fakes: Sequence[Any],
+    outputs: Sequence[Node],
+    context: FakeContext,
 ) -> AtenGraph:
     recorder = Recorder(context)
     with preserved(), torch.no_grad(), recorder:
         names = (node.name for node in nodes if node.op == "placeholder")
-        values = values_of(gm, recorder, nodes, [recorder.input(name, fake) for name, fake in zip(names, fakes)])
+        values = values_of(
+            gm, recorder, nodes, [recorder.input(name, fake) for name, fake in zip(names, fakes)]
+        )
     part = recorder.finish([values[node] for node in outputs])
     run_passes(part)
     return part
@@ -209,7 +239,9 @@ def _is_apart(part: AtenGraph, own: set[int]) -> bool:
         return False
     if any(position not in own for position, _ in part.mutations):
         return False
-    return not any("may_raise" in n.meta or "binds" in n.meta or has_effect(n.target) for n in part.graph.nodes)
+    return not any(
+        "may_raise" in n.meta or "binds" in n.meta or has_effect(n.target) for n in part.graph.nodes
+    )
 
 
 class _Joined:

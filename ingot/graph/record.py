@@ -1,7 +1,8 @@
-"""Trace: run a captured torch graph on fakes and write down the ATen ops it amounts to, without side effects.
+"""Trace: run a captured torch graph on fakes and write down the ATen ops it amounts to, without
+side effects.
 
-The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in `decompositions.py` are recorded as
-the simpler ops that the rule runs.
+The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in
+`decompositions.py` are recorded as the simpler ops that the rule runs.
 """
 
 from __future__ import annotations
@@ -77,16 +78,19 @@ BEHIND = -1
 """The region of what a backward pass computes."""
 
 _SELECT = (aten.index.Tensor, aten.masked_select.default)
-_AT_INDEX = {  # of views and scatters: which argument is the index, and how it is counted from the start
+# of views and scatters: which argument is the index, and how it is counted from the start
+_AT_INDEX = {
     aten.select.int: (2, from_start), aten.select_scatter.default: (3, from_start),
     aten.slice.Tensor: (2, slice_from_start), aten.slice_scatter.default: (3, slice_from_start),
 }  # fmt: skip
-_MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)  # views whose elements may share memory
+# views whose elements may share memory
+_MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)
 _MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
 
 def _from_start(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with an index that varies counted from the start: no later stage knows its sign."""
+    """The arguments, with an index that varies counted from the start: no later stage knows its
+    sign."""
     position, counted = _AT_INDEX[op]
     if len(args) <= position or not isinstance(args[position], torch.SymInt):
         return args
@@ -100,10 +104,11 @@ def trace(
     context: FakeContext,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
 ) -> AtenGraph:
-    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all passes; those at the
-    positions in `frozen` always have these values.
+    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all
+    passes; those at the positions in `frozen` always have these values.
 
-    Raises Unsupported, with the user's line, for what cannot be told without side effects or depends on data.
+    Raises Unsupported, with the user's line, for what cannot be told without side effects or
+    depends on data.
     """
     recorder = Recorder(context)
     recording = differentiates(gm)
@@ -120,7 +125,8 @@ def trace(
 
 
 def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any]) -> list[Any]:
-    """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its outputs."""
+    """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its
+    outputs."""
     output = next(iter(reversed(gm.graph.nodes)))
     if output.op != "output":
         raise CompilerBug("trace", "the captured graph has no output")
@@ -152,7 +158,9 @@ def values_of(
             elif node.op == "call_function":
                 values[node] = repeats.run(node.target, apart(node.target), args, kwargs)
             elif node.op == "call_method":
-                values[node] = repeats.run(node.target, apart(getattr(type(args[0]), node.target)), args, kwargs)
+                values[node] = repeats.run(
+                    node.target, apart(getattr(type(args[0]), node.target)), args, kwargs
+                )
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)
         except Unsupported as reason:
@@ -171,7 +179,8 @@ def flat(tree: Any) -> Iterable[Any]:
 
 
 class Recorder(Mode):
-    """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of `graph`."""
+    """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of
+    `graph`."""
 
     def __init__(self, context: FakeContext, again: Sequence[Symbol] = ()) -> None:
         super().__init__()
@@ -184,14 +193,16 @@ class Recorder(Mode):
         self._inputs: list[Tracked] = []
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
-        self._found: dict[tuple[int, int], list[torch.Tensor]] = {}  # places, by id and version of the mask
+        # places, by id and version of the mask
+        self._found: dict[tuple[int, int], list[torch.Tensor]] = {}
         self.constants: dict[str, torch.Tensor] = {}
         context.shapes.unbacked.begin_trace(again)
 
-    # -- what the graph starts from -----------------------------------------------------------------------------------
+    # -- what the graph starts from ----------------------------------------------------------------
 
     def input(self, name: str, fake: Any) -> Any:
-        """The fake that stands for the next input in this trace: same geometry and memory, no autograd history."""
+        """The fake that stands for the next input in this trace: same geometry and memory, no
+        autograd history."""
         position, node = len(self._placeholders), self.graph.placeholder(name)
         self._placeholders.append(node)
         if not isinstance(fake, FakeTensor):
@@ -210,7 +221,8 @@ class Recorder(Mode):
         return own
 
     def literal(self, tensor: torch.Tensor) -> FakeTensor:
-        """The fake of a constant that belongs to the graph: at each call it has its first value again."""
+        """The fake of a constant that belongs to the graph: at each call it has its first value
+        again."""
         if isinstance(tensor, FakeTensor):
             return tensor
         known = self._literals.get(id(tensor))
@@ -226,9 +238,11 @@ class Recorder(Mode):
         self._literals[id(tensor)] = own
         return own
 
-    # -- ops ----------------------------------------------------------------------------------------------------------
+    # -- ops ---------------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         safe_point()
         kwargs = kwargs or {}
         if is_composite(op):
@@ -258,7 +272,8 @@ class Recorder(Mode):
         return result
 
     def _selected(self, op: OpOverload, args: Any) -> Any:
-        """What a mask selects: an index by the places of what is not zero. None where there is no mask."""
+        """What a mask selects: an index by the places of what is not zero. None where there is no
+        mask."""
         enabled = self.context.shapes.unbacked.enabled and args[0].device.type == "cpu"
         if not enabled or not data_dependent.selects(op, args):
             return None
@@ -267,7 +282,11 @@ class Recorder(Mode):
             if op is aten.masked_select.default:
                 sizes = geometry.broadcast(*[t.shape for t in args])
                 x, mask = [t.expand(sizes) for t in args]
-                return aten.index.Tensor(x, [mask]) if sizes else aten.index.Tensor(x.view(1), [mask.view(1)])
+                return (
+                    aten.index.Tensor(x, [mask])
+                    if sizes
+                    else aten.index.Tensor(x.view(1), [mask.view(1)])
+                )
             return aten.index.Tensor(*data_dependent.in_places(args, self._places))
 
     def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -279,11 +298,18 @@ class Recorder(Mode):
         return self._found[key]
 
     def _as_eager(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-        """A decomposition's results with the strides that the op itself would give them, and memory of their own where
-        it gives that: autograd would take an argument that comes back for what was computed of it."""
+        """A decomposition's results with the strides that the op itself would give them, and memory
+        of their own where it gives that: autograd would take an argument that comes back for what
+        was computed of it."""
         expected = run_fake(op, args, kwargs)
-        views = name_of(op).startswith("aten::unsafe_") or any(r.alias_info for r in op._schema.returns)
-        taken = {storage_key(t) for t in meta.tensors_in((args, kwargs)) if isinstance(t, FakeTensor) and not views}
+        views = name_of(op).startswith("aten::unsafe_") or any(
+            r.alias_info for r in op._schema.returns
+        )
+        taken = {
+            storage_key(t)
+            for t in meta.tensors_in((args, kwargs))
+            if isinstance(t, FakeTensor) and not views
+        }
 
         def one(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
             r = _checked(op, e, r)
@@ -296,7 +322,9 @@ class Recorder(Mode):
         with self:
             if isinstance(result, torch.Tensor):
                 return one(expected, result)
-            return tuple(None if e is None or r is None else one(e, r) for e, r in zip(expected, result))
+            return tuple(
+                None if e is None or r is None else one(e, r) for e, r in zip(expected, result)
+            )
 
     def _with_tensors(self, op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of an op that is given nothing but numbers where it takes tensors, as vmap
@@ -346,7 +374,8 @@ class Recorder(Mode):
         return base.fake, size, stride, fake.storage_offset() if offset is None else offset
 
     def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
-        """An in-place or out= op: run its functional form, then give the written tensors those values."""
+        """An in-place or out= op: run its functional form, then give the written tensors those
+        values."""
         if torch.Tag.inplace_view in op.tags:
             return self._restride(op, *args, **kwargs)
         result = run_fake(op, args, kwargs)
@@ -355,7 +384,11 @@ class Recorder(Mode):
         for name in names:
             self._refuse_overlap(bound[name], meta.tensors_in((args, kwargs)))
         with self:
-            values = OVERWRITES[op](*args, **kwargs) if op in OVERWRITES else _call_functional(op, bound, kwargs)
+            values = (
+                OVERWRITES[op](*args, **kwargs)
+                if op in OVERWRITES
+                else _call_functional(op, bound, kwargs)
+            )
             for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
                 self._assign(bound[name], value)
         return result
@@ -372,13 +405,19 @@ class Recorder(Mode):
         run_fake(op, (fake, *args), kwargs)
         if form is aten.as_strided.default:
             parent, args = tracked.base, self._from_base(tracked.base, fake, *args)[1:]
-        self._tracked[id(fake)] = Tracked(fake, parent.storage, None, -1, parent, View(form, args, kwargs))
+        self._tracked[id(fake)] = Tracked(
+            fake, parent.storage, None, -1, parent, View(form, args, kwargs)
+        )
         return fake
 
     def _refuse_overlap(self, target: FakeTensor, read: Sequence[Any]) -> None:
-        """In what order an op that reads what it overwrites does so is eager's affair, and it may refuse."""
+        """In what order an op that reads what it overwrites does so is eager's affair, and it may
+        refuse."""
         for other in read:
-            if other is target or self._tracked[id(other)].storage is not self._tracked[id(target)].storage:
+            if (
+                other is target
+                or self._tracked[id(other)].storage is not self._tracked[id(target)].storage
+            ):
                 continue
             if _addresses_differ(target, other) and _elements_meet(target, other):
                 raise Unsupported("an operation overwrites memory that it reads at other places")
@@ -388,7 +427,11 @@ class Recorder(Mode):
         tracked = self._tracked[id(target)]
         if tracked.storage.overlaps:
             raise Unsupported("an input is written whose memory overlaps another input's")
-        if tracked.view is not None and tracked.view.op in _MAY_OVERLAP and geometry.shares_elements(target):
+        if (
+            tracked.view is not None
+            and tracked.view.op in _MAY_OVERLAP
+            and geometry.shares_elements(target)
+        ):
             raise Unsupported("a write to a view whose elements share memory")
         if value.dtype != target.dtype:
             value = aten._to_copy(value, dtype=target.dtype)
@@ -401,16 +444,22 @@ class Recorder(Mode):
                 view = View(view.op, self._shifted(self.node_of(cursor.parent), cursor))
             whole = written_back(view, cursor.parent.fake, whole)
             cursor = cursor.parent
-        if cursor.storage.position is not None and cursor.fake.numel() and geometry.shares_elements(cursor.fake):
+        if (
+            cursor.storage.position is not None
+            and cursor.fake.numel()
+            and geometry.shares_elements(cursor.fake)
+        ):
             raise Unsupported("an input is written whose elements share memory")
         whole = with_geometry_of(cursor.fake, whole)
         cursor.node = self.node_of(self._tracked[id(whole)])
         if tracked is not cursor:
-            tracked.node = self.node_of(self._tracked[id(value)]) if same_strides(target, value) else None
+            tracked.node = (
+                self.node_of(self._tracked[id(value)]) if same_strides(target, value) else None
+            )
         cursor.storage.version += 1
         cursor.version = tracked.version = cursor.storage.version
 
-    # -- nodes --------------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
     def tracked(self, fake: torch.Tensor) -> Tracked:
         """How a fake of this trace came to be."""
@@ -420,23 +469,33 @@ class Recorder(Mode):
         self._tracked[id(fake)] = tracked
 
     def node_of(self, tracked: Tracked) -> torch.fx.Node:
-        """The node that holds the fake's present value; a view whose storage was written is made again."""
-        if tracked.node is not None and (tracked.version == tracked.storage.version or tracked.parent is None):
+        """The node that holds the fake's present value; a view whose storage was written is made
+        again."""
+        if tracked.node is not None and (
+            tracked.version == tracked.storage.version or tracked.parent is None
+        ):
             return tracked.node
         assert tracked.parent is not None and tracked.view is not None
         source, view = self.node_of(tracked.parent), tracked.view
         if view.op is None:
             tracked.node = source
         else:
-            args = self._shifted(source, tracked) if view.op is aten.as_strided.default else view.args
+            args = (
+                self._shifted(source, tracked) if view.op is aten.as_strided.default else view.args
+            )
             tracked.node = self._node(view.op, (source, *args), view.kwargs, tracked.fake)
         tracked.version = tracked.storage.version
         return tracked.node
 
     def _shifted(self, source: torch.fx.Node, tracked: Tracked) -> tuple[Any, ...]:
-        """as_strided's offset counts from the storage's start, which differs between the base and its present value."""
+        """as_strided's offset counts from the storage's start, which differs between the base and
+        its present value."""
         base, value = tracked.base.fake, source.meta["val"]
-        if tracked.storage.version and base.numel() and not geometry.is_dense(base.shape, base.stride()):
+        if (
+            tracked.storage.version
+            and base.numel()
+            and not geometry.is_dense(base.shape, base.stride())
+        ):
             raise Unsupported("as_strided over a written input that has gaps between its elements")
         if tracked.storage.version:
             _refuse_beyond(base, tracked)
@@ -447,7 +506,11 @@ class Recorder(Mode):
     def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         if self.context.shapes.hints:
             args, kwargs = _with_expressions(args), _with_expressions(kwargs)
-        state = self._random_state() if self.region is not None and self.region != BEHIND and draws(target) else None
+        state = (
+            self._random_state()
+            if self.region is not None and self.region != BEHIND and draws(target)
+            else None
+        )
         node = self.graph.create_node("call_function", target, name=node_name(target))
         node.args = args  # not through create_node, which looks for sizes in them, for long
         if kwargs:
@@ -479,10 +542,11 @@ class Recorder(Mode):
             return {k: self._as_nodes(v) for k, v in tree.items()}
         return tree
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, outputs: list[Any]) -> AtenGraph:
-        """Close the graph: its outputs in terms of the storages they live in, and the inputs that were written."""
+        """Close the graph: its outputs in terms of the storages they live in, and the inputs that
+        were written."""
         simplified = self.context.shapes.simplified
         if self.context.shapes.guards:  # which may have pinned symbols that earlier nodes name
             for node in self.graph.nodes:
@@ -499,7 +563,11 @@ class Recorder(Mode):
 
     def _uncounted(self) -> frozenset[int]:
         """The inputs that were written by way of `data` alone, of which autograd does not know."""
-        written = {id(t.storage): t for t in self._tracked.values() if t.fake.counts_alone and t.storage.version}
+        written = {
+            id(t.storage): t
+            for t in self._tracked.values()
+            if t.fake.counts_alone and t.storage.version
+        }
         inputs = [t for t in self._inputs if id(t.storage) in written and not t.fake.is_inference()]
         return frozenset(t.storage.position for t in inputs if not t.fake._version)  # type: ignore[misc]
 
@@ -517,7 +585,10 @@ class Recorder(Mode):
         base = tracked.base
         position = base.storage.position
         node = self.node_of(base) if position is None else self._placeholders[position]
-        offset = value.storage_offset() - base.fake.storage_offset() * base.fake.element_size() // value.element_size()
+        offset = (
+            value.storage_offset()
+            - base.fake.storage_offset() * base.fake.element_size() // value.element_size()
+        )
         return OutputSpec(
             node,
             tuple(value.shape),
@@ -550,7 +621,9 @@ def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
     last = first + sum((n - 1) * s for n, s in zip(size, stride))
     end = sum((n - 1) * s for n, s in zip(base.shape, base.stride()))
     if tracked.fake.numel() and (first < 0 or last > end):
-        raise Unsupported("as_strided reaches beyond a written tensor, into memory that is not its own")
+        raise Unsupported(
+            "as_strided reaches beyond a written tensor, into memory that is not its own"
+        )
 
 
 def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, Any]) -> Any:
@@ -581,7 +654,8 @@ def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> to
 
 def _addresses_differ(a: torch.Tensor, b: torch.Tensor) -> bool:
     same = a.dtype == b.dtype and geometry.same_sizes(a.shape, b.shape)
-    same = same and geometry.same_sizes(a.stride(), b.stride())  # eager minds the strides of single elements too
+    # eager minds the strides of single elements too
+    same = same and geometry.same_sizes(a.stride(), b.stride())
     return not (same and a.storage_offset() == b.storage_offset())
 
 
@@ -590,7 +664,11 @@ def _elements_meet(a: FakeTensor, b: FakeTensor) -> bool:
     if not _bytes_meet(a, b):
         return False
     numbers = [n for t in (a, b) for n in (*t.shape, *t.stride(), t.storage_offset())]
-    if a.dtype != b.dtype or not all(isinstance(n, int) for n in numbers) or a.numel() + b.numel() > _MOST_LISTED:
+    if (
+        a.dtype != b.dtype
+        or not all(isinstance(n, int) for n in numbers)
+        or a.numel() + b.numel() > _MOST_LISTED
+    ):
         return True
     return not _elements(a).isdisjoint(_elements(b))
 
@@ -611,5 +689,9 @@ def _bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:
 
 def _bytes(t: torch.Tensor) -> tuple[Any, Any]:
     first = t.storage_offset()
-    last = first + sum((s - 1) * stride for s, stride in zip(t.shape, t.stride())) if t.numel() else first - 1
+    last = (
+        first + sum((s - 1) * stride for s, stride in zip(t.shape, t.stride()))
+        if t.numel()
+        else first - 1
+    )
     return first * t.element_size(), (last + 1) * t.element_size()

@@ -1,4 +1,5 @@
-"""Recurrent layers that cuDNN computes. torch's own functions look at the weights' memory, and fakes have none."""
+"""Recurrent layers that cuDNN computes. torch's own functions look at the weights' memory, and
+fakes have none."""
 
 from __future__ import annotations
 
@@ -47,15 +48,20 @@ def _is_contiguous(t: Tensor) -> bool:
 
 
 def _layers(
-    mode: int, x: Tensor, states: list[Tensor], weights: list[Tensor], recorded: bool, has_biases: bool, layers: int,
+    mode: int, x: Tensor, states: list[Tensor], weights: list[Tensor], recorded: bool,
+    has_biases: bool, layers: int,
     dropout: float, train: bool, both: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     if torch.is_autocast_enabled(x.device.type):
         raise Unsupported("a recurrent layer under autocast on a GPU")
     if dropout and train and layers > 1:
-        raise Unsupported("dropout between the layers of a recurrent network on a GPU, which cuDNN draws")
+        raise Unsupported(
+            "dropout between the layers of a recurrent network on a GPU, which cuDNN draws"
+        )
     if recorded and not train:
-        raise Unsupported("gradients of a recurrent layer in evaluation mode, which cuDNN has none of")
+        raise Unsupported(
+            "gradients of a recurrent layer in evaluation mode, which cuDNN has none of"
+        )
     given = [x, *states, *weights]
     if len({(t.dtype, t.device) for t in given}) > 1 or not all(map(_is_contiguous, states)):
         raise Unsupported("tensors that cuDNN refuses")
@@ -68,7 +74,9 @@ def _layers(
         x = x.transpose(0, 1)
     if recorded:
         with DisableTorchDispatch():  # the fakes' modes: this is done for real
-            kept = reserve_bytes(x.device, x.dtype, [*x.shape], [w.shape for w in weights], settings)
+            kept = reserve_bytes(
+                x.device, x.dtype, [*x.shape], [w.shape for w in weights], settings
+            )
         found = Recurrent.apply(settings._replace(reserve=kept), x, hx, cx, *weights)
     else:
         found = cudnn_rnn(x, weights, hx, cx, *settings)
@@ -91,11 +99,15 @@ class Recurrent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Any, d_hy: Any, d_cy: Any) -> Any:  # type: ignore[override]
         if torch.is_grad_enabled():
-            raise EagerRaises("second derivatives of a recurrent layer, which cuDNN has none of", skip=True)
+            raise EagerRaises(
+                "second derivatives of a recurrent layer, which cuDNN has none of", skip=True
+            )
         x, hx, cx, output, reserve, *weights = ctx.saved_tensors
         of_weights = any(ctx.needs_input_grad[4:])
         tangents = d_output, d_hy, None if cx is None else d_cy
-        found = cudnn_rnn_backward(x, weights, hx, cx, output, reserve, *tangents, of_weights, *ctx.settings)
+        found = cudnn_rnn_backward(
+            x, weights, hx, cx, output, reserve, *tangents, of_weights, *ctx.settings
+        )
         of_states: Sequence[Any] = found[:2] if cx is None else found[:3]
         of_each = found[len(of_states) :] if of_weights else [None] * len(weights)
         return None, *of_states, *([None] if cx is None else []), *of_each

@@ -1,8 +1,9 @@
-"""What relations between sizes come to: each in its simplest form, and none that follows from the others.
+"""What relations between sizes come to: each in its simplest form, and none that follows from the
+others.
 
-What torch and capture ask while a program is traced says the same in several ways: a view of rows of 8 asks whether
-8*(n//8) is n, and whether n//8 is 0. A guard is checked at each call and read by users, so what is left is what a
-person would write: n%8 == 0.
+What torch and capture ask while a program is traced says the same in several ways: a view of rows
+of 8 asks whether 8*(n//8) is n, and whether n//8 is 0. A guard is checked at each call and read by
+users, so what is left is what a person would write: n%8 == 0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _MOST = (1 << 63) - 1
 
 
 class _Fact(NamedTuple):
-    """`terms relation constant`: the terms have no constant among them and no common factor; relation: ==, != or >=."""
+    """`terms relation constant`: the terms have no constant among them and no common factor;
+    relation: ==, != or >=."""
 
     terms: Expr
     relation: str
@@ -57,8 +59,12 @@ class _Fact(NamedTuple):
 
 def reduced(guards: Sequence[ShapeGuard]) -> list[ShapeGuard]:
     """Relations that hold for the same sizes as `guards` do, of symbols within their bounds."""
-    facts = [part for guard in guards if (fact := _facts(guard)) is not None for part in _parts(fact)]
-    divided = {(f.terms.left, f.terms.right) for f in facts if isinstance(f.terms, Mod) and _is(f, "==", 0)}
+    facts = [
+        part for guard in guards if (fact := _facts(guard)) is not None for part in _parts(fact)
+    ]
+    divided = {
+        (f.terms.left, f.terms.right) for f in facts if isinstance(f.terms, Mod) and _is(f, "==", 0)
+    }
     facts = [f for f in (_without_quotient(f, divided) for f in facts) if f is not None]
     facts = _tightest(facts, divided)
     return [fact.shown() for fact in _independent(facts)]
@@ -109,7 +115,11 @@ def _fact(e: Expr, relation: str, guard: ShapeGuard) -> _Fact | None:
 def _parts(fact: _Fact) -> Iterator[_Fact]:
     """What a quotient is, as the bounds of what is divided."""
     quotient = fact.terms
-    if fact.relation == "==" and isinstance(quotient, FloorDiv) and (quotient.right.bounds[0] or 0) > 0:
+    if (
+        fact.relation == "=="
+        and isinstance(quotient, FloorDiv)
+        and (quotient.right.bounds[0] or 0) > 0
+    ):
         least = quotient.left - fact.constant * quotient.right
         for bound in (least, quotient.right - 1 - least):
             if (part := _fact(bound, ">=", fact.guard)) is not None:
@@ -119,7 +129,8 @@ def _parts(fact: _Fact) -> Iterator[_Fact]:
 
 
 def _without_positive_factors(e: Expr) -> Expr:
-    """The expression over the factors that all of its terms have and that are above 0: it has the same sign."""
+    """The expression over the factors that all of its terms have and that are above 0: it has the
+    same sign."""
     monomials = [list(monomial) for _, monomial in e.terms]
     if not monomials:
         return e
@@ -147,17 +158,24 @@ def _with_remainders(e: Expr) -> Expr:
             if isinstance(atom, FloorDiv):
                 part = atom.left - atom.right * atom
                 for rest, sign in ((e - part, 1), (e + part, -1)):
-                    if len(rest.terms) + 1 < len(e.terms) and not any(atom in m for _, m in rest.terms):
+                    if len(rest.terms) + 1 < len(e.terms) and not any(
+                        atom in m for _, m in rest.terms
+                    ):
                         return rest + sign * mod(atom.left, atom.right)
     return e
 
 
 def _never_negative(e: Expr) -> bool:
-    """A proof that an expression is 0 or more: quotients by numbers are at most, and nearly, what division gives."""
+    """A proof that an expression is 0 or more: quotients by numbers are at most, and nearly, what
+    division gives."""
     for _ in range(4):
         if known_less_equal(ZERO, e):
             return True
-        quotients = [(c, m[0], m[0].right.constant) for c, m in e.terms if len(m) == 1 and isinstance(m[0], FloorDiv)]
+        quotients = [
+            (c, m[0], m[0].right.constant)
+            for c, m in e.terms
+            if len(m) == 1 and isinstance(m[0], FloorDiv)
+        ]
         found = next(((c, q, n) for c, q, n in quotients if n is not None), None)
         if found is None:
             return False
@@ -167,7 +185,8 @@ def _never_negative(e: Expr) -> bool:
 
 
 def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | None:
-    """A bound of a//n as one of a; None where it follows from `divided`, the (a, n) without remainder."""
+    """A bound of a//n as one of a; None where it follows from `divided`, the (a, n) without
+    remainder."""
     if fact.relation != ">=" or len(fact.terms.terms) != 1:
         return fact
     ((sign, monomial),) = fact.terms.terms
@@ -182,13 +201,15 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
         return fact
     bound = a - fact.constant * n if sign == 1 else (1 - fact.constant) * n - 1 - a
     found = _fact(bound, ">=", fact.guard)
-    if found is None or -found.constant >= _MOST and isinstance(-found.terms, Symbol):  # all are in 64 bits
+    # all are in 64 bits
+    if found is None or -found.constant >= _MOST and isinstance(-found.terms, Symbol):
         return None
     return _without_quotient(found, divided) if abs(found.constant) <= _MOST else fact
 
 
 def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_Fact]:
-    """Of several bounds of the same terms, the tightest; and no inequality that says what a bound does."""
+    """Of several bounds of the same terms, the tightest; and no inequality that says what a bound
+    does."""
     kept: dict[tuple[Expr, str, int], _Fact] = {}
     lowest: dict[Expr, int] = {}
 
@@ -201,7 +222,9 @@ def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_
         return max([max(bounds), *(-(-max(bounds) // n) * n for n in steps)])
 
     equal = {f.terms: f.constant for f in facts if f.relation == "=="}
-    pending = [f for f in facts if f.relation != "==" and f.terms not in equal and -f.terms not in equal]
+    pending = [
+        f for f in facts if f.relation != "==" and f.terms not in equal and -f.terms not in equal
+    ]
     while True:
         for fact in pending:
             if fact.relation == ">=":
@@ -225,11 +248,15 @@ def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_
         known, opposite = low(fact.terms), low(-fact.terms)
         if fact.relation == ">=":
             if known is not None and opposite == -known:
-                terms, value = (fact.terms, known) if fact.terms.terms[0][0] > 0 else (-fact.terms, -known)
+                terms, value = (
+                    (fact.terms, known) if fact.terms.terms[0][0] > 0 else (-fact.terms, -known)
+                )
                 kept.setdefault((terms, "==", value), _Fact(terms, "==", value, fact.guard))
             elif lowest.get(fact.terms) == fact.constant:
                 kept.setdefault(fact[:3], fact)
-        elif (known is None or known < fact.constant) and (opposite is None or opposite < -fact.constant):
+        elif (known is None or known < fact.constant) and (
+            opposite is None or opposite < -fact.constant
+        ):
             kept.setdefault(fact[:3], fact)
     order = {fact.guard: k for k, fact in enumerate(facts)}
     return sorted(kept.values(), key=lambda fact: order[fact.guard])

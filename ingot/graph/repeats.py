@@ -1,4 +1,5 @@
-"""Calls of torch functions that are alike amount to the same ops: those after the first are written down, not run."""
+"""Calls of torch functions that are alike amount to the same ops: those after the first are written
+down, not run."""
 
 from __future__ import annotations
 
@@ -19,30 +20,37 @@ from ingot.torch_private import DisableTorchDispatch
 if TYPE_CHECKING:
     from ingot.graph.record import Recorder
 
-_ABOUT_LOOKS = frozenset({"is_complex", "is_contiguous", "is_floating_point", "is_same_size", "is_signed"})
+_ABOUT_LOOKS = frozenset(
+    {"is_complex", "is_contiguous", "is_floating_point", "is_same_size", "is_signed"}
+)
 """Questions whose answer follows from how tensors lie, and of what type they are."""
 
 _TRUSTED = ("torch._tensor", "torch.functional", "torch.nn.functional")
 
 
 def is_torchs(target: Any) -> bool:
-    """Whether a function is one of torch's or of `operator`, so that nothing but its arguments and modes decide what it
-    does. Methods are known by their names."""
+    """Whether a function is one of torch's or of `operator`, so that nothing but its arguments and
+    modes decide what it does. Methods are known by their names."""
     if type(target) is types.FunctionType:
         return target.__module__ in _TRUSTED and trusts_function(target)
     return type(target) in (str, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 class Results:
-    """What calls gave in one capture, by what tells them apart: one of their tensors, a new one like another, or the
-    answer to a question."""
+    """What calls gave in one capture, by what tells them apart: one of their tensors, a new one
+    like another, or the answer to a question."""
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
         self._known: dict[Any, int | Made | _Answer] = {}
 
     def run(
-        self, target: Any, modes: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        target: Any,
+        modes: Any,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         """The result of a call under some modes."""
         fakes: list[FakeTensor] = []
@@ -60,7 +68,11 @@ class Results:
             return fakes[known]
         if known is not None:
             return known.result if isinstance(known, _Answer) else known.another()
-        before, versions, looks = self._state(), [fake._version for fake in fakes], [fake.look for fake in fakes]
+        before, versions, looks = (
+            self._state(),
+            [fake._version for fake in fakes],
+            [fake.look for fake in fakes],
+        )
         with self.context:
             result = function(*args, **kwargs)
         changed = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
@@ -70,7 +82,11 @@ class Results:
                 self._known[signature] = made
             elif changed and all(fakes[k] is result for k in changed):
                 self._known[signature] = changed[0]
-            elif not changed and type(result) is bool and getattr(target, "__name__", target) in _ABOUT_LOOKS:
+            elif (
+                not changed
+                and type(result) is bool
+                and getattr(target, "__name__", target) in _ABOUT_LOOKS
+            ):
                 self._known[signature] = _Answer(result)
         return result
 
@@ -89,7 +105,13 @@ class Results:
     def _state(self) -> tuple[Any, ...]:
         """What a call that need not be made again leaves as it is."""
         context = self.context
-        return context.draws, context.effects, len(context.read), len(context.addressed), *context.shapes.asked
+        return (
+            context.draws,
+            context.effects,
+            len(context.read),
+            len(context.addressed),
+            *context.shapes.asked,
+        )
 
 
 class _Answer(NamedTuple):
@@ -113,10 +135,12 @@ class _Call(NamedTuple):
 
 
 class _Repeat(NamedTuple):
-    """What a call was recorded as. Nodes are counted from the distinct tensors that were given on."""
+    """What a call was recorded as. Nodes are counted from the distinct tensors that were given
+    on."""
 
     calls: list[_Call]
-    written: list[tuple[int, int, int]]  # a tensor that was given, the node of its new value, how often it was written
+    # a tensor that was given, the node of its new value, how often it was written
+    written: list[tuple[int, int, int]]
     result: int  # which of the tensors that were given it is, or the node that it is the value of
     version: int  # of a new result
 
@@ -128,7 +152,13 @@ class Repeats:
         self.recorder = recorder
         self._known: dict[Any, _Repeat | None] = {}
 
-    def run(self, target: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run(
+        self,
+        target: Any,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
         """The result of a call, which is recorded."""
         fakes: list[FakeTensor] = []
         key: list[Any] = [target, len(args)]
@@ -153,8 +183,8 @@ class Repeats:
         return result
 
     def _given(self, fakes: list[FakeTensor], key: list[Any]) -> list[Tracked] | None:
-        """The distinct tensors; which of them are one, and which are inputs, goes with the key. None where one is a
-        view, or may share memory with another."""
+        """The distinct tensors; which of them are one, and which are inputs, goes with the key.
+        None where one is a view, or may share memory with another."""
         found: dict[int, int] = {}
         given: list[Tracked] = []
         storages = set[int]()
@@ -163,7 +193,12 @@ class Repeats:
             if place == len(given):
                 tracked = self.recorder.tracked(fake)
                 storage = tracked.storage
-                if not _is_whole(tracked) or storage.overlaps or id(storage) in storages or fake.is_inference():
+                if (
+                    not _is_whole(tracked)
+                    or storage.overlaps
+                    or id(storage) in storages
+                    or fake.is_inference()
+                ):
                     return None
                 given.append(tracked)
                 storages.add(id(storage))
@@ -184,9 +219,14 @@ class Repeats:
         versions: list[int],
         result: Any,
     ) -> _Repeat | None:
-        """What the nodes since `before` say of the next such call; None where they do not say all of it."""
+        """What the nodes since `before` say of the next such call; None where they do not say all
+        of it."""
         recorder = self.recorder
-        if type(result) is not FakeTensor or self._state()[1:] != before[1:] or len(set(nodes)) < len(nodes):
+        if (
+            type(result) is not FakeTensor
+            or self._state()[1:] != before[1:]
+            or len(set(nodes)) < len(nodes)
+        ):
             return None
         places = {node: _Argument(k) for k, node in enumerate(nodes)}
         fakes = [t.fake for t in given]
@@ -195,7 +235,12 @@ class Repeats:
             value = node.meta["val"]
             made = Made.like(value, fakes)
             others = all(n in places for n in node.all_input_nodes)
-            if made is None or not others or node.op != "call_function" or not node.meta.keys() <= _SAID:
+            if (
+                made is None
+                or not others
+                or node.op != "call_function"
+                or not node.meta.keys() <= _SAID
+            ):
                 return None
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
             calls.append(_Call(node.target, args, kwargs, made, "may_raise" in node.meta))
@@ -217,7 +262,11 @@ class Repeats:
         tracked = recorder.tracked(result)
         if not _is_whole(tracked) or (place := places.get(recorder.node_of(tracked))) is None:
             return None
-        if place.number < len(given) or result.requires_grad or look_of(fakes[place.number]) != look_of(result):
+        if (
+            place.number < len(given)
+            or result.requires_grad
+            or look_of(fakes[place.number]) != look_of(result)
+        ):
             return None
         return _Repeat(calls, written, place.number, tracked.storage.version)
 
@@ -244,7 +293,10 @@ class Repeats:
             torch.autograd.graph.increment_version(tracked.fake)
         result = fakes[known.result]
         if known.result >= len(given):
-            recorder.track(result, Tracked(result, Storage(version=known.version), nodes[known.result], known.version))
+            recorder.track(
+                result,
+                Tracked(result, Storage(version=known.version), nodes[known.result], known.version),
+            )
         return result
 
 

@@ -1,5 +1,5 @@
-"""Drawing random numbers a second time: in a checkpointed region the forward keeps the state of the generator before
-each draw, and the backward draws from it."""
+"""Drawing random numbers a second time: in a checkpointed region the forward keeps the state of the
+generator before each draw, and the backward draws from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from ingot.torch_private import OpOverload
 
 _library = torch.library.Library("ingot", "FRAGMENT")
-_library.define("random_state() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))  # keeps its place among draws
+# keeps its place among draws
+_library.define("random_state() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _library.impl("random_state", torch.get_rng_state, "CompositeExplicitAutograd")
 
 random_state: OpOverload = torch.ops.ingot.random_state.default
@@ -21,8 +22,8 @@ STATE_BYTES = torch.get_rng_state().numel()
 
 @cache
 def drawn_again(op: OpOverload) -> OpOverload:
-    """The op that takes a state of the generator and the arguments of `op`, and gives what that draws from there. The
-    generator is left as it was."""
+    """The op that takes a state of the generator and the arguments of `op`, and gives what that
+    draws from there. The generator is left as it was."""
     name, _, rest = str(op._schema).partition("(")
     own_name = "again_" + name.partition("::")[2].replace(".", "_")
     _library.define(f"{own_name}(Tensor state, {rest}")

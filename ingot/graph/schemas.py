@@ -1,4 +1,5 @@
-"""Facts about ATen ops, read from their schemas: what they write, whether they view or draw random numbers."""
+"""Facts about ATen ops, read from their schemas: what they write, whether they view or draw random
+numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from ingot.torch_private import DispatchKey, OpOverload, dispatch_has_kernel_for
 
 @cache
 def name_of(op: OpOverload) -> str:
-    """The schema's name, "aten::add". It and what follows is kept: torch makes objects anew each time it is asked."""
+    """The schema's name, "aten::add". It and what follows is kept: torch makes objects anew each
+    time it is asked."""
     return op._schema.name
 
 
 @cache
 def arguments_of(op: OpOverload) -> tuple[tuple[str, Any], ...]:
     """(name, default) of the arguments; None is the default of those that have none."""
-    return tuple((a.name, a.default_value if a.has_default_value() else None) for a in op._schema.arguments)
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else None) for a in op._schema.arguments
+    )
 
 
 @cache
@@ -32,13 +36,15 @@ def is_mutable(op: OpOverload) -> bool:
 
 @cache
 def is_random(op: OpOverload) -> bool:
-    """Whether the op draws from a generator: it keeps its place among the other random ops and is never dropped."""
+    """Whether the op draws from a generator: it keeps its place among the other random ops and is
+    never dropped."""
     return torch.Tag.nondeterministic_seeded in op.tags
 
 
 @cache
 def node_name(target: Any) -> str:
-    """What torch.fx names a node after, which takes it as long to find as all else about the node."""
+    """What torch.fx names a node after, which takes it as long to find as all else about the
+    node."""
     return re.sub(r"\W+", "_", torch.fx.Graph()._target_to_str(target))
 
 
@@ -47,20 +53,21 @@ def draws(target: Any) -> bool:
     return isinstance(target, OpOverload) and is_random(target)
 
 
-
 _LOOKS_UP = frozenset(
     f"aten::{name}" for name in
-    "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add index_copy index_fill "
+    "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add "
+    "index_copy index_fill "
     "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag "
-    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward masked_scatter binary_cross_entropy "
+    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward masked_scatter "
+    "binary_cross_entropy "
     "max_unpool2d max_unpool3d".split()
 )  # fmt: skip
 _DIVIDES = frozenset(f"aten::{name}" for name in "div floor_divide remainder fmod".split())
 
 
 def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
-    """Whether a call of the op may be an error for some values of its tensors: an index out of range, an integer
-    divided by zero. What gives nothing is called for that."""
+    """Whether a call of the op may be an error for some values of its tensors: an index out of
+    range, an integer divided by zero. What gives nothing is called for that."""
     if not isinstance(op, OpOverload):
         return False
     name = name_of(op)
@@ -78,8 +85,8 @@ def is_pointwise(op: OpOverload) -> bool:
 
 @cache
 def is_composite(op: OpOverload) -> bool:
-    """Whether torch defines the op by other ops; autograd takes such ops apart, code that runs below it must do so
-    itself."""
+    """Whether torch defines the op by other ops; autograd takes such ops apart, code that runs
+    below it must do so itself."""
     return dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
@@ -93,7 +100,9 @@ def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 def written(op: OpOverload) -> tuple[tuple[int, str], ...]:
     """(position, name) of the arguments that the op writes into."""
     return tuple(
-        (i, a.name) for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+        (i, a.name)
+        for i, a in enumerate(op._schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
     )
 
 

@@ -1,7 +1,7 @@
 """Views of meta tensors with symbolic sizes: what torch's own kernels compute for plain ints only.
 
-Each rule gives the sizes, strides and offset of the view; the comparisons in them are decided, and guarded, by the
-size's context.
+Each rule gives the sizes, strides and offset of the view; the comparisons in them are decided, and
+guarded, by the size's context.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
 
 
 def is_symbolic(t: Tensor) -> bool:
-    """Whether a tensor was made with symbolic sizes or strides, also where guards have since made them constants:
-    torch's own kernels refuse it."""
+    """Whether a tensor was made with symbolic sizes or strides, also where guards have since made
+    them constants: torch's own kernels refuse it."""
     return t._has_symbolic_sizes_strides  # type: ignore[attr-defined, no-any-return]
 
 
-def view_symbolically(op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def view_symbolically(
+    op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The result of a view op on a tensor with symbolic sizes, on the same storage."""
     refused = _REFUSED[op](t, *args, **kwargs) if op in _REFUSED else ""
     if refused:
@@ -56,17 +58,23 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
 
 
 def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
-    """`reshape`: a view where the strides allow it, or if these are `certain` to, for whom a copy does as well. torch's
-    own asks more about the sizes than decides it."""
+    """`reshape`: a view where the strides allow it, or if these are `certain` to, for whom a copy
+    does as well. torch's own asks more about the sizes than decides it."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
     sizes = _inferred(t, list(sizes))
-    if _is_certain_view(t, sizes) if certain else _view_strides(t.shape, t.stride(), sizes) is not None:
+    if (
+        _is_certain_view(t, sizes)
+        if certain
+        else _view_strides(t.shape, t.stride(), sizes) is not None
+    ):
         return t.view(sizes)
     return aten._unsafe_view.default(t.clone(memory_format=torch.contiguous_format), sizes)
 
 
 def _is_certain_view(t: Tensor, sizes: Sequence[Any]) -> bool:
-    (context, *_) = [size.node.context for size in (*t.shape, *t.stride()) if isinstance(size, torch.SymInt)] or [None]
+    (context, *_) = [
+        size.node.context for size in (*t.shape, *t.stride()) if isinstance(size, torch.SymInt)
+    ] or [None]
     closed, asked = nullcontext() if context is None else context.asks_nothing(), None
     with closed, suppress(Unsupported):
         asked = _view_strides(t.shape, t.stride(), sizes)
@@ -85,21 +93,35 @@ def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
     return sizes
 
 
-def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]) -> list[Any] | None:
-    """Strides of a view, found by matching runs of dimensions that lie in order; None if there are none."""
+def _view_strides(
+    old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
+) -> list[Any] | None:
+    """Strides of a view, found by matching runs of dimensions that lie in order; None if there are
+    none."""
     result: list[Any] = [1] * len(new)
     assumed: list[tuple[Any, Any, Any]] = []  # of which nothing was asked: see _goes_on
     if not old:
         return result
-    if any(isinstance(size, int) and size == 0 for size in old):  # a view, however the rest of it lies
-        return list(strides if list(map(to_expr, old)) == list(map(to_expr, new)) else geometry.contiguous(new))
+    # a view, however the rest of it lies
+    if any(isinstance(size, int) and size == 0 for size in old):
+        return list(
+            strides
+            if list(map(to_expr, old)) == list(map(to_expr, new))
+            else geometry.contiguous(new)
+        )
     v = len(new) - 1
     step, run, filled = strides[-1], 1, 1
     for d in range(len(old) - 1, -1, -1):
         run = run * old[d]
-        if d > 0 and (geometry.surely_same(strides[d - 1], run * step) or geometry.is_one(old[d - 1])):
+        if d > 0 and (
+            geometry.surely_same(strides[d - 1], run * step) or geometry.is_one(old[d - 1])
+        ):
             continue
-        if d > 0 and not _fills(new[: v + 1], filled, run) and (_is_one(old[d - 1]) or strides[d - 1] == run * step):
+        if (
+            d > 0
+            and not _fills(new[: v + 1], filled, run)
+            and (_is_one(old[d - 1]) or strides[d - 1] == run * step)
+        ):
             continue
         while v >= 0 and (d == 0 or _goes_on(filled, run, new[v], assumed)):
             result[v] = filled * step
@@ -118,8 +140,8 @@ def _view_strides(old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
 
 
 def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
-    """Whether the last of a view's sizes surely fill a run, of which `filled` elements are: it may end there, whether
-    or not it goes on, as what a stride of a size of 1 is does not matter."""
+    """Whether the last of a view's sizes surely fill a run, of which `filled` elements are: it may
+    end there, whether or not it goes on, as what a stride of a size of 1 is does not matter."""
     for size in reversed(sizes):
         if geometry.surely_same(filled, run):
             return True
@@ -128,10 +150,10 @@ def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
 
 
 def _goes_on(filled: Any, run: Any, size: Any, assumed: list[tuple[Any, Any, Any]]) -> bool:
-    """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may be full already is
-    not asked where the next size is 1, or it is not full now, but put down as `assumed`: in a view, which fills its
-    runs, there is nothing more to fill then, so the rest of them are 1 and belong there too. Where there is no view, it
-    has to be asked."""
+    """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may
+    be full already is not asked where the next size is 1, or it is not full now, but put down as
+    `assumed`: in a view, which fills its runs, there is nothing more to fill then, so the rest of
+    them are 1 and belong there too. Where there is no view, it has to be asked."""
     if geometry.surely_same(filled, run):
         return geometry.is_one(size)
     if geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run):
@@ -144,9 +166,9 @@ def _is_one(size: Any) -> bool:
     return bool(size == 1)
 
 
-
 def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
-    """Elements repeated a symbol's times have a stride of 0, also where that is 1: there it does not matter."""
+    """Elements repeated a symbol's times have a stride of 0, also where that is 1: there it does
+    not matter."""
     missing = len(sizes) - t.dim()
     out_sizes, strides = list(sizes), [0] * len(sizes)
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
@@ -203,7 +225,8 @@ def from_start(size: Any, index: Any) -> Any:
 
 
 def slice_from_start(size: Any, start: Any) -> Any:
-    """The first element of a slice, counted from the start, such that its bounds say so; as it is where data decide."""
+    """The first element of a slice, counted from the start, such that its bounds say so; as it is
+    where data decide."""
     if is_decided_by_data(start) or is_decided_by_data(size):
         return start
     return torch.sym_max(start + size if start < 0 else start, 0)
@@ -247,7 +270,9 @@ def _squeeze(t: Tensor, dims: Any = None) -> Window:
     return _permute(t, [d for d in range(t.dim()) if d not in dropped])
 
 
-def _as_strided(t: Tensor, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = None) -> Window:
+def _as_strided(
+    t: Tensor, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = None
+) -> Window:
     return sizes, strides, t.storage_offset() if offset is None else offset
 
 
@@ -335,7 +360,9 @@ def _bad_dim(t: Tensor, dim: int = 0, *_: Any, **__: Any) -> str:
 
 # What eager refuses for the rank, whatever the sizes are.
 _REFUSED: dict[OpOverload, Callable[..., str]] = {
-    aten.expand.default: lambda t, sizes, **_: "fewer sizes than dimensions" if len(sizes) < t.dim() else "",
+    aten.expand.default: lambda t, sizes, **_: (
+        "fewer sizes than dimensions" if len(sizes) < t.dim() else ""
+    ),
     aten.permute.default: lambda t, dims: (
         geometry.bad_dims(t, dims) if len(dims) == t.dim() else "another number of dimensions"
     ),
@@ -343,7 +370,9 @@ _REFUSED: dict[OpOverload, Callable[..., str]] = {
     aten.transpose.int: lambda t, *dims: _bad_dim(t, dims[0]) or _bad_dim(t, dims[1]),
     aten.select.int: _bad_dim,
     aten.slice.Tensor: _bad_dim,
-    aten.unsqueeze.default: lambda t, dim: "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range",
+    aten.unsqueeze.default: lambda t, dim: (
+        "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range"
+    ),
     aten.squeeze.dim: _bad_dim,
     aten.squeeze.dims: geometry.bad_dims,
     aten.diagonal.default: lambda t, offset=0, dim1=0, dim2=1: geometry.bad_dims(t, [dim1, dim2]),

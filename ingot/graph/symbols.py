@@ -1,8 +1,10 @@
-"""Symbolic sizes: torch.SymInt over Ingot's own index expressions, and the guards that comparisons of them leave.
+"""Symbolic sizes: torch.SymInt over Ingot's own index expressions, and the guards that comparisons
+of them leave.
 
-torch asks a SymInt's `node` to do its arithmetic. `SizeNode` and `TruthNode` are such nodes over `Expr`; sympy and
-torch's own shape environment are not involved. A comparison whose outcome follows from algebra is free; any other is
-decided by the sizes at hand (the hints) and kept as a guard, on which the compiled code depends.
+torch asks a SymInt's `node` to do its arithmetic. `SizeNode` and `TruthNode` are such nodes over
+`Expr`; sympy and torch's own shape environment are not involved. A comparison whose outcome follows
+from algebra is free; any other is decided by the sizes at hand (the hints) and kept as a guard, on
+which the compiled code depends.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Asked = TypeVar("Asked")
 
 
 class ShapeGuard(NamedTuple):
-    """A relation between sizes that held when it was asked for: `relation` is one of ==, !=, <, <=."""
+    """A relation between sizes that held when it was asked for: `relation` is one of ==, !=, <,
+    <=."""
 
     left: Expr
     relation: str
@@ -62,11 +65,12 @@ class Bounds(NamedTuple):
 
 
 ANY_SIZE = Bounds(1)
-"""What a symbolic size is: 0 is compiled for. Where it matters whether a size is 1, as in what broadcasts, that is a
-question, which leaves a guard; so no proof may take it for more."""
+"""What a symbolic size is: 0 is compiled for. Where it matters whether a size is 1, as in what
+broadcasts, that is a question, which leaves a guard; so no proof may take it for more."""
 
 INTEGERS = (-(1 << 62), 1 << 62)
-"""What integers that are computed with may be: kernels have 64 bits, and add sizes and indices to them."""
+"""What integers that are computed with may be: kernels have 64 bits, and add sizes and indices to
+them."""
 
 _ASKS_TWICE = "c10/core/Contiguity.h"
 _SUMS_UP = "torch/csrc/autograd/input_metadata.cpp", "ATen/ExpandUtils.h"
@@ -78,7 +82,8 @@ _DECIDE: dict[str, Callable[[int, int], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
 }
-_FEW = 16  # the sizes, from the least on, that are tried to find one for which an expression is above 1
+# the sizes, from the least on, that are tried to find one for which an expression is above 1
+_FEW = 16
 _MOST = (1 << 63) - 1  # torch's integers are no larger: it writes "to the end" so
 _PROVE: dict[str, Callable[[Expr, Expr], bool]] = {
     "==": known_equal,
@@ -97,9 +102,10 @@ _NOT: dict[str, tuple[str, bool]] = {  # relation -> (its negation, whether the 
 class ShapeContext:
     """The size symbols of one capture, their hints, and the guards on them.
 
-    `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's line at work, for
-    the guards. Once it is `closed`, as compiled code is in use that a further guard could not stop, what does not
-    follow from those that there are is Unsupported. `least` is the least size that becomes a symbol.
+    `sources` says where each symbol is read: (name of the tensor, dimension). `where` is the user's
+    line at work, for the guards. Once it is `closed`, as compiled code is in use that a further
+    guard could not stop, what does not follow from those that there are is Unsupported. `least` is
+    the least size that becomes a symbol.
     """
 
     def __init__(self, least: int = ANY_SIZE.lower) -> None:
@@ -107,10 +113,13 @@ class ShapeContext:
         self.hints: dict[Symbol, int] = {}
         self._pinned: dict[Symbol, Expr | int] = {}  # what guarded equalities say that a symbol is
         self._settled: dict[Expr, Expr] = {}  # and that other expressions are, a number each
-        self._several: dict[Symbol, Expr | int] = {}  # by those that guards say are not 1: what is so in proofs
-        self._fixed_at: dict[Symbol, str] = {}  # the user's line at work when a symbol became a number
+        # by those that guards say are not 1: what is so in proofs
+        self._several: dict[Symbol, Expr | int] = {}
+        # the user's line at work when a symbol became a number
+        self._fixed_at: dict[Symbol, str] = {}
         self.learnt = 0  # how often either of these has changed
-        self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}  # what `proved` has said since
+        # what `proved` has said since
+        self._proofs: dict[tuple[Expr, str, Expr, bool], bool | None] = {}
         self.sources: dict[Symbol, tuple[str, int]] = {}
         self.guards: list[ShapeGuard] = []
         self.limited: list[Expr] = []  # what they keep within INTEGERS
@@ -118,7 +127,8 @@ class ShapeContext:
         self.unbacked = Unbacked()
         self.looks: dict[Any, int] = {}  # see `fakes.look_of`
         self.results: dict[Any, Any] = {}  # and what ops gave on fakes of these looks
-        self.at_work: Callable[[], str] | None = None  # says the line, while the program is captured
+        # says the line, while the program is captured
+        self.at_work: Callable[[], str] | None = None
         self._where = ""
         self.closed = False
         self.supposes = False  # what is found out now is so for some sizes only
@@ -131,7 +141,9 @@ class ShapeContext:
     def where(self, line: str) -> None:
         self._where = line
 
-    def size(self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None) -> torch.SymInt:
+    def size(
+        self, hint: int, name: str = "", dim: int = 0, bounds: Bounds | None = None
+    ) -> torch.SymInt:
         """A new size symbol that is `hint` in the present call."""
         lower, upper = bounds or ANY_SIZE
         symbol = size_symbol(f"s{len(self.hints)}", max(lower, self.least), upper)
@@ -141,12 +153,15 @@ class ShapeContext:
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """What is as it was if nothing has been asked since that the sizes do not decide by themselves."""
+        """What is as it was if nothing has been asked since that the sizes do not decide by
+        themselves."""
         return len(self.guards), len(self.unbacked.roots), len(self.unbacked.checks)
 
     def within(self, size: int, bounds: Bounds) -> bool:
         """Whether a size can be a symbol of these bounds."""
-        return max(bounds.lower, self.least) <= size and (bounds.upper is None or size <= bounds.upper)
+        return max(bounds.lower, self.least) <= size and (
+            bounds.upper is None or size <= bounds.upper
+        )
 
     def integer(self, hint: int, name: str) -> tuple[Symbol, torch.SymInt]:
         """A new symbol for a Python int called `name`, that is `hint` in the present call."""
@@ -174,7 +189,9 @@ class ShapeContext:
 
     def conditions(self) -> Iterator[ShapeGuard]:
         """The guards that do not only keep integers within INTEGERS."""
-        limits = {(integer(INTEGERS[0]), e) for e in self.limited} | {(e, integer(INTEGERS[1])) for e in self.limited}
+        limits = {(integer(INTEGERS[0]), e) for e in self.limited} | {
+            (e, integer(INTEGERS[1])) for e in self.limited
+        }
         return (guard for guard in self.guards if (guard.left, guard.right) not in limits)
 
     def wrap(self, value: Expr | int) -> Any:
@@ -185,14 +202,18 @@ class ShapeContext:
     def symbolic_geometry(
         self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str
     ) -> tuple[list[Any], list[Any]]:
-        """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are products of inner sizes
-        stay so."""
-        sizes: list[Any] = [self.size(s, name, d, dims[d]) if d in dims else s for d, s in enumerate(tensor.shape)]
+        """Sizes and strides of `tensor` with symbols for the sizes of `dims`; strides that are
+        products of inner sizes stay so."""
+        sizes: list[Any] = [
+            self.size(s, name, d, dims[d]) if d in dims else s for d, s in enumerate(tensor.shape)
+        ]
         strides: list[Any] = list(tensor.stride())
         inner: list[int] = []
         for d in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
             for i in reversed(inner):
-                if tensor.stride(d) == tensor.stride(i) * tensor.shape[i] and (tensor.shape[i] > 1 or i in dims):
+                if tensor.stride(d) == tensor.stride(i) * tensor.shape[i] and (
+                    tensor.shape[i] > 1 or i in dims
+                ):
                     strides[d] = strides[i] * sizes[i]
                     break
             inner.append(d)
@@ -200,27 +221,33 @@ class ShapeContext:
 
     @staticmethod
     def to_expr(value: Any) -> Expr:
-        """The expression of an int, an Expr or a SymInt, in terms of the symbols that are still free."""
+        """The expression of an int, an Expr or a SymInt, in terms of the symbols that are still
+        free."""
         return to_expr(value)
 
     def simplified(self, e: Expr) -> Expr:
-        """The expression with symbols that guards have pinned replaced by what they are, and other parts that are one
-        number by that: `s // 2` may be 1 where `s` is no one number."""
+        """The expression with symbols that guards have pinned replaced by what they are, and other
+        parts that are one number by that: `s // 2` may be 1 where `s` is no one number."""
         e = e.substitute(self._pinned) if self._pinned else e
         if not self._settled or e in self._settled:
             return self._settled.get(e, e)
         if not any(atom in self._settled for _, monomial in e.terms for atom in monomial):
             return e
-        terms = (product(self._settled.get(a, a) for a in atoms) * coefficient for coefficient, atoms in e.terms)
+        terms = (
+            product(self._settled.get(a, a) for a in atoms) * coefficient
+            for coefficient, atoms in e.terms
+        )
         return sum(terms, ZERO)
 
     def hint(self, e: Expr) -> int:
         """The value of the expression in the present call."""
         return e.evaluate(self.hints)
 
-    def proved(self, left: Expr, relation: str, right: Expr, above_one: bool = False) -> bool | None:
-        """Whether a relation holds for all values of the symbols (`above_one`: those above 1), or for none; None where
-        it depends on them."""
+    def proved(
+        self, left: Expr, relation: str, right: Expr, above_one: bool = False
+    ) -> bool | None:
+        """Whether a relation holds for all values of the symbols (`above_one`: those above 1), or
+        for none; None where it depends on them."""
         question = left, relation, right, above_one
         if question not in self._proofs:
             self._proofs[question] = self._prove(*question)
@@ -230,32 +257,46 @@ class ShapeContext:
     def _prove(self, left: Expr, relation: str, right: Expr, above_one: bool) -> bool | None:
         left, right = (self.simplified(e).substitute(self._several) for e in (left, right))
         if above_one:
-            several = {symbol: _above_one(symbol) for symbol in left.symbols | right.symbols if symbol.lower == 1}
+            several = {
+                symbol: _above_one(symbol)
+                for symbol in left.symbols | right.symbols
+                if symbol.lower == 1
+            }
             left, right = left.substitute(several), right.substitute(several)
         if _PROVE[relation](left, right):
             return True
         negated, swapped = _NOT[relation]
         return False if _PROVE[negated](*((right, left) if swapped else (left, right))) else None
 
-    def proved_above_one(self, left: Expr, relation: str, right: Expr, sizes: Sequence[Expr]) -> bool:
-        """Whether a relation holds for all values of the symbols for which the given sizes are above 1."""
+    def proved_above_one(
+        self, left: Expr, relation: str, right: Expr, sizes: Sequence[Expr]
+    ) -> bool:
+        """Whether a relation holds for all values of the symbols for which the given sizes are
+        above 1."""
         larger: dict[Symbol, Expr] = {}
         for size in (self.simplified(e).substitute(self._several) for e in sizes):
             for symbol in size.symbols if len(size.symbols) == 1 else ():
-                least = max(symbol.lower, larger[symbol].bounds[0] or 0) if symbol in larger else symbol.lower
-                if least < -_FEW:  # an integer of either sign, of which all values below may be refused at once
+                least = (
+                    max(symbol.lower, larger[symbol].bounds[0] or 0)
+                    if symbol in larger
+                    else symbol.lower
+                )
+                # an integer of either sign, of which all values below may be refused at once
+                if least < -_FEW:
                     if size != to_expr(symbol):
                         continue
                     least = 2
                 while least <= _FEW and size.evaluate({symbol: least}) <= 1:
                     least += 1
                 larger[symbol] = size_symbol(f"{symbol.name}'{least}", least, symbol.upper)
-        left, right = (self.simplified(e).substitute(self._several).substitute(larger) for e in (left, right))
+        left, right = (
+            self.simplified(e).substitute(self._several).substitute(larger) for e in (left, right)
+        )
         return _PROVE[relation](left, right)
 
     def holds(self, left: Expr, relation: str, right: Expr, likely: bool | None = None) -> bool:
-        """Decide a relation: by algebra, else by the hints, leaving a guard. Of sizes that the data decide the answer
-        is the `likely` one, or the usual one, leaving a check."""
+        """Decide a relation: by algebra, else by the hints, leaving a guard. Of sizes that the data
+        decide the answer is the `likely` one, or the usual one, leaving a check."""
         answer = self.proved(left, relation, right)
         if answer is not None:
             return answer
@@ -264,11 +305,17 @@ class ShapeContext:
         sides = (right, left) if swapped else (left, right)
         if self.unbacked.concerns(left, right):
             answer = usual(left, relation, right) if likely is None else likely
-            if answer is None and relation in ("==", "!=") and self.unbacked.are_likely_equal(left, right):
+            if (
+                answer is None
+                and relation in ("==", "!=")
+                and self.unbacked.are_likely_equal(left, right)
+            ):
                 answer = relation == "=="
             if answer is None or not self.unbacked.assumes:
                 raise self.unbacked.refuse(f"{left} {relation} {right}", self.where)
-            self.require(left, relation, right) if answer else self.require(sides[0], negated, sides[1])
+            self.require(left, relation, right) if answer else self.require(
+                sides[0], negated, sides[1]
+            )
             return answer
         answer = _DECIDE[relation](self.hint(left), self.hint(right))
         known = (
@@ -291,7 +338,11 @@ class ShapeContext:
         """Use in later proofs that a size is not 1, if a guard says that."""
         negated, swapped = _NOT[known.relation]
         for symbol in known.left.symbols | known.right.symbols:
-            if symbol.lower == 1 and symbol not in self._several and symbol not in self.unbacked.roots:
+            if (
+                symbol.lower == 1
+                and symbol not in self._several
+                and symbol not in self.unbacked.roots
+            ):
                 one = {**self._several, symbol: 1}
                 left, right = known.left.substitute(one), known.right.substitute(one)
                 if _PROVE[negated](*((right, left) if swapped else (left, right))):
@@ -300,7 +351,8 @@ class ShapeContext:
 
     @contextlib.contextmanager
     def above_one(self) -> Iterator[None]:
-        """Take all sizes to be above 1 in proofs: whoever relies on these looks at the sizes himself."""
+        """Take all sizes to be above 1 in proofs: whoever relies on these looks at the sizes
+        himself."""
         several = self._several
         self._several = {**{s: _above_one(s) for s in self.hints if s.lower == 1}, **several}
         self._learn()
@@ -319,10 +371,13 @@ class ShapeContext:
         finally:
             self.closed = closed
 
-    def supposing(self, sizes: Mapping[Symbol, int], ask: Callable[[], Asked]) -> tuple[Asked, list[ShapeGuard]]:
-        """What `ask` gives where the symbols are these numbers, though compiled code may be in use, and the guards that
-        its questions left. They are known to nothing but it: whoever uses what it gives sees to it that they hold.
-        Raises Unsupported where they are about other symbols, or data decide sizes."""
+    def supposing(
+        self, sizes: Mapping[Symbol, int], ask: Callable[[], Asked]
+    ) -> tuple[Asked, list[ShapeGuard]]:
+        """What `ask` gives where the symbols are these numbers, though compiled code may be in use,
+        and the guards that its questions left. They are known to nothing but it: whoever uses what
+        it gives sees to it that they hold. Raises Unsupported where they are about other symbols,
+        or data decide sizes."""
         if self.unbacked.roots:
             raise Unsupported("sizes that the data decide are asked about", self.where)
         known = "_pinned", "_settled", "_several", "_fixed_at", "_stated"
@@ -341,17 +396,23 @@ class ShapeContext:
         return made, left
 
     def require(self, left: Expr, relation: str, right: Expr) -> None:
-        """Have a relation between sizes that the data decide checked at run time, and rely on it."""
+        """Have a relation between sizes that the data decide checked at run time, and rely on
+        it."""
         found = self.unbacked.require(Check(left, relation, right, self.where))
         if found:
             self._pinned = substituted(self._pinned, found)
             self._learn()
-            self.hints.update((s, USUAL_SIZE) for e in found.values() for s in e.symbols if s not in self.hints)
+            self.hints.update(
+                (s, USUAL_SIZE) for e in found.values() for s in e.symbols if s not in self.hints
+            )
 
     def _pin(self, left: Expr, right: Expr) -> None:
         """Use an equality from here on, if it says what a symbol is."""
         symbol, value = (left, right) if isinstance(left, Symbol) else (right, left)
-        if len(both := left.symbols | right.symbols) == 1 and (left - right).linear(tuple(both)) is not None:
+        if (
+            len(both := left.symbols | right.symbols) == 1
+            and (left - right).linear(tuple(both)) is not None
+        ):
             (symbol,) = both  # the one solution is what it is now
             value = integer(self.hints[symbol])
         if not isinstance(symbol, Symbol):
@@ -360,7 +421,9 @@ class ShapeContext:
                 self._settled[e] = number
                 self._learn()
         elif symbol not in value.symbols:
-            self._pinned = {s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()}
+            self._pinned = {
+                s: as_expr(e).substitute({symbol: value}) for s, e in self._pinned.items()
+            }
             self._pinned[symbol] = value
             self._learn()
 
@@ -368,13 +431,17 @@ class ShapeContext:
         for symbol, value in self._pinned.items():
             if symbol not in self._fixed_at and as_expr(value).constant is not None:
                 self._fixed_at[symbol] = self.where
-        stated = {(self.simplified(left), relation, self.simplified(right)) for left, relation, right in self._stated}
+        stated = {
+            (self.simplified(left), relation, self.simplified(right))
+            for left, relation, right in self._stated
+        }
         self._stated |= stated  # `s * t != 1` says `s != 1` once `t` is known to be 1
         self.learnt += 1
         self._proofs.clear()
 
     def constants(self) -> Iterator[tuple[Symbol, int, str]]:
-        """The symbols that guards have pinned to a value: each with that, and the user's line that needed it."""
+        """The symbols that guards have pinned to a value: each with that, and the user's line that
+        needed it."""
         for symbol, pinned in self._pinned.items():
             value = as_expr(pinned).constant
             if value is not None:
@@ -397,13 +464,15 @@ def too_large() -> Unsupported:
 
 
 def _decides_no_order(step: Expr) -> bool:
-    """Whether autograd asks if the step between the rows of a matrix is 1, to have the gradient of a product lie as the
-    matrix does, and it does not matter: where the step within a row is 1, only a matrix of one row lies in columns."""
+    """Whether autograd asks if the step between the rows of a matrix is 1, to have the gradient of
+    a product lie as the matrix does, and it does not matter: where the step within a row is 1, only
+    a matrix of one row lies in columns."""
     node = current_autograd_node()
     names = _PRODUCTS.get(node.name()) if node is not None else None
     if names is None:
         return False
-    steps = [getattr(node, f"_saved_{name}_sym_strides") for name in names]  # none of what wants no gradient
+    # none of what wants no gradient
+    steps = [getattr(node, f"_saved_{name}_sym_strides") for name in names]
     within = [to_expr(both[1]) for both in steps if both and to_expr(both[0]) is step]
     return bool(within) and all(e is ONE for e in within)
 
@@ -540,7 +609,7 @@ class SizeNode(_Node):
 
     truediv = float_truediv = int_truediv = pow = float_pow = sym_sqrt = _as_float
 
-    # -- arithmetic ---------------------------------------------------------------------------------------------------
+    # -- arithmetic --------------------------------------------------------------------------------
 
     def _made(self, e: Expr) -> SizeNode:
         return SizeNode(e, self.context)
@@ -591,11 +660,16 @@ class SizeNode(_Node):
             result = result * self.expr
         return self._made(result)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def _relation(self, left: Expr, relation: Any, right: Expr) -> TruthNode:
         def decide(likely: bool | None = None) -> bool:
-            if relation == "==" and right is ONE and left.constant is None and _decides_no_order(left):
+            if (
+                relation == "=="
+                and right is ONE
+                and left.constant is None
+                and _decides_no_order(left)
+            ):
                 return False
             return self.context.holds(left, relation, right, likely)
 
@@ -610,7 +684,9 @@ class SizeNode(_Node):
 
         known = functools.partial(self.context.proved, left, relation, right)
         text = f"{left} {relation} {right}"
-        return TruthNode(self.context, decide, text, lambda: decide(True), decide_unless, known, at_hand)
+        return TruthNode(
+            self.context, decide, text, lambda: decide(True), decide_unless, known, at_hand
+        )
 
     def eq(self, other: SizeNode) -> TruthNode:
         return self._relation(self.expr, "==", other.expr)
@@ -630,7 +706,7 @@ class SizeNode(_Node):
     def ge(self, other: SizeNode) -> TruthNode:
         return self._relation(other.expr, "<=", self.expr)
 
-    # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor --------------------------
+    # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor ------
 
     def _dense_in_order(
         self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]
@@ -665,22 +741,39 @@ class SizeNode(_Node):
     def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
         return self._dense_in_order(sizes, strides, range(len(sizes) - 1, -1, -1))
 
-    def is_channels_last_contiguous_2d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
-        return self._dense_in_order(sizes, strides, (1, 3, 2, 0)) if len(sizes) == 4 else self.wrap_bool(False)
+    def is_channels_last_contiguous_2d(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
+        return (
+            self._dense_in_order(sizes, strides, (1, 3, 2, 0))
+            if len(sizes) == 4
+            else self.wrap_bool(False)
+        )
 
-    def is_channels_last_contiguous_3d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
-        return self._dense_in_order(sizes, strides, (1, 4, 3, 2, 0)) if len(sizes) == 5 else self.wrap_bool(False)
+    def is_channels_last_contiguous_3d(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
+        return (
+            self._dense_in_order(sizes, strides, (1, 4, 3, 2, 0))
+            if len(sizes) == 5
+            else self.wrap_bool(False)
+        )
 
-    def is_channels_last_strides_2d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+    def is_channels_last_strides_2d(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
         return self._unless_plain(self.is_channels_last_contiguous_2d, sizes, strides)
 
-    def is_channels_last_strides_3d(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+    def is_channels_last_strides_3d(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
         return self._unless_plain(self.is_channels_last_contiguous_3d, sizes, strides)
 
     def _unless_plain(
         self, question: Callable[..., TruthNode], sizes: list[SizeNode], strides: list[SizeNode]
     ) -> TruthNode:
-        """What lies in order suggests no other format, also where it could be read so as sizes are 1."""
+        """What lies in order suggests no other format, also where it could be read so as sizes are
+        1."""
         step = integer(1)
         for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
             if stride.expr is not step:
@@ -688,7 +781,9 @@ class SizeNode(_Node):
             step = step * size.expr
         return self.wrap_bool(False)
 
-    def is_non_overlapping_and_dense(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+    def is_non_overlapping_and_dense(
+        self, sizes: list[SizeNode], strides: list[SizeNode]
+    ) -> TruthNode:
         order = sorted(range(len(sizes)), key=lambda d: strides[d].hint)
         return self._dense_in_order(sizes, strides, order)
 
@@ -696,8 +791,8 @@ class SizeNode(_Node):
 
 
 class FractionNode(_Node):
-    """The node of a SymFloat: one of the factors of torch's formulas, such as 2 / (n - 1), as a quotient of a number or
-    an expression by an expression."""
+    """The node of a SymFloat: one of the factors of torch's formulas, such as 2 / (n - 1), as a
+    quotient of a number or an expression by an expression."""
 
     def __init__(self, numerator: Expr | float, denominator: Expr, context: ShapeContext) -> None:
         self.numerator, self.denominator, self.context = numerator, denominator, context
@@ -711,16 +806,28 @@ class FractionNode(_Node):
     __repr__ = __str__ = _graph_repr = str
 
     def maybe_as_float(self) -> float | None:
-        return self.numerator if isinstance(self.numerator, float) and self.denominator is ONE else None
+        return (
+            self.numerator
+            if isinstance(self.numerator, float) and self.denominator is ONE
+            else None
+        )
 
     def _number(self) -> float:
         """The value in this call, on which the compiled code then depends."""
-        above = self.numerator if isinstance(self.numerator, float) else self.context.specialize(self.numerator)
+        above = (
+            self.numerator
+            if isinstance(self.numerator, float)
+            else self.context.specialize(self.numerator)
+        )
         return above / self.context.specialize(self.denominator)
 
     def parts(self) -> tuple[Any, Any]:
         """What is divided by what: numbers or symbolic integers."""
-        above = self.numerator if isinstance(self.numerator, float) else self.context.wrap(self.numerator)
+        above = (
+            self.numerator
+            if isinstance(self.numerator, float)
+            else self.context.wrap(self.numerator)
+        )
         return above, self.context.wrap(self.denominator)
 
     def wrap_float(self, value: float) -> FractionNode:
@@ -733,7 +840,11 @@ class FractionNode(_Node):
         return self.numerator
 
     def guard_float(self, file: Any, line: Any) -> float:
-        return float(self.context.specialize(self._whole())) if (known := self.maybe_as_float()) is None else known
+        return (
+            float(self.context.specialize(self._whole()))
+            if (known := self.maybe_as_float()) is None
+            else known
+        )
 
     def float_pow(self, other: FractionNode) -> FractionNode:
         return FractionNode(self._number() ** other._number(), ONE, self.context)
@@ -764,7 +875,9 @@ class FractionNode(_Node):
     def _relation(self, left: FractionNode, relation: Any, right: FractionNode) -> TruthNode:
         sides = left._whole(), right._whole()
         text = f"{left} {relation} {right}"
-        return TruthNode(self.context, lambda: self.context.holds(sides[0], relation, sides[1]), text)
+        return TruthNode(
+            self.context, lambda: self.context.holds(sides[0], relation, sides[1]), text
+        )
 
     def eq(self, other: FractionNode) -> TruthNode:
         return self._relation(self, "==", other)
@@ -786,10 +899,11 @@ class FractionNode(_Node):
 
 
 class TruthNode(_Node):
-    """The node of a SymBool: a question that is decided when a bool is asked for. `expect` decides one where eager
-    raises an error unless the answer is yes, `unless(default)` one where either answer is right, and the default does
-    for sizes that the data decide. `known` is the answer where it follows from algebra, and None elsewhere, `at_hand`
-    that of the present call where it is one relation."""
+    """The node of a SymBool: a question that is decided when a bool is asked for. `expect` decides
+    one where eager raises an error unless the answer is yes, `unless(default)` one where either
+    answer is right, and the default does for sizes that the data decide. `known` is the answer
+    where it follows from algebra, and None elsewhere, `at_hand` that of the present call where it
+    is one relation."""
 
     def __init__(
         self,
@@ -834,10 +948,11 @@ class TruthNode(_Node):
         return self._in_general(True, file)
 
     def _in_general(self, default: bool, file: Any) -> bool:
-        """torch asks whether a tensor is contiguous twice: for what is certain, and if that is not enough, all of it as
-        one question. The first asks of each size whether it is 1, which does not matter where strides are as they
-        should be. Of a gradient's size it asks whether it is 1 before it compares it with its input's: one that is the
-        input's is not summed up, and one of an input of size 1 is, whether it is 1 or not."""
+        """torch asks whether a tensor is contiguous twice: for what is certain, and if that is not
+        enough, all of it as one question. The first asks of each size whether it is 1, which does
+        not matter where strides are as they should be. Of a gradient's size it asks whether it is 1
+        before it compares it with its input's: one that is the input's is not summed up, and one of
+        an input of size 1 is, whether it is 1 or not."""
         if not str(file).endswith((_ASKS_TWICE, *_SUMS_UP)):
             return self._unless(default)
         answer = self.known()

@@ -1,5 +1,6 @@
-"""Hooks on the gradient of a tensor in a captured graph: a node puts the graph of each on its tensor, and autograd runs
-it as it runs hooks in eager, when the gradient of the tensor is complete."""
+"""Hooks on the gradient of a tensor in a captured graph: a node puts the graph of each on its
+tensor, and autograd runs it as it runs hooks in eager, when the gradient of the tensor is
+complete."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def is_hooked(node: Any) -> bool:
 
 
 class TensorHook:
-    """The node that puts a hook on a tensor. `graph` takes what the hook reads, and the gradient; it gives another in
-    place of that."""
+    """The node that puts a hook on a tensor. `graph` takes what the hook reads, and the gradient;
+    it gives another in place of that."""
 
     __module__, __name__ = __name__, "tensor_hook"
 

@@ -1,8 +1,10 @@
-"""Sizes that the data decide (how many elements a mask selects): symbols that no input of the graph gives a value.
+"""Sizes that the data decide (how many elements a mask selects): symbols that no input of the graph
+gives a value.
 
-A node of the graph binds such a symbol when it runs. What the algebra does not know of it is not decided by a hint, as
-for other sizes, but taken to be as usual and checked when the program runs: a check that fails is an error there, and
-the call runs in eager. Where nothing is usual, the question is Unsupported.
+A node of the graph binds such a symbol when it runs. What the algebra does not know of it is not
+decided by a hint, as for other sizes, but taken to be as usual and checked when the program runs: a
+check that fails is an error there, and the call runs in eager. Where nothing is usual, the question
+is Unsupported.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ class Check(NamedTuple):
 
 
 class Unbacked:
-    """The unbacked symbols of one capture, and the checks on them, which every graph that binds their symbols makes.
+    """The unbacked symbols of one capture, and the checks on them, which every graph that binds
+    their symbols makes.
 
-    `enabled`: ops may make such symbols. `assumes`: what is usual is taken to be so, since an operation that will be
-    part of the graph asks; it asks again in each trace.
+    `enabled`: ops may make such symbols. `assumes`: what is usual is taken to be so, since an
+    operation that will be part of the graph asks; it asks again in each trace.
     """
 
     def __init__(self, enabled: bool = False) -> None:
@@ -45,13 +48,16 @@ class Unbacked:
         self._order: dict[Symbol, int] = {}
         self.made: list[Symbol] = []  # those that the present trace has bound, in order
         self._again: list[Symbol] = []  # those that it is to bind next
-        self._alike: dict[Any, tuple[Any, int, Symbol]] = {}  # by what is counted: that, its version, and the count
+        # by what is counted: that, its version, and the count
+        self._alike: dict[Any, tuple[Any, int, Symbol]] = {}
         self._counts: dict[Symbol, Symbol] = {}  # a later count of the same thing, by the first
-        self._settled = 0  # symbols that compiled code is in use for, which makes no further checks on these
+        # symbols that compiled code is in use for, which makes no further checks on these
+        self._settled = 0
 
     def begin_trace(self, again: Sequence[Symbol] = ()) -> None:
-        """From here on nodes bind the symbols that are made, and operations may ask what is usual. `again` are those
-        that an earlier trace of the same operations made, which stand for the same here."""
+        """From here on nodes bind the symbols that are made, and operations may ask what is usual.
+        `again` are those that an earlier trace of the same operations made, which stand for the
+        same here."""
         self.assumes = True
         self.fresh.clear()
         self.made.clear()
@@ -59,7 +65,8 @@ class Unbacked:
         self._again = list(again)
 
     def settle(self) -> None:
-        """A program is made that binds all symbols that there are: what is not known of them is not assumed."""
+        """A program is made that binds all symbols that there are: what is not known of them is not
+        assumed."""
         self._settled = len(self._order)
 
     def new(self, lower: int, upper: int | None) -> Symbol:
@@ -84,7 +91,8 @@ class Unbacked:
             self._counts[symbol] = known[2]
 
     def are_likely_equal(self, left: Expr, right: Expr) -> bool:
-        """Whether two expressions are the same if what was counted twice was not written in a way that none can see."""
+        """Whether two expressions are the same if what was counted twice was not written in a way
+        that none can see."""
         if not self._counts:
             return False
         firsts = {form: self._counts.get(root, root) for form, root in self.roots.items()}
@@ -110,10 +118,13 @@ class Unbacked:
         return Unsupported(f"{question} is asked, which the data decide", where)
 
     def require(self, check: Check) -> dict[Symbol, Expr]:
-        """Note a check. Gives what it says that symbols are: a later one the value of earlier ones, or the same
-        within narrower bounds."""
+        """Note a check. Gives what it says that symbols are: a later one the value of earlier ones,
+        or the same within narrower bounds."""
         if not any(c[:3] == check[:3] for c in self.checks):
-            if all(self._age(s) < self._settled for s in self.among(check.left.symbols | check.right.symbols)):
+            if all(
+                self._age(s) < self._settled
+                for s in self.among(check.left.symbols | check.right.symbols)
+            ):
                 raise Unsupported(f"compiled code would depend on {check} as well", check.where)
             self.checks.append(check)
         if check.relation == "==":
@@ -158,7 +169,8 @@ class Unbacked:
 
 
 def usual(left: Expr, relation: str, right: Expr) -> bool | None:
-    """The answer for sizes that are neither 0 nor 1, and indices that are not negative; None where there is none."""
+    """The answer for sizes that are neither 0 nor 1, and indices that are not negative; None where
+    there is none."""
     if relation in ("==", "!="):
         return relation == "!=" if left.constant in (0, 1) or right.constant in (0, 1) else None
     for number, other, answer in ((left.constant, right, True), (right.constant, left, False)):
@@ -170,18 +182,23 @@ def usual(left: Expr, relation: str, right: Expr) -> bool | None:
 
 
 def expected(question: Any) -> bool:
-    """Whether what eager would refuse otherwise holds: of sizes that the data decide it is checked at run time."""
+    """Whether what eager would refuse otherwise holds: of sizes that the data decide it is checked
+    at run time."""
     return question if isinstance(question, bool) else bool(question.node.expect_true("", 0))
 
 
 def require_relation(relation: str, left: Any, right: Any) -> None:
     """In a graph: have a relation of sizes that eager would check checked at run time."""
-    question = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}[relation](left, right)
+    question = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}[
+        relation
+    ](left, right)
     if not (question if isinstance(question, bool) else expected(question)):
         raise EagerRaises(f"{left} {relation} {right} does not hold")
 
 
-def substituted(known: Mapping[Symbol, Expr | int], found: dict[Symbol, Expr]) -> dict[Symbol, Expr | int]:
+def substituted(
+    known: Mapping[Symbol, Expr | int], found: dict[Symbol, Expr]
+) -> dict[Symbol, Expr | int]:
     """What symbols are known to be, with what was found of others."""
     updated: dict[Symbol, Expr | int] = {s: as_expr(e).substitute(found) for s, e in known.items()}
     return {**updated, **found}

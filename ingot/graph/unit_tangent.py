@@ -1,9 +1,10 @@
 """What a backward computes of one number, ahead of it: the gradients of a loss.
 
-A backward is linear in its tangents. Where a part of it depends on a single tangent, of one element, that part can be
-computed with 1 in the tangent's place before the tangent is known: in the forward, beside what it is made of. The
-backward multiplies by the tangent. This is done where the forward then keeps no more than it would, and writes no more
-for the backward alone: it writes the scores' gradient where it wrote their softmax.
+A backward is linear in its tangents. Where a part of it depends on a single tangent, of one
+element, that part can be computed with 1 in the tangent's place before the tangent is known: in the
+forward, beside what it is made of. The backward multiplies by the tangent. This is done where the
+forward then keeps no more than it would, and writes no more for the backward alone: it writes the
+scores' gradient where it wrote their softmax.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ LEAST = 1 << 14  # elements of a result that is worth it
 
 
 def parts_of(whole: AtenGraph, tangent: Node) -> list[Node]:
-    """The large values that depend on `tangent` by nothing but operations that are linear in it, and that something
-    else reads or the graph returns, in order. None where others are views of them."""
+    """The large values that depend on `tangent` by nothing but operations that are linear in it,
+    and that something else reads or the graph returns, in order. None where others are views of
+    them."""
     value = tangent.meta["val"]
     if value.dtype not in _WIDE or value.dim():
         return []
@@ -39,7 +41,11 @@ def parts_of(whole: AtenGraph, tangent: Node) -> list[Node]:
                 linear.add(node)
     found = []
     for node in whole.graph.nodes:
-        if node in linear and node is not tangent and any(user not in linear for user in node.users):
+        if (
+            node in linear
+            and node is not tangent
+            and any(user not in linear for user in node.users)
+        ):
             if any(not isinstance(size, int) for size in node.meta["val"].shape):
                 return []
             if math.prod(node.meta["val"].shape) >= LEAST:
@@ -48,13 +54,18 @@ def parts_of(whole: AtenGraph, tangent: Node) -> list[Node]:
 
 
 def compute_ahead(whole: AtenGraph, tangent: Node, parts: Sequence[Node]) -> list[Node]:
-    """Makes each of `parts` the product of the tangent and of what it would be if that were 1. Returns the latter."""
+    """Makes each of `parts` the product of the tangent and of what it would be if that were 1.
+    Returns the latter."""
     graph, needed = whole.graph, _behind(tangent, parts)
     with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
         one = graph.call_function(
             aten.scalar_tensor.default,
             (1.0,),
-            {"dtype": tangent.meta["val"].dtype, "layout": torch.strided, "device": tangent.meta["val"].device},
+            {
+                "dtype": tangent.meta["val"].dtype,
+                "layout": torch.strided,
+                "device": tangent.meta["val"].device,
+            },
         )
     one.meta.update(val=tangent.meta["val"], where="")
     ahead: dict[Node, Node] = {tangent: one}
@@ -103,16 +114,23 @@ def _behind(tangent: Node, parts: Sequence[Node]) -> set[Node]:
     return found
 
 
-# -- what is linear ----------------------------------------------------------------------------------------------------
+# -- what is linear --------------------------------------------------------------------------------
 
 
 def _is_linear(node: Node, linear: Container[Node]) -> bool:
-    """Whether a node is linear in those of its arguments that are `linear`, with 0 where these are 0."""
+    """Whether a node is linear in those of its arguments that are `linear`, with 0 where these are
+    0."""
     value = node.meta["val"]
-    if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor) or value.dtype not in _WIDE:
+    if (
+        not isinstance(node.target, OpOverload)
+        or not isinstance(value, torch.Tensor)
+        or value.dtype not in _WIDE
+    ):
         return False
     if is_view(node) or node.target in _BY_FIRST:
-        return node.args[0] in linear and not any(n in linear for n in node.all_input_nodes if n is not node.args[0])
+        return node.args[0] in linear and not any(
+            n in linear for n in node.all_input_nodes if n is not node.args[0]
+        )
     rule = _RULES.get(node.target)
     return rule is not None and rule(node.args, linear)
 
@@ -141,7 +159,13 @@ def _choice(args: Sequence[Any], linear: Container[Node]) -> bool:
     return args[0] not in linear and all(a in linear or _is_zero(a) for a in args[1:])
 
 
-_BY_FIRST = {aten.neg.default, aten.sum.default, aten.sum.dim_IntList, aten.clone.default, aten._to_copy.default}
+_BY_FIRST = {
+    aten.neg.default,
+    aten.sum.default,
+    aten.sum.dim_IntList,
+    aten.clone.default,
+    aten._to_copy.default,
+}
 
 _RULES: dict[OpOverload, Callable[[Sequence[Any], Container[Node]], bool]] = {
     aten.mul.Tensor: _product,

@@ -1,8 +1,9 @@
 """The index algebra: sizes, strides, offsets and loop indices as exact integer expressions.
 
-An `Expr` is a polynomial with integer coefficients over atoms, kept canonical and interned, so that equal expressions
-are one object and `==` is identity. An atom is a `Symbol`, `FloorDiv`, `Mod`, `Max` or `Min` and is itself an `Expr`.
-Division and remainder follow Python's semantics for a positive divisor.
+An `Expr` is a polynomial with integer coefficients over atoms, kept canonical and interned, so that
+equal expressions are one object and `==` is identity. An atom is a `Symbol`, `FloorDiv`, `Mod`,
+`Max` or `Min` and is itself an `Expr`. Division and remainder follow Python's semantics for a
+positive divisor.
 
 What makes reshapes disappear is one decomposition (`_split`): to divide `a` by `n`, write
 
@@ -23,7 +24,8 @@ Bounds = tuple[int | None, int | None]
 
 
 class Expr:
-    """An immutable, interned integer expression. Build with the operators and the functions of this module."""
+    """An immutable, interned integer expression. Build with the operators and the functions of this
+    module."""
 
     __slots__ = ("_coefficients", "_bounds", "_symbols", "_text", "_has_mod", "__weakref__")
 
@@ -38,7 +40,7 @@ class Expr:
         self._bounds = self._symbols = self._text = None
         self._has_mod = any(isinstance(atom, Mod) for monomial in coefficients for atom in monomial)
 
-    # -- arithmetic ------------------------------------------------------------------------------------------------
+    # -- arithmetic --------------------------------------------------------------------------------
 
     def __add__(self, other: Expr | int) -> Expr:
         if isinstance(other, int):
@@ -79,7 +81,9 @@ class Expr:
         total: dict[Monomial, int] = {}
         for left, c in self._coefficients.items():
             for right, d in other._coefficients.items():
-                monomial = tuple(sorted(left + right, key=_order)) if left and right else left or right
+                monomial = (
+                    tuple(sorted(left + right, key=_order)) if left and right else left or right
+                )
                 total[monomial] = total.get(monomial, 0) + c * d
         return _polynomial(total, self._has_mod or other._has_mod)
 
@@ -97,7 +101,7 @@ class Expr:
     def __rmod__(self, other: int) -> Expr:
         return mod(integer(other), self)
 
-    # -- questions -------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     @property
     def constant(self) -> int | None:
@@ -109,7 +113,8 @@ class Expr:
 
     @property
     def terms(self) -> tuple[tuple[int, Monomial], ...]:
-        """(coefficient, atoms) pairs in a fixed order, the constant term last; atoms repeat for powers."""
+        """(coefficient, atoms) pairs in a fixed order, the constant term last; atoms repeat for
+        powers."""
         return tuple((c, m) for m, c in self._coefficients.items())
 
     @property
@@ -146,11 +151,15 @@ class Expr:
         return total
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        """The integer value, given one for every symbol. Raises KeyError for a symbol that has none."""
-        return sum(c * math.prod(a.evaluate(values) for a in m) for m, c in self._coefficients.items())
+        """The integer value, given one for every symbol. Raises KeyError for a symbol that has
+        none."""
+        return sum(
+            c * math.prod(a.evaluate(values) for a in m) for m, c in self._coefficients.items()
+        )
 
     def linear(self, symbols: Iterable[Symbol]) -> tuple[Expr, dict[Symbol, Expr]] | None:
-        """Write as `offset + sum(coefficient[s] * s)` over `symbols`, neither depending on them; None if impossible.
+        """Write as `offset + sum(coefficient[s] * s)` over `symbols`, neither depending on them;
+        None if impossible.
 
         Symbols that do not occur are left out of the coefficients.
         """
@@ -169,7 +178,7 @@ class Expr:
                 return None
         return _polynomial(offset), {symbol: _polynomial(part) for symbol, part in parts.items()}
 
-    # -- text ------------------------------------------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         if self._text is None:
@@ -181,7 +190,10 @@ class Expr:
     def _render(self) -> str:
         pieces = []
         for monomial, coefficient in self._coefficients.items():
-            factors = [_factor_text(atom, first and coefficient == 1) for first, atom in _flag_first(monomial)]
+            factors = [
+                _factor_text(atom, first and coefficient == 1)
+                for first, atom in _flag_first(monomial)
+            ]
             if not factors or abs(coefficient) != 1:
                 factors.insert(0, str(abs(coefficient)))
             sign = "-" if coefficient < 0 else "+"
@@ -197,7 +209,8 @@ class Expr:
 
 
 class Symbol(Expr):
-    """A named unknown: a "size" of the program, a "loop" index or an indirect "value" (both in 0 .. extent - 1)."""
+    """A named unknown: a "size" of the program, a "loop" index or an indirect "value" (both in 0 ..
+    extent - 1)."""
 
     __slots__ = ("name", "kind", "lower", "upper", "_extent", "order")
 
@@ -258,8 +271,20 @@ class FloorDiv(_Operation):
         if self._bounds is None:
             (low, high), (least, most) = self.left.bounds, self.right.bounds
             least = max(least or 1, 1)
-            lower = None if low is None else (0 if most is None else low // most) if low >= 0 else low // least
-            upper = None if high is None else high // least if high >= 0 else (-1 if most is None else high // most)
+            lower = (
+                None
+                if low is None
+                else (0 if most is None else low // most)
+                if low >= 0
+                else low // least
+            )
+            upper = (
+                None
+                if high is None
+                else high // least
+                if high >= 0
+                else (-1 if most is None else high // most)
+            )
             self._bounds = (lower, upper)
         return self._bounds
 
@@ -344,7 +369,7 @@ class Min(_Operation):
         return f"min({self.left}, {self.right})"
 
 
-# -- making expressions ------------------------------------------------------------------------------------------------
+# -- making expressions ----------------------------------------------------------------------------
 
 _serial = count()
 _polynomials: dict[frozenset[tuple[Monomial, int]], Expr] = {}
@@ -410,7 +435,8 @@ def _operation(kind: type[_Operation], left: Expr, right: Expr) -> Expr:
 
 
 def _intern_atom(key: tuple[Any, ...], atom: Any, text: str) -> None:
-    """Enter an atom under `key`, unless another thread was faster; an atom is also the polynomial 1 * atom."""
+    """Enter an atom under `key`, unless another thread was faster; an atom is also the polynomial 1
+    * atom."""
     atom.order = (text, next(_serial))
     atom._prepare({(atom,): 1})
     atom._has_mod = isinstance(atom, Mod)
@@ -444,7 +470,8 @@ def _polynomial(coefficients: dict[Monomial, int], may_recombine: bool = False) 
 
 
 def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
-    """Apply n*(x//n) + x%n == x, and n*(x//n % k) + x%n == x % (n*k), once; None if neither fits."""
+    """Apply n*(x//n) + x%n == x, and n*(x//n % k) + x%n == x % (n*k), once; None if neither
+    fits."""
     for monomial, coefficient in coefficients.items():
         for remainder in monomial:
             if not isinstance(remainder, Mod) or len(remainder.right._coefficients) != 1:
@@ -461,22 +488,29 @@ def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
                         continue
                     if _polynomial({_without(other, partner): other_coefficient}) is not factor * n:
                         continue
-                    rest = _polynomial({m: c for m, c in coefficients.items() if m not in (monomial, other)})
+                    rest = _polynomial(
+                        {m: c for m, c in coefficients.items() if m not in (monomial, other)}
+                    )
                     return rest + factor * (mod(x, n * partner.right) if wrapped else x)  # type: ignore[attr-defined]
     return None
 
 
 _LONGEST_QUOTIENT = 16  # terms, by a divisor of several terms
 
-# -- division ----------------------------------------------------------------------------------------------------------
+# -- division --------------------------------------------------------------------------------------
 
 
 def floor_div(a: Expr, n: Expr) -> Expr:
-    """`a // n`, simplified. A constant negative divisor is allowed; a symbolic one must be positive."""
+    """`a // n`, simplified. A constant negative divisor is allowed; a symbolic one must be
+    positive."""
     found = _divisions.get((a, n))
     if found is None:
         if n.constant is not None and n.constant <= 0:
-            found = integer(a.constant // 0) if n is ZERO and a.constant is not None else floor_div(-a, -n)
+            found = (
+                integer(a.constant // 0)
+                if n is ZERO and a.constant is not None
+                else floor_div(-a, -n)
+            )
         else:
             quotient, _, inner, modulus, _ = _split(a, n)
             found = quotient + _divide_atom(inner, modulus)
@@ -489,7 +523,9 @@ def mod(a: Expr, n: Expr) -> Expr:
     found = _remainders.get((a, n))
     if found is None:
         if n.constant is not None and n.constant <= 0:
-            raise ZeroDivisionError(f"{a} % {n}: the divisor of an index expression must be positive")
+            raise ZeroDivisionError(
+                f"{a} % {n}: the divisor of an index expression must be positive"
+            )
         _, step, inner, modulus, rest = _split(_unwrap_mods(a, n), n)
         found = _remainders[a, n] = step * _remainder_atom(inner, modulus) + rest
     return found
@@ -536,8 +572,8 @@ def _divides(n: Expr, a: Expr) -> bool:
 
 
 def _split(a: Expr, n: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
-    """(quotient, step, inner, modulus, rest) with a = quotient*n + step*inner + rest, n = step*modulus, 0 <= rest <
-    step."""
+    """(quotient, step, inner, modulus, rest) with a = quotient*n + step*inner + rest, n =
+    step*modulus, 0 <= rest < step."""
     quotient, a = _extract(a, n)
     if a is ZERO:
         return quotient, n, ZERO, ONE, ZERO
@@ -578,8 +614,8 @@ def _extract(a: Expr, n: Expr) -> tuple[Expr, Expr]:
 
 
 def _long_division(a: Expr, n: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with a = q*n + r, q made of one term after the other. Terms are in graded order, so each step leaves
-    smaller ones."""
+    """(q, r) with a = q*n + r, q made of one term after the other. Terms are in graded order, so
+    each step leaves smaller ones."""
     leading, leading_coefficient = next(iter(n._coefficients.items()))
     quotient = ZERO
     for _ in range(_LONGEST_QUOTIENT):
@@ -595,7 +631,8 @@ def _long_division(a: Expr, n: Expr) -> tuple[Expr, Expr]:
 
 
 def _common_steps(a: Expr, n: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """Factorings n = step * modulus where step is shared with some term of `a`, the largest first."""
+    """Factorings n = step * modulus where step is shared with some term of `a`, the largest
+    first."""
     if len(n._coefficients) != 1:
         return
     ((monomial, coefficient),) = n._coefficients.items()
@@ -640,7 +677,7 @@ def _without(monomial: Monomial, atom: Expr) -> Monomial:
     return monomial[:position] + monomial[position + 1 :]
 
 
-# -- proofs ------------------------------------------------------------------------------------------------------------
+# -- proofs ----------------------------------------------------------------------------------------
 
 
 def known_equal(a: Expr | int, b: Expr | int) -> bool:
@@ -668,8 +705,8 @@ def _in_range(a: Expr, n: Expr) -> bool:
 
 
 def _nonnegative(e: Expr) -> bool:
-    """Prove e >= 0: by intervals, then with indices moved to the end of their range where `e` is least, then with each
-    size written as its lower bound plus something nonnegative."""
+    """Prove e >= 0: by intervals, then with indices moved to the end of their range where `e` is
+    least, then with each size written as its lower bound plus something nonnegative."""
     for _ in range(8):
         low, high = e.bounds
         if low is not None and low >= 0:
@@ -684,10 +721,17 @@ def _nonnegative(e: Expr) -> bool:
 
 
 def _at_least_end(e: Expr) -> Expr | None:
-    """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if there is none left."""
+    """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if
+    there is none left."""
     for monomial in e._coefficients:
         for atom in monomial:
-            extent = atom._extent if isinstance(atom, Symbol) else atom.right if isinstance(atom, Mod) else None
+            extent = (
+                atom._extent
+                if isinstance(atom, Symbol)
+                else atom.right
+                if isinstance(atom, Mod)
+                else None
+            )
             if extent is None or extent.constant is not None and len(monomial) == 1:
                 continue
             total: dict[Monomial, int] = {}
@@ -711,13 +755,15 @@ def _nonnegative_in_sizes(e: Expr) -> bool:
     for symbol in e.symbols:
         if symbol.kind == "size" and symbol.lower > 0 and symbol.upper is None:
             shifted[symbol] = size_symbol(symbol.name + "'") + symbol.lower
-    if not shifted or any(isinstance(atom, _Operation) for monomial in e._coefficients for atom in monomial):
+    if not shifted or any(
+        isinstance(atom, _Operation) for monomial in e._coefficients for atom in monomial
+    ):
         return False
     low = e.substitute(shifted).bounds[0]
     return low is not None and low >= 0
 
 
-# -- conveniences ------------------------------------------------------------------------------------------------------
+# -- conveniences ----------------------------------------------------------------------------------
 
 
 def maximum(a: Expr | int, b: Expr | int) -> Expr:
@@ -779,8 +825,8 @@ def _flag_first(monomial: Monomial) -> Iterator[tuple[bool, Expr]]:
 
 
 def _factor_text(atom: Expr, leads: bool) -> str:
-    """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets parentheses unless it
-    leads."""
+    """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets
+    parentheses unless it leads."""
     return str(atom) if leads or not isinstance(atom, (FloorDiv, Mod)) else f"({atom})"
 
 

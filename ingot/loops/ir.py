@@ -1,8 +1,9 @@
 """The loop IR: what is computed, element by element, before anything is fused or ordered.
 
-A `LoopGraph` is a list of buffers and a list of nodes in program order. A node is a loop nest whose body
-is a small SSA program (`Body`), a contraction of two arrays, or a call to a library. Sizes, strides and indices are
-`Expr`s everywhere, also when they are constant. A view is an index map inside a body, never a node.
+A `LoopGraph` is a list of buffers and a list of nodes in program order. A node is a loop nest whose
+body is a small SSA program (`Body`), a contraction of two arrays, or a call to a library. Sizes,
+strides and indices are `Expr`s everywhere, also when they are constant. A view is an index map
+inside a body, never a node.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 
 
 class Fault(NamedTuple):
-    """What a kernel raises, as eager would; where an index was computed to be in range, it is not `possible`."""
+    """What a kernel raises, as eager would; where an index was computed to be in range, it is not
+    `possible`."""
 
     error: type[BaseException]
     message: str
@@ -25,7 +27,8 @@ class Fault(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or "")."""
+    """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or
+    "")."""
 
     ops: tuple[str, ...]
     where: str = ""
@@ -39,9 +42,10 @@ class Origin(NamedTuple):
 class Buffer:
     """A strided array in one storage of its own; `strides` are in elements, the offset is zero.
 
-    `role` is "input" (belongs to the caller), "constant" (belongs to the graph: a lifted tensor literal)
-    or "temporary" (made by a node; it may still be returned, see `LoopGraph.outputs`). In a graph of a GPU's, one that
-    is `on_host` lies in the CPU's memory, and is written by nodes that run there.
+    `role` is "input" (belongs to the caller), "constant" (belongs to the graph: a lifted tensor
+    literal) or "temporary" (made by a node; it may still be returned, see `LoopGraph.outputs`). In
+    a graph of a GPU's, one that is `on_host` lies in the CPU's memory, and is written by nodes that
+    run there.
     """
 
     name: str
@@ -66,24 +70,29 @@ def _length(sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
 
 
 class Instruction(NamedTuple):
-    """One scalar operation of a body. `args` are positions of earlier instructions in the same body.
+    """One scalar operation of a body. `args` are positions of earlier instructions in the same
+    body.
 
     Beside the rows of the scalar op table (`loops/ops.py`) the vocabulary is:
 
-    ==========  ======================  =========================================================================
+    ==========  ======================  ============================================================
     op          args                    attrs
-    ==========  ======================  =========================================================================
-    constant    ()                      (Python number,); that of -0.0, which equals 0.0, has its text as well
+    ==========  ======================  ============================================================
+    constant    ()                      (Python number,); that of -0.0, which equals 0.0, has its
+                                        text as well
     index       ()                      (Expr,): the value of an index expression; dtype int64
-    load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where it is false
-                                        and memory is not touched there
-    indirect    (value,) or             (Symbol, Expr extent, Fault): names an integer value so that index
-                (value, mask)           expressions may use it; a value v in [-extent, 0) means v + extent; outside
-                                        [-extent, extent) (where the mask holds) the kernel reports the fault
-    scalar      ()                      (name,): a value of the current outer point, made by an earlier stage of a
-                                        kernel (a finished reduction, or a `Stage.scalars` entry); kernels only
+    load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where
+                                        it is false and memory is not touched there
+    indirect    (value,) or             (Symbol, Expr extent, Fault): names an integer value so that
+                                        index
+                (value, mask)           expressions may use it; a value v in [-extent, 0) means v +
+                                        extent; outside [-extent, extent) (where the mask holds) the
+                                        kernel reports the fault
+    scalar      ()                      (name,): a value of the current outer point, made by an
+                                        earlier stage of a kernel (a finished reduction, or a
+                                        `Stage.scalars` entry); kernels only
     to          (value,)                (): conversion to the instruction's dtype
-    ==========  ======================  =========================================================================
+    ==========  ======================  ============================================================
     """
 
     op: str
@@ -93,7 +102,8 @@ class Instruction(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A straight-line SSA program over loop variables; `results` are positions in `instructions`."""
+    """A straight-line SSA program over loop variables; `results` are positions in
+    `instructions`."""
 
     instructions: tuple[Instruction, ...]
     results: tuple[int, ...]
@@ -123,8 +133,8 @@ class Node:
 class Pointwise(Node):
     """For each point of `loops`, store the body's only result at element `index` of `target`.
 
-    `mode` is "store", or for a scatter that accumulates one of "add", "mul", "max" and "min": the element becomes that
-    of itself and the result.
+    `mode` is "store", or for a scatter that accumulates one of "add", "mul", "max" and "min": the
+    element becomes that of itself and the result.
     """
 
     loops: tuple[Symbol, ...]
@@ -147,11 +157,12 @@ class Pointwise(Node):
 
 @dataclass(frozen=True)
 class Reduction(Node):
-    """For each point of `loops`, reduce the body's result over `reduced` and store it at `index` of `target`.
+    """For each point of `loops`, reduce the body's result over `reduced` and store it at `index` of
+    `target`.
 
-    `kind` is one of `REDUCTIONS`; the accumulator has the body result's dtype, the stored value `dtype`
-    (equal, but for argmax and argmin: int64 position in the row-major order of `reduced`, first one wins, NaN counts as
-    extreme). "max" and "min" return NaN if any element is NaN.
+    `kind` is one of `REDUCTIONS`; the accumulator has the body result's dtype, the stored value
+    `dtype` (equal, but for argmax and argmin: int64 position in the row-major order of `reduced`,
+    first one wins, NaN counts as extreme). "max" and "min" return NaN if any element is NaN.
     """
 
     loops: tuple[Symbol, ...]
@@ -171,8 +182,9 @@ class Reduction(Node):
 
 @dataclass(frozen=True)
 class Scan(Reduction):
-    """A reduction that tells of each step: for each point of `loops` and each place of the one loop of `reduced`, store
-    what has been reduced up to and with that place at `index`, which has that loop, as `dtype`.
+    """A reduction that tells of each step: for each point of `loops` and each place of the one loop
+    of `reduced`, store what has been reduced up to and with that place at `index`, which has that
+    loop, as `dtype`.
 
     `kind` is one of `SCANS`. Of equal extremes the last one counts, its position too.
     """
@@ -184,7 +196,8 @@ SCANS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
 
 @dataclass(frozen=True)
 class Access:
-    """The elements of a buffer that a contraction reads: those at `index`, which is linear in its loops."""
+    """The elements of a buffer that a contraction reads: those at `index`, which is linear in its
+    loops."""
 
     buffer: str
     index: Expr
@@ -192,12 +205,14 @@ class Access:
 
 @dataclass(frozen=True)
 class Contraction(Node):
-    """For each point of `batch`, `rows` and `columns`, sum left * right over `reduced` into `target` at `index`.
+    """For each point of `batch`, `rows` and `columns`, sum left * right over `reduced` into
+    `target` at `index`.
 
-    `left` depends on batch, rows and reduced, `right` on batch, columns and reduced; there is one column loop. The last
-    reduced loop is the one that is cut into blocks, the others run around it: a matrix product has one, a convolution
-    one for each axis of the window before that over channels. Products and sums are of `dtype`, that of both operands
-    and of the target. Sums are taken in blocks, in an order that depends on the sizes alone.
+    `left` depends on batch, rows and reduced, `right` on batch, columns and reduced; there is one
+    column loop. The last reduced loop is the one that is cut into blocks, the others run around it:
+    a matrix product has one, a convolution one for each axis of the window before that over
+    channels. Products and sums are of `dtype`, that of both operands and of the target. Sums are
+    taken in blocks, in an order that depends on the sizes alone.
     """
 
     batch: tuple[Symbol, ...]
@@ -238,16 +253,18 @@ class View:
 
 @dataclass(frozen=True)
 class Library(Node):
-    """A call of `function(*args, **kwargs)` at run time, for an op whose library kernel is the right answer.
+    """A call of `function(*args, **kwargs)` at run time, for an op whose library kernel is the
+    right answer.
 
-    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time turns into
-    tensors and ints. With `out` set, the call writes into the buffers `targets` through that keyword (an out=
-    variant); with `out` None it returns fresh tensors (one, or a tuple matching `targets`, where None stands for a
-    result nobody uses) which become the buffers. `mutates` names the buffers among the arguments that the call
-    writes. `ordered` calls do something beside their results, and keep their order; one that `retains` may keep the
-    tensors that it is given, and those that it gives; one that `may_raise` is an error for some values of its
-    tensors. `binds` are the symbols that the call gives a value: (symbol, position among the results, dimension),
-    with dimension -1 the result itself, an int.
+    `args` and `kwargs` may nest lists and tuples and hold `View`s and `Expr`s, which the run time
+    turns into tensors and ints. With `out` set, the call writes into the buffers `targets` through
+    that keyword (an out= variant); with `out` None it returns fresh tensors (one, or a tuple
+    matching `targets`, where None stands for a result nobody uses) which become the buffers.
+    `mutates` names the buffers among the arguments that the call writes. `ordered` calls do
+    something beside their results, and keep their order; one that `retains` may keep the tensors
+    that it is given, and those that it gives; one that `may_raise` is an error for some values of
+    its tensors. `binds` are the symbols that the call gives a value: (symbol, position among the
+    results, dimension), with dimension -1 the result itself, an int.
     """
 
     function: Any
@@ -272,14 +289,14 @@ class Library(Node):
 class Attention(Node):
     """target = softmax(scale * query @ key.T + mask) @ value, for each batch and head, in float32.
 
-    The views are (batch, head, row, column), with sizes above 0, of which heads and the widths of keys and values are
-    constant, and a row lies in consecutive elements. Key and value
-    may have fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query, key), with
-    strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for the score where it is not NaN.
-    With `causal`, query i sees keys up to i. A query that sees
-    no key (all its scores are -inf) gives NaN, or zero with `zero_rows`. The `logarithms` of the sums of the
-    exponentials of scores, (batch, head, query), are written as well where they are wanted, as for a backward; that of
-    a row of zeros is zero.
+    The views are (batch, head, row, column), with sizes above 0, of which heads and the widths of
+    keys and values are constant, and a row lies in consecutive elements. Key and value may have
+    fewer heads, each for as many neighbouring ones of the query. The mask is (batch, head, query,
+    key), with strides of 0 where it is broadcast, and is added, or, if it `replaces`, stands for
+    the score where it is not NaN. With `causal`, query i sees keys up to i. A query that sees no
+    key (all its scores are -inf) gives NaN, or zero with `zero_rows`. The `logarithms` of the sums
+    of the exponentials of scores, (batch, head, query), are written as well where they are wanted,
+    as for a backward; that of a row of zeros is zero.
     """
 
     query: View
@@ -301,15 +318,19 @@ class Attention(Node):
         return {v.buffer for v in self.operands}
 
     def writes(self) -> tuple[str, ...]:
-        return (self.target.buffer, *((self.logarithms.buffer,) if self.logarithms is not None else ()))
+        return (
+            self.target.buffer,
+            *((self.logarithms.buffer,) if self.logarithms is not None else ()),
+        )
 
 
 @dataclass(frozen=True)
 class AttentionBackward(Node):
-    """The gradients of an `Attention`'s query, key and value, for that of its result, the `tangent`.
+    """The gradients of an `Attention`'s query, key and value, for that of its result, the
+    `tangent`.
 
-    What the views are, `Attention` says; here heads are not shared, `result` and `logarithms` are read, a mask is
-    added, and the three gradients are written.
+    What the views are, `Attention` says; here heads are not shared, `result` and `logarithms` are
+    read, a mask is added, and the three gradients are written.
     """
 
     tangent: View
@@ -343,12 +364,17 @@ class AttentionBackward(Node):
 
 
 def symbols_in(tree: Any) -> frozenset[Symbol]:
-    """All symbols of the expressions in a node, a view, or nested tuples, lists and dicts; of loops, their extents'."""
+    """All symbols of the expressions in a node, a view, or nested tuples, lists and dicts; of
+    loops, their extents'."""
     if isinstance(tree, Symbol) and tree.kind != "size":
         return tree.extent.symbols
     if isinstance(tree, Expr):
         nested = (symbols_in(s) for s in tree.symbols)
-        return frozenset().union(*nested) if any(s.kind != "size" for s in tree.symbols) else tree.symbols
+        return (
+            frozenset().union(*nested)
+            if any(s.kind != "size" for s in tree.symbols)
+            else tree.symbols
+        )
     if isinstance(tree, (Node, View, Access)):
         tree = tuple(vars(tree).values())
     if isinstance(tree, dict):
@@ -373,21 +399,22 @@ def views_in(tree: Any) -> list[View]:
 class LoopGraph:
     """A program in loop IR.
 
-    `inputs` names the buffer of each tensor input, in graph order; `integers` counts the int inputs, which come after
-    them. `symbols` says where each size symbol is read: (symbol, position among the inputs, "size" | "stride",
-    dimension), or (symbol, position, "value", 0) of an int; (symbol, -1, "bound", 0) is one that a library call binds.
-    `outputs` are what the program returns: a View
-    on a temporary (its storage then belongs to the user), a View on an input (an alias: eager's output shares the
-    input's storage), or an Expr (a Python int). Writes to inputs are ordinary nodes whose target is an input buffer.
-    `checks` are relations, (left, relation, right, place), that must hold once their symbols are bound.
-    `checked` names the buffers that must be computed though nobody may read them: doing so may raise an error.
-    `mutated` names the inputs that the program writes, those among them that have no elements.
-    `uncounted` names those of them of whose writes autograd is not told.
-    `lends` names the inputs whose memory may become that of a result once they have been read for the last time.
-    `addressed` names the inputs of which elements are counted from where their storage begins, by as_strided: these may
-    lie before or behind the input's own.
-    `copies` are parts of the program that are like a part of the graph, a list for each such part: the inputs and
-    outputs that take the place of others in it. The graph has no nodes for them.
+    `inputs` names the buffer of each tensor input, in graph order; `integers` counts the int
+    inputs, which come after them. `symbols` says where each size symbol is read: (symbol, position
+    among the inputs, "size" | "stride", dimension), or (symbol, position, "value", 0) of an int;
+    (symbol, -1, "bound", 0) is one that a library call binds. `outputs` are what the program
+    returns: a View on a temporary (its storage then belongs to the user), a View on an input (an
+    alias: eager's output shares the input's storage), or an Expr (a Python int). Writes to inputs
+    are ordinary nodes whose target is an input buffer. `checks` are relations, (left, relation,
+    right, place), that must hold once their symbols are bound. `checked` names the buffers that
+    must be computed though nobody may read them: doing so may raise an error. `mutated` names the
+    inputs that the program writes, those among them that have no elements. `uncounted` names those
+    of them of whose writes autograd is not told. `lends` names the inputs whose memory may become
+    that of a result once they have been read for the last time. `addressed` names the inputs of
+    which elements are counted from where their storage begins, by as_strided: these may lie before
+    or behind the input's own. `copies` are parts of the program that are like a part of the graph,
+    a list for each such part: the inputs and outputs that take the place of others in it. The graph
+    has no nodes for them.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

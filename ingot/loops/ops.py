@@ -1,8 +1,9 @@
-"""The scalar op table, and the define-by-run layer that records a function of index expressions into a `Body`.
+"""The scalar op table, and the define-by-run layer that records a function of index expressions
+into a `Body`.
 
-A body is written as ordinary Python over the functions at the end of this module (`load`, `constant`, `apply`, ...).
-They act on the one ambient handler: within `with recording() as r:` that is a `Recorder`, which makes a compact SSA
-program.
+A body is written as ordinary Python over the functions at the end of this module (`load`,
+`constant`, `apply`, ...). They act on the one ambient handler: within `with recording() as r:` that
+is a `Recorder`, which makes a compact SSA program.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ BOOL = frozenset((torch.bool,))
 UNSIGNED = frozenset((torch.uint8, torch.uint16, torch.uint32, torch.uint64))
 INTS = UNSIGNED | frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 FLOATS = frozenset((torch.float32, torch.float64))
-SINGLE = frozenset((torch.float32,))  # where no inline expansion in double precision exists: ATen is called for those
+# where no inline expansion in double precision exists: ATen is called for those
+SINGLE = frozenset((torch.float32,))
 NUMBERS = INTS | FLOATS
 ALL = NUMBERS | BOOL
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -31,8 +33,9 @@ STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
 
 
 class ScalarOp(NamedTuple):
-    """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all arguments have one dtype
-    out of `types`, but for the condition of `where`. `reference` works on NumPy arrays of that dtype."""
+    """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all
+    arguments have one dtype out of `types`, but for the condition of `where`. `reference` works on
+    NumPy arrays of that dtype."""
 
     name: str
     arity: int
@@ -82,7 +85,9 @@ _ROWS = [
     ScalarOp("nextafter", 2, FLOATS, "same", np.nextafter),
     ScalarOp("minimum", 2, NUMBERS, "same", np.minimum),
     ScalarOp("maximum", 2, NUMBERS, "same", np.maximum),
-    ScalarOp("fma", 3, FLOATS, "same", lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype)),
+    ScalarOp(
+        "fma", 3, FLOATS, "same", lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype)
+    ),
     ScalarOp("eq", 2, ALL, "bool", np.equal),
     ScalarOp("ne", 2, ALL, "bool", np.not_equal),
     ScalarOp("lt", 2, NUMBERS, "bool", np.less),
@@ -130,7 +135,9 @@ _ROWS = [
     _float_op("atanh", np.arctanh),
     _float_op("erf", _through_torch(torch.special.erf)),
     _float_op("erfc", _through_torch(torch.special.erfc), types=SINGLE),
-    _float_op("gelu", lambda x: 0.5 * x * _through_torch(torch.special.erfc)(-x * 0.5**0.5), types=SINGLE),
+    _float_op(
+        "gelu", lambda x: 0.5 * x * _through_torch(torch.special.erfc)(-x * 0.5**0.5), types=SINGLE
+    ),
     _float_op("erfinv", _through_torch(torch.special.erfinv), types=SINGLE),
     _float_op("lgamma", _through_torch(torch.lgamma), types=SINGLE),
     _float_op("digamma", _through_torch(torch.digamma), types=SINGLE),
@@ -142,10 +149,12 @@ _ROWS = [
 OPS: dict[str, ScalarOp] = {row.name: row for row in _ROWS}
 STRUCTURAL = ("constant", "index", "load", "indirect", "scalar", "to")
 
-# Ops that cost about as much as a memory access or more: a value made with one is not computed twice.
+# Ops that cost about as much as a memory access or more: a value made with one is not computed
+# twice.
 CHEAP = frozenset(
     "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor "
-    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan isinf signbit "
+    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan "
+    "isinf signbit "
     "copysign".split()
 )
 
@@ -155,20 +164,24 @@ def supported(name: str, dtype: torch.dtype) -> bool:
     return name in STRUCTURAL or dtype in OPS[name].types
 
 
-# -- recording ---------------------------------------------------------------------------------------------------------
+# -- recording -------------------------------------------------------------------------------------
 
 
 class Recorder:
-    """Builds a `Body`. Values are positions of instructions; equal instructions are recorded once; constants fold."""
+    """Builds a `Body`. Values are positions of instructions; equal instructions are recorded once;
+    constants fold."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.memo: dict[Any, Any] = {}  # what a lazy value gave at an index, so that shared subexpressions run once
+        # what a lazy value gave at an index, so that shared subexpressions run once
+        self.memo: dict[Any, Any] = {}
         self.mask: int | None = None  # the condition under which memory may be touched now
         self._known: dict[Instruction, int] = {}
         self._indirect = 0
 
-    def emit(self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()) -> int:
+    def emit(
+        self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()
+    ) -> int:
         if op == "constant" and attrs[0] == 0 and repr(attrs[0]) == "-0.0":
             attrs = (attrs[0], "-0.0")  # 0.0 and -0.0 are equal in Python but not the same constant
         instruction = Instruction(op, args, dtype, attrs)
@@ -186,7 +199,9 @@ class Recorder:
         if symbol is None:
             symbol = self.memo[key] = value_symbol(f"v{self._indirect}", extent)
             self._indirect += 1
-            self.instructions.append(Instruction("indirect", args, torch.int64, (symbol, extent, fault)))
+            self.instructions.append(
+                Instruction("indirect", args, torch.int64, (symbol, extent, fault))
+            )
         return symbol
 
     def constant_of(self, value: int) -> Any:
@@ -195,9 +210,11 @@ class Recorder:
         return instruction.attrs[0] if instruction.op == "constant" else None
 
     def body(self, *results: int) -> Body:
-        """The program that computes `results`, without what they do not need; an index may be out of range, so it is
-        looked at in any case."""
-        bound: dict[Symbol, int] = {i.attrs[0]: p for p, i in enumerate(self.instructions) if i.op == "indirect"}
+        """The program that computes `results`, without what they do not need; an index may be out
+        of range, so it is looked at in any case."""
+        bound: dict[Symbol, int] = {
+            i.attrs[0]: p for p, i in enumerate(self.instructions) if i.op == "indirect"
+        }
         needed = {*results, *bound.values()}
         for position in range(len(self.instructions) - 1, -1, -1):
             if position in needed:
@@ -209,7 +226,9 @@ class Recorder:
         order = sorted(needed)
         renumbered = {old: new for new, old in enumerate(order)}
         kept = [self.instructions[p] for p in order]
-        instructions = tuple(i._replace(args=tuple(renumbered[a] for a in i.args)) if i.args else i for i in kept)
+        instructions = tuple(
+            i._replace(args=tuple(renumbered[a] for a in i.args)) if i.args else i for i in kept
+        )
         return Body(instructions, tuple(renumbered[r] for r in results))
 
 
@@ -268,7 +287,8 @@ def index(e: Expr | int, dtype: torch.dtype = torch.int64) -> int:
 
 @contextmanager
 def masked(condition: int) -> Iterator[None]:
-    """Within, memory is touched and errors are reported only where `condition` holds; loads give 0 elsewhere."""
+    """Within, memory is touched and errors are reported only where `condition` holds; loads give 0
+    elsewhere."""
     r = recorder()
     outer = r.mask
     r.mask = condition if outer is None else apply("logical_and", outer, condition)
@@ -287,11 +307,15 @@ def load(buffer: str, offset: Expr, dtype: torch.dtype) -> int:
 
 
 def indirect(value: int, extent: Expr | int, fault: Fault) -> Symbol | Expr:
-    """An integer value as an index into `extent` elements, negative ones counting from the end; `fault` is reported
-    where it is out of range."""
+    """An integer value as an index into `extent` elements, negative ones counting from the end;
+    `fault` is reported where it is out of range."""
     extent = as_expr(extent)
     known = recorder().constant_of(value)
-    if known is not None and extent.constant is not None and -extent.constant <= known < extent.constant:
+    if (
+        known is not None
+        and extent.constant is not None
+        and -extent.constant <= known < extent.constant
+    ):
         return integer(known + extent.constant if known < 0 else known)
     return recorder().indirect(to(value, torch.int64), extent, fault)
 
@@ -302,25 +326,33 @@ def to(value: int, dtype: torch.dtype) -> int:
     instruction = r.instructions[value]
     if instruction.dtype is dtype:
         return value
-    if instruction.op == "constant" and dtype not in HALVES and not _is_unrepresentable(instruction.attrs[0], dtype):
+    if (
+        instruction.op == "constant"
+        and dtype not in HALVES
+        and not _is_unrepresentable(instruction.attrs[0], dtype)
+    ):
         return constant(instruction.attrs[0], dtype)
     narrow = _narrowed(r, value, dtype) if dtype in HALVES else None
     return r.emit("to", (value,), dtype) if narrow is None else narrow
 
 
-_EXACT = ("neg", "abs", "copysign", "where")  # ops whose result is one of the arguments, but for its sign
+# ops whose result is one of the arguments, but for its sign
+_EXACT = ("neg", "abs", "copysign", "where")
 
 
 def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
-    """A value that was widened from the half `dtype`, or is made of such by ops that leave nothing to round, as a half;
-    None if it is another."""
+    """A value that was widened from the half `dtype`, or is made of such by ops that leave nothing
+    to round, as a half; None if it is another."""
     instruction = r.instructions[value]
     if instruction.op == "to":
         source = instruction.args[0]
         return source if r.instructions[source].dtype is dtype else None
     if instruction.op == "constant":
         number = instruction.attrs[0]
-        exact = isinstance(number, float) and torch.tensor(number, dtype=dtype, device="cpu").item() == number
+        exact = (
+            isinstance(number, float)
+            and torch.tensor(number, dtype=dtype, device="cpu").item() == number
+        )
         return r.emit("constant", (), dtype, (number,)) if exact else None
     if instruction.op not in _EXACT:
         return None

@@ -1,4 +1,5 @@
-"""Ops of Ingot's own that graphs may hold beside ATen's: what passes put in the place of several."""
+"""Ops of Ingot's own that graphs may hold beside ATen's: what passes put in the place of
+several."""
 
 from __future__ import annotations
 
@@ -9,20 +10,24 @@ from ingot.torch_private import aten
 
 _library = torch.library.Library("ingot", "DEF")
 _library.define(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool replaces, bool zero_rows, "
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool replaces, "
+    "bool zero_rows, "
     "bool heads_last) -> Tensor"
 )
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, replaces: bool, zero_rows: bool,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, replaces: bool,
+    zero_rows: bool,
     heads_last: bool,
 ) -> Tensor:  # fmt: skip
-    """softmax(scale * query @ key.T, masked) @ value for (batch, head, row, column) tensors, contiguous.
+    """softmax(scale * query @ key.T, masked) @ value for (batch, head, row, column) tensors,
+    contiguous.
 
-    Key and value may have fewer heads, each for as many neighbouring ones of the query. The mask is broadcast and
-    added, or, if it `replaces`, put in the place of scores where it is not NaN. A query that sees nothing gives NaN, or
-    zero with `zero_rows`. The result is (batch * head, row, column), or (batch, row, head, column) with `heads_last`.
+    Key and value may have fewer heads, each for as many neighbouring ones of the query. The mask is
+    broadcast and added, or, if it `replaces`, put in the place of scores where it is not NaN. A
+    query that sees nothing gives NaN, or zero with `zero_rows`. The result is (batch * head, row,
+    column), or (batch, row, head, column) with `heads_last`.
     """
     shared = query.shape[1] // key.shape[1]
     if shared > 1:

@@ -1,4 +1,5 @@
-"""An expression as the steps of a stack machine, which the native core evaluates over a table of integers."""
+"""An expression as the steps of a stack machine, which the native core evaluates over a table of
+integers."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ Step = tuple[Any, ...]
 
 
 def postfix(expr: Expr | int, positions: Mapping[Symbol, int]) -> tuple[Step, ...]:
-    """The steps, in order: ("const", value), ("symbol", position in the table), or an operation on the two topmost
-    values: ("add",), ("sub",), ("mul",), ("floordiv",), ("mod",), ("max",), ("min",). Raises KeyError for a symbol
-    without a position."""
+    """The steps, in order: ("const", value), ("symbol", position in the table), or an operation on
+    the two topmost values: ("add",), ("sub",), ("mul",), ("floordiv",), ("mod",), ("max",),
+    ("min",). Raises KeyError for a symbol without a position."""
     steps: list[Step] = []
     _append(as_expr(expr), positions, steps)
     return tuple(steps)

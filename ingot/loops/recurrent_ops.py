@@ -1,6 +1,7 @@
-"""cuDNN's recurrent layers as ops that graphs hold in the place of ATen's: all they give has known sizes, and gradients
-are one list. Both take torch's weights where they lie; a layer whose weights do not lie as cuDNN wants them (in one
-allocation, see `nn.LSTM.flatten_parameters`) copies them in each call, as eager does."""
+"""cuDNN's recurrent layers as ops that graphs hold in the place of ATen's: all they give has known
+sizes, and gradients are one list. Both take torch's weights where they lie; a layer whose weights
+do not lie as cuDNN wants them (in one allocation, see `nn.LSTM.flatten_parameters`) copies them in
+each call, as eager does."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ from ingot.torch_private import aten, get_current_graph_task_keep_graph
 _library = torch.library.Library("ingot", "FRAGMENT")
 _SETTINGS = "int mode, int hidden, int projected, int layers, bool both, bool train, int reserve"
 _library.define(
-    f"cudnn_rnn(Tensor input, Tensor[] weights, Tensor hx, Tensor? cx, {_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"cudnn_rnn(Tensor input, Tensor[] weights, Tensor hx, Tensor? cx, {_SETTINGS}) -> (Tensor, "
+    "Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "cudnn_rnn_backward(Tensor input, Tensor[] weights, Tensor hx, Tensor? cx, Tensor output, Tensor reserve, "
+    "cudnn_rnn_backward(Tensor input, Tensor[] weights, Tensor hx, Tensor? cx, Tensor output, "
+    "Tensor reserve, "
     f"Tensor? d_output, Tensor? d_hy, Tensor? d_cy, bool of_weights, {_SETTINGS}) -> Tensor[]"
 )
 
@@ -27,8 +30,9 @@ _keeps_graph = get_current_graph_task_keep_graph
 
 
 class Settings(NamedTuple):
-    """`mode` as cuDNN counts them; the widths of the state and of what it is projected to (0: not at all); so many
-    `layers`, of one direction or both. With `train` so many bytes of `reserve` are kept for the backward."""
+    """`mode` as cuDNN counts them; the widths of the state and of what it is projected to (0: not
+    at all); so many `layers`, of one direction or both. With `train` so many bytes of `reserve` are
+    kept for the backward."""
 
     mode: int
     hidden: int
@@ -39,7 +43,9 @@ class Settings(NamedTuple):
     reserve: int
 
 
-def _forward(x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, *settings: int) -> tuple[Tensor, ...]:
+def _forward(
+    x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, *settings: int
+) -> tuple[Tensor, ...]:
     to = Settings(*settings)  # type: ignore[arg-type]
     *results, reserve, _ = _run(x, weights, _flat(x, weights, to), hx, cx, to)
     if reserve.numel() < to.reserve:
@@ -48,18 +54,37 @@ def _forward(x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, *s
 
 
 def _run(
-    x: Tensor, weights: list[Tensor], flat: Tensor | None, hx: Tensor, cx: Tensor | None, to: Settings
+    x: Tensor,
+    weights: list[Tensor],
+    flat: Tensor | None,
+    hx: Tensor,
+    cx: Tensor | None,
+    to: Settings,
 ) -> list[Tensor]:
     widths = to.hidden, to.projected, to.layers
     made = aten._cudnn_rnn.default(
-        x, weights, _each(weights, to), flat, hx, cx, to.mode, *widths, False, 0.0, to.train, to.both, [], None
+        x,
+        weights,
+        _each(weights, to),
+        flat,
+        hx,
+        cx,
+        to.mode,
+        *widths,
+        False,
+        0.0,
+        to.train,
+        to.both,
+        [],
+        None,
     )
     return list(made)
 
 
 def _backward(
-    x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, output: Tensor, reserve: Tensor,
-    d_output: Tensor | None, d_hy: Tensor | None, d_cy: Tensor | None, of_weights: bool, *settings: int,
+    x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, output: Tensor,
+    reserve: Tensor, d_output: Tensor | None, d_hy: Tensor | None, d_cy: Tensor | None,
+    of_weights: bool, *settings: int,
 ) -> list[Tensor]:  # fmt: skip
     to = Settings(*settings)  # type: ignore[arg-type]
     flat = _flat(x, weights, to)
@@ -69,7 +94,8 @@ def _backward(
         reserve = reserve.clone()
     wanted, widths = [True, True, cx is not None, of_weights], (to.hidden, to.projected, to.layers)
     *states, of_each = aten._cudnn_rnn_backward.default(
-        x, weights, _each(weights, to), flat, hx, cx, output, d_output, d_hy, d_cy, to.mode, *widths, False, 0.0,
+        x, weights, _each(weights, to), flat, hx, cx, output, d_output, d_hy, d_cy, to.mode,
+        *widths, False, 0.0,
         to.train, to.both, [], None, reserve, wanted,
     )  # fmt: skip
     return [*(states if cx is not None else states[:2]), *(of_each if of_weights else ())]
@@ -83,26 +109,40 @@ cudnn_rnn_backward = torch.ops.ingot.cudnn_rnn_backward.default
 
 
 def reserve_bytes(
-    device: torch.device, dtype: torch.dtype, sizes: Sequence[int], shapes: Sequence[torch.Size], to: Settings
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    shapes: Sequence[torch.Size],
+    to: Settings,
 ) -> int:
-    """How much is kept for the backward of `sizes` (steps, batch, width), which only a call tells."""
-    return _reserve_bytes(device, dtype, tuple(sizes), tuple(shapes), to._replace(train=True, reserve=0))
+    """How much is kept for the backward of `sizes` (steps, batch, width), which only a call
+    tells."""
+    return _reserve_bytes(
+        device, dtype, tuple(sizes), tuple(shapes), to._replace(train=True, reserve=0)
+    )
 
 
 @functools.cache
 def _reserve_bytes(
-    device: torch.device, dtype: torch.dtype, sizes: tuple[int, ...], shapes: tuple[torch.Size, ...], to: Settings
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: tuple[int, ...],
+    shapes: tuple[torch.Size, ...],
+    to: Settings,
 ) -> int:
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     rows = to.layers * (1 + to.both), sizes[1]
     weights = [zeros(*shape) for shape in shapes]
-    hx, cx = zeros(*rows, to.projected or to.hidden), zeros(*rows, to.hidden) if to.mode == 2 else None
+    hx, cx = (
+        zeros(*rows, to.projected or to.hidden),
+        zeros(*rows, to.hidden) if to.mode == 2 else None,
+    )
     return _run(zeros(*sizes), weights, _laid_out(weights, sizes[2], to), hx, cx, to)[3].numel()
 
 
-# -- where the weights lie ---------------------------------------------------------------------------------------------
+# -- where the weights lie -------------------------------------------------------------------------
 
 
 def _each(weights: Sequence[Tensor], to: Settings) -> int:
@@ -113,7 +153,9 @@ def _each(weights: Sequence[Tensor], to: Settings) -> int:
 def _laid_out(weights: list[Tensor], width: int, to: Settings) -> Tensor:
     """Memory with the weights, as cuDNN wants them, which become windows on it."""
     each, widths = _each(weights, to), (to.hidden, to.projected, to.layers)
-    made: Tensor = aten._cudnn_rnn_flatten_weight.default(weights, each, width, to.mode, *widths, False, to.both)
+    made: Tensor = aten._cudnn_rnn_flatten_weight.default(
+        weights, each, width, to.mode, *widths, False, to.both
+    )
     return made
 
 
@@ -121,18 +163,28 @@ def _flat(x: Tensor, weights: list[Tensor], to: Settings) -> Tensor | None:
     """The memory of weights that lie as cuDNN wants them; None where they do not."""
     first = weights[0]
     shapes = tuple([w.shape for w in weights])
-    places, length = _places(first.device, first.dtype, shapes, x.shape[2], to._replace(train=False, reserve=0))
+    places, length = _places(
+        first.device, first.dtype, shapes, x.shape[2], to._replace(train=False, reserve=0)
+    )
     start = first.data_ptr() - places[0]
-    if first.storage_offset() * first.itemsize != places[0] or any(not w.is_contiguous() for w in weights):
+    if first.storage_offset() * first.itemsize != places[0] or any(
+        not w.is_contiguous() for w in weights
+    ):
         return None
-    if [w.data_ptr() - start for w in weights] != places or first.untyped_storage().nbytes() < length * first.itemsize:
+    if [
+        w.data_ptr() - start for w in weights
+    ] != places or first.untyped_storage().nbytes() < length * first.itemsize:
         return None
     return first.as_strided((length,), (1,), 0)
 
 
 @functools.cache
 def _places(
-    device: torch.device, dtype: torch.dtype, shapes: tuple[torch.Size, ...], width: int, to: Settings
+    device: torch.device,
+    dtype: torch.dtype,
+    shapes: tuple[torch.Size, ...],
+    width: int,
+    to: Settings,
 ) -> tuple[list[int], int]:
     """Where each weight begins, in bytes, and how many elements there are in all."""
     weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]

@@ -1,4 +1,5 @@
-"""A loop graph as text that a person can read: buffers, then each node with its loops, its body and the user's line."""
+"""A loop graph as text that a person can read: buffers, then each node with its loops, its body and
+the user's line."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def show(graph: LoopGraph) -> str:
     """The whole graph as text."""
     lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if b.role != "temporary"]
     for symbol, position, kind, dim in graph.symbols:
-        given = f"input {position}" if kind == "value" else f"{graph.inputs[position]}.{kind}({dim})"
+        given = (
+            f"input {position}" if kind == "value" else f"{graph.inputs[position]}.{kind}({dim})"
+        )
         lines.append(f"size {symbol} = {given}")
     for node in graph.nodes:
         lines += ["", *show_node(node, graph)]
@@ -69,7 +72,9 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         return [*lines, f"  {_attention_backward(node)}"]
     if isinstance(node, Contraction):
         left, right = (f"{access.buffer}[{access.index}]" for access in (node.left, node.right))
-        around = "; ".join(_loops(loops) for loops in (node.batch, node.rows, node.columns) if loops)
+        around = "; ".join(
+            _loops(loops) for loops in (node.batch, node.rows, node.columns) if loops
+        )
         lines.append(f"  for {around}: contract {_loops(node.reduced)}:")
         return [*lines, f"    {node.target}[{node.index}] = sum {left} * {right}"]
     if isinstance(node, Pointwise):
@@ -99,7 +104,9 @@ def show_instruction(i: Instruction) -> str:
     if i.op == "load":
         return f"{i.attrs[0]}[{i.attrs[1]}]" + (f" if {args[0]} else 0" if args else "")
     if i.op == "indirect":
-        return f"{args[0]} as {i.attrs[0]} < {i.attrs[1]}" + (f" if {args[1]}" if len(args) > 1 else "")
+        return f"{args[0]} as {i.attrs[0]} < {i.attrs[1]}" + (
+            f" if {args[1]}" if len(args) > 1 else ""
+        )
     if i.op == "scalar":
         return i.attrs[0]
     if i.op == "to":
@@ -137,7 +144,9 @@ def _attention_backward(node: AttentionBackward) -> str:
 def _call(node: Library) -> str:
     name = getattr(node.function, "__name__", None) or str(node.function)
     name = str(node.function) if isinstance(node.function, OpOverload) else name
-    arguments = [_value(a) for a in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
+    arguments = [_value(a) for a in node.args] + [
+        f"{k}={_value(v)}" for k, v in node.kwargs.items()
+    ]
     targets = ", ".join(t or "_" for t in node.targets)
     if node.out is not None:
         return f"{name}({', '.join([*arguments, f'{node.out}={targets}'])})"

@@ -1,5 +1,6 @@
-"""Which ops do something beside their results. Torch's own are known not to, by their schemas and tags, but for a few;
-what is a library's or the user's may count, send, write or wait: it runs when, and as often as, the program runs it."""
+"""Which ops do something beside their results. Torch's own are known not to, by their schemas and
+tags, but for a few; what is a library's or the user's may count, send, write or wait: it runs when,
+and as often as, the program runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _BESIDE_THEIR_SCHEMAS = frozenset(  # it may make the file; they print, warn, se
 
 @cache
 def is_foreign(op: OpOverload) -> bool:
-    """Whether an op is a library's or the user's: what it gives is known by what was registered for it alone."""
+    """Whether an op is a library's or the user's: what it gives is known by what was registered for
+    it alone."""
     return op._schema.name.partition("::")[0] not in _OWN_NAMESPACES
 
 
@@ -28,9 +30,9 @@ def _may_act(op: OpOverload) -> bool:
 
 
 def acts(target: Any) -> bool:
-    """Whether the target of a call may do something beside giving its results, drawing random numbers, and raising
-    errors, which is what torch's own ops without results are for. What torch's registries of side effects have is asked
-    each time, since a program may add to them."""
+    """Whether the target of a call may do something beside giving its results, drawing random
+    numbers, and raising errors, which is what torch's own ops without results are for. What torch's
+    registries of side effects have is asked each time, since a program may add to them."""
     if not isinstance(target, OpOverload):
         return target in side_effectful_functions
     registered = target in side_effectful_functions or _is_registered(target)
@@ -44,8 +46,8 @@ def _is_registered(op: OpOverload) -> bool:
 
 
 def retains(target: Any) -> bool:
-    """Whether a call may keep the tensors that it is given, or gives, for itself, as what communicates does until it is
-    waited for."""
+    """Whether a call may keep the tensors that it is given, or gives, for itself, as what
+    communicates does until it is waited for."""
     return isinstance(target, OpOverload) and is_foreign(target)
 
 
@@ -55,6 +57,6 @@ def _draws(op: OpOverload) -> bool:
 
 
 def has_effect(target: Any) -> bool:
-    """Whether a call is more than its results: it keeps its place among the others of its kind, and is neither dropped,
-    nor shared, nor made again."""
+    """Whether a call is more than its results: it keeps its place among the others of its kind, and
+    is neither dropped, nor shared, nor made again."""
     return isinstance(target, OpOverload) and _draws(target) or acts(target)

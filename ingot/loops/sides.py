@@ -14,8 +14,8 @@ _CPU = torch.device("cpu")
 
 
 def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
-    """The device of a graph's tensors, and where it is first seen; a GPU where there are CPU tensors besides. Raises
-    Unsupported for any other two devices."""
+    """The device of a graph's tensors, and where it is first seen; a GPU where there are CPU
+    tensors besides. Raises Unsupported for any other two devices."""
     found: dict[torch.device, str] = {}
     for node in graph.nodes:
         for tensor in _tensors(node):
@@ -23,14 +23,18 @@ def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
                 found[device] = node.meta.get("where", "")
     others = [device for device in found if device != _CPU]
     if len(others) > 1 or (len(found) > 1 and others[0].type != "cuda"):
-        raise Unsupported(f"tensors on several devices: {', '.join(map(str, found))}", [*found.values()][1], skip=True)
+        raise Unsupported(
+            f"tensors on several devices: {', '.join(map(str, found))}",
+            [*found.values()][1],
+            skip=True,
+        )
     device = next(iter(others or found), _CPU)
     return device, found.get(device, "")
 
 
 def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
-    """The nodes whose values are on the CPU, in a graph of a GPU's. Numbers are computed there, and tensors of any size
-    copied; raises Unsupported where more is."""
+    """The nodes whose values are on the CPU, in a graph of a GPU's. Numbers are computed there, and
+    tensors of any size copied; raises Unsupported where more is."""
     device, _ = device_of(graph)
     if device == _CPU:
         return frozenset()
@@ -42,7 +46,9 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
         found.add(node)
         if node.op != "call_function" or node.target is aten._to_copy.default:
             continue
-        if "binds" in node.meta or any(not _is_number(t) for n in (node, *node.all_input_nodes) for t in _tensors(n)):
+        if "binds" in node.meta or any(
+            not _is_number(t) for n in (node, *node.all_input_nodes) for t in _tensors(n)
+        ):
             what = f"{node.target} of tensors on the CPU, beside those on {device}"
             raise Unsupported(what, node.meta.get("where", ""), skip=True)
     return frozenset(found)

@@ -1,4 +1,5 @@
-"""Checks on a loop graph, run between stages: passes rely on them and need not defend themselves."""
+"""Checks on a loop graph, run between stages: passes rely on them and need not defend
+themselves."""
 
 from __future__ import annotations
 
@@ -31,10 +32,12 @@ from ingot.loops.ir import (
 
 
 def verify(graph: LoopGraph, stage: str = "lower") -> None:
-    """Raise CompilerBug, naming `stage`, the node and the user's line, if an invariant of the IR does not hold.
+    """Raise CompilerBug, naming `stage`, the node and the user's line, if an invariant of the IR
+    does not hold.
 
-    Checked: names are defined and unique; nothing is read before it is written; bodies are in SSA form with the dtypes
-    of the op table; symbols in index expressions belong to the node; constant accesses are within their buffers.
+    Checked: names are defined and unique; nothing is read before it is written; bodies are in SSA
+    form with the dtypes of the op table; symbols in index expressions belong to the node; constant
+    accesses are within their buffers.
     """
     sizes = {symbol for symbol, *_ in graph.symbols}
     ready = {name for name, b in graph.buffers.items() if b.role != "temporary"}
@@ -80,7 +83,10 @@ class _Check:
             self.contraction(node)
 
     def window(self, view: View) -> None:
-        self.require(len(view.sizes) == len(view.strides), f"a view of {view.buffer} has ill-matched sizes and strides")
+        self.require(
+            len(view.sizes) == len(view.strides),
+            f"a view of {view.buffer} has ill-matched sizes and strides",
+        )
         last = view.offset + sum(((n - 1) * s for n, s in zip(view.sizes, view.strides)), ZERO)
         if ZERO not in view.sizes:
             self.within(self.graph.buffers[view.buffer], view.offset, last)
@@ -88,29 +94,53 @@ class _Check:
     def attention(self, node: Attention) -> None:
         batch, heads, queries, width = node.query.sizes
         _, key_heads, keys, value_width = node.value.sizes
-        expected = [node.query.sizes, (batch, key_heads, keys, width), (batch, key_heads, keys, value_width)]
-        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [(batch, heads, queries, value_width)]
+        expected = [
+            node.query.sizes,
+            (batch, key_heads, keys, width),
+            (batch, key_heads, keys, value_width),
+        ]
+        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [
+            (batch, heads, queries, value_width)
+        ]
         for view, sizes in zip((*node.operands, node.target), expected, strict=True):
             self.window(view)
-            self.require(view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}")
+            self.require(
+                view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}"
+            )
             self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
-            self.require(all(sizes[k].constant for k in (1, 3) if view is not node.mask), "heads or a width vary")
+            self.require(
+                all(sizes[k].constant for k in (1, 3) if view is not node.mask),
+                "heads or a width vary",
+            )
             self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
         if node.logarithms is not None:
             self.window(node.logarithms)
-            self.require(node.logarithms.sizes == node.query.sizes[:3], "ill-matched sizes of logarithms")
-            self.require(node.logarithms.dtype is torch.float32, f"logarithms of {node.logarithms.dtype}")
+            self.require(
+                node.logarithms.sizes == node.query.sizes[:3], "ill-matched sizes of logarithms"
+            )
+            self.require(
+                node.logarithms.dtype is torch.float32, f"logarithms of {node.logarithms.dtype}"
+            )
 
     def attention_backward(self, node: AttentionBackward) -> None:
         batch, heads, queries, width = node.query.sizes
         keys, value_width = node.value.sizes[2:]
         of_query, of_key = (batch, heads, queries, width), (batch, heads, keys, width)
-        of_value, of_result = (batch, heads, keys, value_width), (batch, heads, queries, value_width)
+        of_value, of_result = (
+            (batch, heads, keys, value_width),
+            (batch, heads, queries, value_width),
+        )
         expected = [of_result, of_query, of_key, of_value, of_result, (batch, heads, queries)]
-        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [of_query, of_key, of_value]
+        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [
+            of_query,
+            of_key,
+            of_value,
+        ]
         for view, sizes in zip((*node.operands, *node.results), expected, strict=True):
             self.window(view)
-            self.require(view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}")
+            self.require(
+                view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}"
+            )
             self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
             self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
         self.require(all(n.constant for n in (heads, width, value_width)), "heads or a width vary")
@@ -118,15 +148,26 @@ class _Check:
     def nest(self, node: Pointwise | Reduction) -> None:
         reduced = node.reduced if isinstance(node, Reduction) else ()
         symbols = {*self.sizes, *node.loops, *reduced}
-        self.require(len({*node.loops, *reduced}) == len(node.loops) + len(reduced), "a loop occurs twice")
+        self.require(
+            len({*node.loops, *reduced}) == len(node.loops) + len(reduced), "a loop occurs twice"
+        )
         self.require(len(node.body.results) == 1, "the body must have one result")
         empty = any(s.extent is ZERO for s in (*node.loops, *reduced))
         values = self.body(node.body, symbols, empty)
-        target, result = self.graph.buffers[node.target], node.body.instructions[node.body.results[0]]
+        target, result = (
+            self.graph.buffers[node.target],
+            node.body.instructions[node.body.results[0]],
+        )
         stored = result.dtype
         if isinstance(node, Scan):
-            self.require(node.kind in SCANS and len(reduced) == 1, f"{node.kind} over {len(reduced)} loops is no scan")
-            self.require(not node.kind.startswith("arg") or node.dtype is torch.int64, "a position is an int64")
+            self.require(
+                node.kind in SCANS and len(reduced) == 1,
+                f"{node.kind} over {len(reduced)} loops is no scan",
+            )
+            self.require(
+                not node.kind.startswith("arg") or node.dtype is torch.int64,
+                "a position is an int64",
+            )
             stored = node.dtype
         elif isinstance(node, Reduction):
             self.require(node.kind in REDUCTIONS, f"{node.kind} is not a reduction")
@@ -136,17 +177,25 @@ class _Check:
                 stored is (torch.int64 if position else result.dtype),
                 f"a {node.kind} of {result.dtype} stored as {stored}",
             )
-        self.require(stored is target.dtype, f"a {stored} is stored into {target.name}, which holds {target.dtype}")
+        self.require(
+            stored is target.dtype,
+            f"a {stored} is stored into {target.name}, which holds {target.dtype}",
+        )
         outer = {*self.sizes, *node.loops} | (values if isinstance(node, Pointwise) else set())
         outer |= {*reduced} if isinstance(node, Scan) else set()
-        self.require(node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols")
+        self.require(
+            node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols"
+        )
         if not empty:
             self.within(target, *_range(node.index))
 
     def contraction(self, node: Contraction) -> None:
         loops = (*node.loops, *node.reduced)
         self.require(len(set(loops)) == len(loops), "a loop occurs twice")
-        self.require(len(node.columns) == 1 and bool(node.reduced), "it must have one column loop and a reduced one")
+        self.require(
+            len(node.columns) == 1 and bool(node.reduced),
+            "it must have one column loop and a reduced one",
+        )
         empty = any(s.extent is ZERO for s in loops)
         accesses = {
             "left": (node.left, (*node.batch, *node.rows, *node.reduced)),
@@ -157,8 +206,14 @@ class _Check:
             buffer = self.graph.buffers[access.buffer]
             unknown = access.index.symbols - {*self.sizes, *own}
             self.require(not unknown, f"the {name} index has unknown symbols {unknown}")
-            self.require(access.index.linear(own) is not None, f"the {name} index {access.index} is not linear")
-            self.require(buffer.dtype is node.dtype, f"the {name} {buffer.name} holds {buffer.dtype}, not {node.dtype}")
+            self.require(
+                access.index.linear(own) is not None,
+                f"the {name} index {access.index} is not linear",
+            )
+            self.require(
+                buffer.dtype is node.dtype,
+                f"the {name} {buffer.name} holds {buffer.dtype}, not {node.dtype}",
+            )
             if not empty:
                 self.within(buffer, *_range(access.index))
 
@@ -166,7 +221,9 @@ class _Check:
         """Check every instruction; returns the value symbols that the body makes."""
         made: set[Symbol] = set()
         for position, i in enumerate(body.instructions):
-            self.require(all(0 <= a < position for a in i.args), f"%{position} ({i.op}) uses a later value")
+            self.require(
+                all(0 <= a < position for a in i.args), f"%{position} ({i.op}) uses a later value"
+            )
             types = [body.instructions[a].dtype for a in i.args]
             if i.op in ("load", "index", "indirect"):
                 index: Expr = i.attrs[0] if i.op == "index" else i.attrs[1]
@@ -189,18 +246,25 @@ class _Check:
             return
         top = sum(((n - 1) * s for n, s in zip(buffer.sizes, buffer.strides)), ZERO)
         low, high = first.bounds[0], (last - top).bounds[0]
-        outside = (first.bounds[1] is not None and first.bounds[1] < 0) or (high is not None and high > 0)
-        self.require(not outside, f"{buffer.name} is accessed at {first} .. {last}, its elements are 0 .. {top}")
+        outside = (first.bounds[1] is not None and first.bounds[1] < 0) or (
+            high is not None and high > 0
+        )
+        self.require(
+            not outside,
+            f"{buffer.name} is accessed at {first} .. {last}, its elements are 0 .. {top}",
+        )
         if low is not None and low < 0 and first.constant is not None:
             self.require(False, f"{buffer.name} is accessed at {first}")
 
 
 def _range(index: Expr) -> tuple[Expr, Expr]:
-    """The first and last value of an index: constants, or in terms of sizes that vary; else the index itself, twice."""
+    """The first and last value of an index: constants, or in terms of sizes that vary; else the
+    index itself, twice."""
     if any(s.kind == "size" or s.extent.constant is None for s in index.symbols):
         return _ends(index) or (index, index)
     low, high = index.bounds
-    if low is not None and low < 0 and known_less_equal(ZERO, index):  # as u - 1 - i is for i below u
+    # as u - 1 - i is for i below u
+    if low is not None and low < 0 and known_less_equal(ZERO, index):
         low = 0
     return (integer(low), integer(high)) if low is not None and high is not None else (index, index)
 

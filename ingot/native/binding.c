@@ -2,11 +2,14 @@
 
 #include <string.h>
 
-static PyObject **names_of(const IngotSignature *signature) { return ((PyTupleObject *)signature->names)->ob_item; }
+static PyObject **names_of(const IngotSignature *signature) {
+    return ((PyTupleObject *)signature->names)->ob_item;
+}
 
 int ingot_signature_init(IngotSignature *signature, PyObject *function) {
     if (!PyFunction_Check(function)) {
-        PyErr_Format(PyExc_TypeError, "expected a Python function or a bound method of one, got %R", function);
+        PyErr_Format(PyExc_TypeError, "expected a Python function or a bound method of one, got %R",
+                     function);
         return -1;
     }
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -24,7 +27,8 @@ int ingot_signature_init(IngotSignature *signature, PyObject *function) {
         .has_args = (code->co_flags & CO_VARARGS) != 0,
         .has_kwargs = (code->co_flags & CO_VARKEYWORDS) != 0,
     };
-    signature->slots = signature->positional + signature->keyword_only + signature->has_args + signature->has_kwargs;
+    signature->slots = signature->positional + signature->keyword_only + signature->has_args +
+                       signature->has_kwargs;
     return 0;
 }
 
@@ -56,8 +60,8 @@ static Py_ssize_t find_parameter(const IngotSignature *signature, PyObject *name
     return -1;
 }
 
-static int bind_positional(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t count,
-                           PyObject **slots) {
+static int bind_positional(const IngotSignature *signature, PyObject *first, PyObject *const *args,
+                           Py_ssize_t count, PyObject **slots) {
     Py_ssize_t shift = first != NULL, given = count + shift,
                taken = given < signature->positional ? given : signature->positional;
     Py_ssize_t rest = given - taken;
@@ -80,7 +84,8 @@ static int bind_positional(const IngotSignature *signature, PyObject *first, PyO
     return 1;
 }
 
-static int bind_keywords(const IngotSignature *signature, PyObject *const *values, PyObject *names, PyObject **slots) {
+static int bind_keywords(const IngotSignature *signature, PyObject *const *values, PyObject *names,
+                         PyObject **slots) {
     PyObject *extra = NULL;
     if (signature->has_kwargs) {
         if ((extra = PyDict_New()) == NULL)
@@ -115,9 +120,11 @@ static int bind_defaults(const IngotSignature *signature, PyObject **slots) {
             slots[i] = Py_NewRef(PyTuple_GET_ITEM(defaults, i - first));
         }
     PyObject *by_name = PyFunction_GET_KW_DEFAULTS(signature->function);
-    for (Py_ssize_t i = signature->positional; i < signature->positional + signature->keyword_only; i++)
+    for (Py_ssize_t i = signature->positional; i < signature->positional + signature->keyword_only;
+         i++)
         if (slots[i] == NULL) {
-            PyObject *value = by_name == NULL ? NULL : PyDict_GetItemWithError(by_name, names_of(signature)[i]);
+            PyObject *value =
+                by_name == NULL ? NULL : PyDict_GetItemWithError(by_name, names_of(signature)[i]);
             if (value == NULL)
                 return PyErr_Occurred() ? -1 : 0;
             slots[i] = Py_NewRef(value);
@@ -125,8 +132,8 @@ static int bind_defaults(const IngotSignature *signature, PyObject **slots) {
     return 1;
 }
 
-int ingot_bind(const IngotSignature *signature, PyObject *first, PyObject *const *args, Py_ssize_t positional,
-               PyObject *names, PyObject **slots) {
+int ingot_bind(const IngotSignature *signature, PyObject *first, PyObject *const *args,
+               Py_ssize_t positional, PyObject *names, PyObject **slots) {
     memset(slots, 0, (size_t)signature->slots * sizeof *slots);
     int status = bind_positional(signature, first, args, positional, slots);
     if (status == 1 && (names != NULL || signature->has_kwargs))

@@ -28,15 +28,18 @@ bool ingot_same_constant(PyObject *a, PyObject *b) {
     if (type != Py_TYPE(b))
         return false;
     if (type == &PyFloat_Type)
-        return memcmp(&((PyFloatObject *)a)->ob_fval, &((PyFloatObject *)b)->ob_fval, sizeof(double)) == 0;
+        return memcmp(&((PyFloatObject *)a)->ob_fval, &((PyFloatObject *)b)->ob_fval,
+                      sizeof(double)) == 0;
     if (type == &PyComplex_Type)
-        return memcmp(&((PyComplexObject *)a)->cval, &((PyComplexObject *)b)->cval, sizeof(Py_complex)) == 0;
+        return memcmp(&((PyComplexObject *)a)->cval, &((PyComplexObject *)b)->cval,
+                      sizeof(Py_complex)) == 0;
     if (type == &PyTuple_Type || type == size_type) {
         bool same = PyTuple_GET_SIZE(a) == PyTuple_GET_SIZE(b);
         for (Py_ssize_t i = 0; same && i < PyTuple_GET_SIZE(a); i++)
             same = ingot_same_constant(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
         return same;
     }
-    bool by_value = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type || type == device_type;
+    bool by_value = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBytes_Type ||
+                    type == device_type;
     return by_value && compare(a, b);
 }

@@ -1,4 +1,5 @@
-/* Equality of plain constants that never runs the user's code: same type, same value, floats by their bits. */
+/* Equality of plain constants that never runs the user's code: same type, same value, floats by
+ * their bits. */
 #ifndef INGOT_CONSTANTS_H
 #define INGOT_CONSTANTS_H
 

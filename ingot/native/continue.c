@@ -6,7 +6,8 @@
 static PyObject *continue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"target", "state", NULL};
     PyObject *target, *state;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Continue", names, &target, &PyTuple_Type, &state))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Continue", names, &target, &PyTuple_Type,
+                                     &state))
         return NULL;
     IngotContinue *made = (IngotContinue *)type->tp_alloc(type, 0);
     if (made != NULL) {
@@ -42,9 +43,9 @@ static PyMemberDef members[] = {
 
 PyTypeObject IngotContinue_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Continue",
-    .tp_doc =
-        "Continue(target, state): given by a residual, the dispatcher that ran it calls target(*state) in its stead, "
-        "so that a chain of graph breaks, however long, takes no stack.",
+    .tp_doc = "Continue(target, state): given by a residual, the dispatcher that ran it calls "
+              "target(*state) in its stead, "
+              "so that a chain of graph breaks, however long, takes no stack.",
     .tp_basicsize = sizeof(IngotContinue),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = continue_new,

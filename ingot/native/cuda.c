@@ -24,23 +24,26 @@ static struct {
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *name);
     int (*function_set)(void *function, int attribute, int value);
-    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
-                  unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra);
+    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                  unsigned threads_y, unsigned threads_z, unsigned shared, void *stream,
+                  void **parameters, void **extra);
     int (*copy)(void *target, const void *source, size_t bytes, void *stream);
     int (*is_recording)(void *stream, int *status);
-    int (*exchange_mode)(int *mode); /* of this thread, about what it may do while something is recorded */
+    int (*exchange_mode)(
+        int *mode); /* of this thread, about what it may do while something is recorded */
     int (*error_text)(int error, const char **text);
 } driver;
 
 static int32_t (*current_stream)(int32_t device, void **stream); /* torch's C ABI */
-static PyObject *raw_stream;                                     /* the same through Python, where that is missing */
-static void *contexts[MOST_DEVICES];                             /* of each device the one that torch uses too */
+static PyObject *raw_stream;         /* the same through Python, where that is missing */
+static void *contexts[MOST_DEVICES]; /* of each device the one that torch uses too */
 
 static int failed(int status, const char *what) {
     const char *text = NULL;
     if (driver.error_text)
         driver.error_text(status, &text);
-    PyErr_Format(PyExc_RuntimeError, "CUDA error: %s (%d), from %s", text ? text : "unknown", status, what);
+    PyErr_Format(PyExc_RuntimeError, "CUDA error: %s (%d), from %s", text ? text : "unknown",
+                 status, what);
     return -1;
 }
 
@@ -67,7 +70,8 @@ static int find_driver(void) {
         return 0;
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (library == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "there is no CUDA driver: libcuda.so.1 cannot be loaded");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "there is no CUDA driver: libcuda.so.1 cannot be loaded");
         return -1;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(symbols); i++)
@@ -126,7 +130,8 @@ static int prepare(int device) {
         return 0;
     if (find_driver() < 0 || find_stream() < 0)
         return -1;
-    if ((status = driver.device_get(&handle, device)) || (status = driver.context_retain(&contexts[device], handle)))
+    if ((status = driver.device_get(&handle, device)) ||
+        (status = driver.context_retain(&contexts[device], handle)))
         return failed(status, "cuDevicePrimaryCtxRetain");
     return 0;
 }
@@ -148,14 +153,15 @@ void ingot_cuda_end(void) {
     driver.context_pop(&context);
 }
 
-int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared, void *stream,
-                      void **parameters) {
+int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared,
+                      void *stream, void **parameters) {
     if (grid > INT32_MAX) {
-        PyErr_Format(PyExc_RuntimeError, "%lld blocks are more than a launch may have", (long long)grid);
+        PyErr_Format(PyExc_RuntimeError, "%lld blocks are more than a launch may have",
+                     (long long)grid);
         return -1;
     }
-    int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared,
-                               stream, parameters, NULL);
+    int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1,
+                               (unsigned)shared, stream, parameters, NULL);
     return status ? failed(status, "cuLaunchKernel") : 0;
 }
 
@@ -169,12 +175,17 @@ int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream
     return status ? failed(status, "cuMemcpyHtoDAsync") : 0;
 }
 
-/* -- loading ------------------------------------------------------------------------------------------------------- */
+/* -- loading
+ * -------------------------------------------------------------------------------------------------------
+ */
 
-const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) { return PyCapsule_GetPointer(capsule, NAME); }
+const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) {
+    return PyCapsule_GetPointer(capsule, NAME);
+}
 
-/* Lets this thread do what is no part of a recording while it records; returns what brings back the mode before. Code
-   is loaded and unloaded so: a user may meet sizes that need another kernel while he records. */
+/* Lets this thread do what is no part of a recording while it records; returns what brings back the
+   mode before. Code is loaded and unloaded so: a user may meet sizes that need another kernel while
+   he records. */
 static int relax(void) {
     int mode = RELAXED;
     return driver.exchange_mode(&mode) ? RELAXED : mode;
@@ -210,7 +221,8 @@ static int load_into(IngotCudaKernel *kernel, const char *image, const char *nam
     int status = driver.module_load(&kernel->module, image);
     if (status)
         return failed(status, "cuModuleLoadData");
-    if ((status = driver.module_function(&kernel->function, kernel->module, name)) == 0 && shared > ALWAYS_SHARED)
+    if ((status = driver.module_function(&kernel->function, kernel->module, name)) == 0 &&
+        shared > ALWAYS_SHARED)
         status = driver.function_set(kernel->function, DYNAMIC_SHARED_BYTES, shared);
     if (status == 0)
         return 0;
@@ -222,7 +234,8 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
     const char *image, *name;
     Py_ssize_t length;
     int shared, device;
-    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) || prepare(device) < 0)
+    if (!PyArg_ParseTuple(arguments, "y#sii", &image, &length, &name, &shared, &device) ||
+        prepare(device) < 0)
         return NULL;
     IngotCudaKernel *kernel = PyMem_Calloc(1, sizeof *kernel);
     if (kernel == NULL)
@@ -241,7 +254,8 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"load_cuda", load_cuda, METH_VARARGS,
-     "load_cuda(image, function, shared, device): a kernel of a binary, loaded on a device; `shared` is its dynamic "
+     "load_cuda(image, function, shared, device): a kernel of a binary, loaded on a device; "
+     "`shared` is its dynamic "
      "shared memory."},
     {NULL, NULL, 0, NULL},
 };

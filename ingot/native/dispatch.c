@@ -12,22 +12,26 @@
 #include "recall.h"
 #include "stance.h"
 
-/* -- Entry: one compiled form of a function and the facts under which it is right ---------------------------------- */
+/* -- Entry: one compiled form of a function and the facts under which it is right
+ * ---------------------------------- */
 
 typedef enum { TENSOR, TUPLE, GENERAL } Result;
 
-static const char *const result_names[] = {[TENSOR] = "tensor", [TUPLE] = "tuple", [GENERAL] = "general"};
+static const char *const result_names[] = {
+    [TENSOR] = "tensor", [TUPLE] = "tuple", [GENERAL] = "general"};
 
 typedef struct {
     PyObject_HEAD PyObject *guards; /* GuardTree */
-    PyObject *target;     /* Program, a callable(*inputs) -> tuple or list, or None: run the original function */
-    PyObject *residual;   /* callable(outputs, slots), or NULL where `result` says all */
-    PyObject *record;     /* whatever the compiler keeps for the report */
+    PyObject *target;   /* Program, a callable(*inputs) -> tuple or list, or None: run the original
+                           function */
+    PyObject *residual; /* callable(outputs, slots), or NULL where `result` says all */
+    PyObject *record;   /* whatever the compiler keeps for the report */
     PyObject *generators; /* tuple of those whose states are put back before a replay, or NULL */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
-    bool handles;            /* the program may handle what it raises, so that the replay may well return */
-    bool replays; /* a graph that raises has done nothing yet: the original function can raise in its stead */
+    bool handles; /* the program may handle what it raises, so that the replay may well return */
+    bool replays; /* a graph that raises has done nothing yet: the original function can raise in
+                     its stead */
     bool general; /* serves many looks: has symbols */
     unsigned long long hits;
     uint64_t look;       /* of the last call that was counted, */
@@ -55,8 +59,10 @@ static void entry_dealloc(Entry *entry) {
 
 static PyMemberDef entry_members[] = {
     {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, "the GuardTree"},
-    {"target", T_OBJECT, offsetof(Entry, target), READONLY, "a Program, a callable, or None for the original function"},
-    {"residual", T_OBJECT, offsetof(Entry, residual), READONLY, "callable(outputs, slots) -> result, or None"},
+    {"target", T_OBJECT, offsetof(Entry, target), READONLY,
+     "a Program, a callable, or None for the original function"},
+    {"residual", T_OBJECT, offsetof(Entry, residual), READONLY,
+     "callable(outputs, slots) -> result, or None"},
     {"record", T_OBJECT, offsetof(Entry, record), 0, "what the compiler keeps for the report"},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "how many calls it has served"},
     {0},
@@ -64,7 +70,8 @@ static PyMemberDef entry_members[] = {
 
 static PyTypeObject Entry_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Entry",
-    .tp_doc = "One compiled form of a function and the facts under which it is right. Made by Dispatcher.add_entry.",
+    .tp_doc = "One compiled form of a function and the facts under which it is right. Made by "
+              "Dispatcher.add_entry.",
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = (destructor)entry_dealloc,
@@ -72,7 +79,8 @@ static PyTypeObject Entry_Type = {
     .tp_members = entry_members,
 };
 
-/* -- running an entry ---------------------------------------------------------------------------------------------- */
+/* -- running an entry
+ * ---------------------------------------------------------------------------------------------- */
 
 static PyObject *tuple_from(PyObject *const *items, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
@@ -87,8 +95,8 @@ static void release(PyObject **items, Py_ssize_t count) {
 }
 
 /* The result of the call from the graph's outputs (borrowed). */
-static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count, PyObject *const *slots,
-                        Py_ssize_t slot_count) {
+static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count,
+                        PyObject *const *slots, Py_ssize_t slot_count) {
     if (entry->result == TUPLE)
         return tuple_from(outputs, count);
     if (entry->result == TENSOR) {
@@ -100,7 +108,8 @@ static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count
     PyObject *arguments[] = {NULL, tuple_from(outputs, count), tuple_from(slots, slot_count)};
     PyObject *result = NULL;
     if (arguments[1] != NULL && arguments[2] != NULL)
-        result = PyObject_Vectorcall(entry->residual, arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = PyObject_Vectorcall(entry->residual, arguments + 1,
+                                     2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     release(arguments, 3);
     return result;
 }
@@ -108,11 +117,12 @@ static PyObject *finish(Entry *entry, PyObject *const *outputs, Py_ssize_t count
 #define ON_STACK 64
 
 /* `failed`: it was the graph that raised. */
-static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
-                             Py_ssize_t slot_count, bool *failed) {
+static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t count,
+                             PyObject *const *slots, Py_ssize_t slot_count, bool *failed) {
     Py_ssize_t output_count = ingot_program_output_count(entry->target);
     PyObject *on_stack[ON_STACK], **outputs = on_stack, *result = NULL;
-    if (output_count > ON_STACK && (outputs = PyMem_Malloc((size_t)output_count * sizeof *outputs)) == NULL)
+    if (output_count > ON_STACK &&
+        (outputs = PyMem_Malloc((size_t)output_count * sizeof *outputs)) == NULL)
         return PyErr_NoMemory();
     *failed = ingot_program_run(entry->target, inputs, count, outputs) < 0;
     if (!*failed) {
@@ -126,18 +136,19 @@ static PyObject *run_program(Entry *entry, PyObject *const *inputs, Py_ssize_t c
 
 /* `outputs` if there are as many as the graph has, else NULL with an exception set. */
 static PyObject *counted(Entry *entry, PyObject *outputs) {
-    if (outputs == NULL || entry->output_count < 0 || PyTuple_GET_SIZE(outputs) == entry->output_count)
+    if (outputs == NULL || entry->output_count < 0 ||
+        PyTuple_GET_SIZE(outputs) == entry->output_count)
         return outputs;
-    PyErr_Format(PyExc_TypeError, "a compiled graph of %zd outputs returned %zd: %R", entry->output_count,
-                 PyTuple_GET_SIZE(outputs), entry->target);
+    PyErr_Format(PyExc_TypeError, "a compiled graph of %zd outputs returned %zd: %R",
+                 entry->output_count, PyTuple_GET_SIZE(outputs), entry->target);
     return NULL;
 }
 
 /* `inputs[-1]` may be written to by the callee, as the vectorcall protocol allows. */
-static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject *const *slots,
-                              Py_ssize_t slot_count, bool *failed) {
-    PyObject *outputs =
-        PyObject_Vectorcall(entry->target, inputs, (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t count,
+                              PyObject *const *slots, Py_ssize_t slot_count, bool *failed) {
+    PyObject *outputs = PyObject_Vectorcall(entry->target, inputs,
+                                            (size_t)count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     *failed = outputs == NULL;
     if (*failed)
         return NULL;
@@ -148,29 +159,37 @@ static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t 
         else if (PyTuple_CheckExact(outputs) && entry->result == TUPLE)
             return outputs;
         else
-            result = finish(entry, ((PyTupleObject *)outputs)->ob_item, PyTuple_GET_SIZE(outputs), slots, slot_count);
+            result = finish(entry, ((PyTupleObject *)outputs)->ob_item, PyTuple_GET_SIZE(outputs),
+                            slots, slot_count);
     } else if (PyList_CheckExact(outputs)) {
-        PyObject *fixed = PyList_AsTuple(outputs); /* the residual may run code that changes the list */
+        PyObject *fixed =
+            PyList_AsTuple(outputs); /* the residual may run code that changes the list */
         if (counted(entry, fixed) != NULL)
-            result = finish(entry, ((PyTupleObject *)fixed)->ob_item, PyTuple_GET_SIZE(fixed), slots, slot_count);
+            result = finish(entry, ((PyTupleObject *)fixed)->ob_item, PyTuple_GET_SIZE(fixed),
+                            slots, slot_count);
         Py_XDECREF(fixed);
     } else
-        PyErr_Format(PyExc_TypeError, "a compiled graph returns a tuple or list of its outputs, not %s",
+        PyErr_Format(PyExc_TypeError,
+                     "a compiled graph returns a tuple or list of its outputs, not %s",
                      Py_TYPE(outputs)->tp_name);
     Py_DECREF(outputs);
     return result;
 }
 
-/* -- Dispatcher ---------------------------------------------------------------------------------------------------- */
+/* -- Dispatcher
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
     PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *fn;        /* the original callable */
-    PyObject *self;      /* what it is bound to, or NULL */
-    PyObject *on_miss;   /* callable(slots, args, kwargs) -> result */
-    PyObject *on_hot;    /* callable(slots, args, kwargs), or NULL: nobody wants to know */
-    Py_ssize_t hot;      /* after how many calls that look alike, in a row, a general entry is reported */
-    PyObject *entries;   /* tuple of Entry, the newest first but for general ones; replaced, never changed */
+    PyObject *fn;      /* the original callable */
+    PyObject *self;    /* what it is bound to, or NULL */
+    PyObject *on_miss; /* callable(slots, args, kwargs) -> result */
+    PyObject *on_hot;  /* callable(slots, args, kwargs), or NULL: nobody wants to know */
+    Py_ssize_t
+        hot; /* after how many calls that look alike, in a row, a general entry is reported */
+    PyObject *entries;   /* tuple of Entry, the newest first but for general ones; replaced, never
+                            changed */
     IngotRecall *recall; /* NULL as long as there is one entry */
     PyObject *dict, *weakrefs;
     IngotSignature signature;
@@ -194,8 +213,8 @@ static PyObject *states_of(PyObject *generators) {
 
 static int put_back(PyObject *generators, PyObject *states) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(states); i++) {
-        PyObject *done =
-            PyObject_CallMethod(PyTuple_GET_ITEM(generators, i), "set_state", "O", PyTuple_GET_ITEM(states, i));
+        PyObject *done = PyObject_CallMethod(PyTuple_GET_ITEM(generators, i), "set_state", "O",
+                                             PyTuple_GET_ITEM(states, i));
         if (done == NULL)
             return -1;
         Py_DECREF(done);
@@ -203,10 +222,11 @@ static int put_back(PyObject *generators, PyObject *states) {
     return 0;
 }
 
-/* Runs the original function after its graph has raised: it raises the same at its own line, or handles it, or there
- * is a fault. `states`: of the entry's generators before the graph ran, or NULL. */
-static PyObject *replay(Dispatcher *dispatcher, Entry *entry, PyObject *states, PyObject *const *args,
-                        size_t flagged_count, PyObject *names) {
+/* Runs the original function after its graph has raised: it raises the same at its own line, or
+ * handles it, or there is a fault. `states`: of the entry's generators before the graph ran, or
+ * NULL. */
+static PyObject *replay(Dispatcher *dispatcher, Entry *entry, PyObject *states,
+                        PyObject *const *args, size_t flagged_count, PyObject *names) {
     PyObject *type, *raised, *traceback;
     PyErr_Fetch(&type, &raised, &traceback);
     PyErr_NormalizeException(&type, &raised, &traceback);
@@ -215,8 +235,8 @@ static PyObject *replay(Dispatcher *dispatcher, Entry *entry, PyObject *states, 
                            : PyObject_Vectorcall(dispatcher->fn, args, flagged_count, names);
     if (result != NULL && !entry->handles &&
         PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                         "a compiled graph raised %R, which %R does not: the call ran in eager", raised,
-                         dispatcher->fn) < 0)
+                         "a compiled graph raised %R, which %R does not: the call ran in eager",
+                         raised, dispatcher->fn) < 0)
         Py_CLEAR(result);
     Py_XDECREF(type);
     Py_XDECREF(raised);
@@ -224,7 +244,8 @@ static PyObject *replay(Dispatcher *dispatcher, Entry *entry, PyObject *states, 
     return result;
 }
 
-/* Whether the error that is set came of the graph: not of the user's hooks on what it keeps (`ingot.errors.of_hooks`).
+/* Whether the error that is set came of the graph: not of the user's hooks on what it keeps
+ * (`ingot.errors.of_hooks`).
  */
 static bool is_the_graphs(void) {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
@@ -236,13 +257,14 @@ static bool is_the_graphs(void) {
     return !marked;
 }
 
-/* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry that runs the original
- * function. */
-static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings *around, PyObject *const *slots,
-                         Py_ssize_t slot_count, PyObject *const *args, size_t flagged_count, PyObject *names,
-                         PyObject **result) {
+/* Checks an entry's facts and, if they hold, runs it; `args` are those of the call, for an entry
+ * that runs the original function. */
+static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings *around,
+                         PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
+                         size_t flagged_count, PyObject *names, PyObject **result) {
     Py_ssize_t count = ingot_guard_tree_input_count(entry->guards);
-    PyObject *on_stack[ON_STACK + 1], **room = on_stack; /* one place before the inputs, for the vectorcall protocol */
+    PyObject *on_stack[ON_STACK + 1],
+        **room = on_stack; /* one place before the inputs, for the vectorcall protocol */
     if (ingot_guard_tree_slot_count(entry->guards) > slot_count)
         return MISSED;
     if (count > ON_STACK && (room = PyMem_Malloc(((size_t)count + 1) * sizeof *room)) == NULL) {
@@ -275,25 +297,29 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
 }
 
 /* Calls `handler`, on_miss or on_hot, with what a call was given. */
-static PyObject *hand_over(PyObject *handler, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
-                           Py_ssize_t count, PyObject *names) {
+static PyObject *hand_over(PyObject *handler, PyObject *const *slots, Py_ssize_t slot_count,
+                           PyObject *const *args, Py_ssize_t count, PyObject *names) {
     Py_INCREF(handler);
-    PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count), PyDict_New()};
+    PyObject *arguments[] = {NULL, tuple_from(slots, slot_count), tuple_from(args, count),
+                             PyDict_New()};
     bool ready = arguments[1] != NULL && arguments[2] != NULL && arguments[3] != NULL;
     Py_ssize_t keywords = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     for (Py_ssize_t i = 0; ready && i < keywords; i++)
         ready = PyDict_SetItem(arguments[3], PyTuple_GET_ITEM(names, i), args[count + i]) == 0;
     PyObject *result = NULL;
     if (ready)
-        result = PyObject_Vectorcall(handler, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result =
+            PyObject_Vectorcall(handler, arguments + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     release(arguments, 4);
     Py_DECREF(handler);
     return result;
 }
 
-/* Counts a call that a general entry has served, and reports it where enough of the kind have come in a row. */
+/* Counts a call that a general entry has served, and reports it where enough of the kind have come
+ * in a row. */
 static void count_alike(Dispatcher *dispatcher, Entry *entry, uint64_t look, PyObject *const *slots,
-                        Py_ssize_t slot_count, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+                        Py_ssize_t slot_count, PyObject *const *args, Py_ssize_t count,
+                        PyObject *names) {
     entry->in_a_row = entry->look == look ? entry->in_a_row + 1 : 1;
     entry->look = look;
     if (entry->in_a_row != dispatcher->hot)
@@ -304,41 +330,47 @@ static void count_alike(Dispatcher *dispatcher, Entry *entry, uint64_t look, PyO
     Py_XDECREF(told);
 }
 
-/* Tries the entry that served the last call that looked like this one, then all others in their order. */
-static Outcome try_entries(Dispatcher *dispatcher, PyObject *entries, PyObject *const *slots, Py_ssize_t slot_count,
-                           PyObject *const *args, size_t flagged_count, PyObject *names, PyObject **result) {
+/* Tries the entry that served the last call that looked like this one, then all others in their
+ * order. */
+static Outcome try_entries(Dispatcher *dispatcher, PyObject *entries, PyObject *const *slots,
+                           Py_ssize_t slot_count, PyObject *const *args, size_t flagged_count,
+                           PyObject *names, PyObject **result) {
     Py_ssize_t count = PyTuple_GET_SIZE(entries);
     IngotSurroundings around = {0};
     uint64_t look = count > 1 || dispatcher->on_hot ? ingot_look_of(slots, slot_count) : 0;
     PyObject *recalled = ingot_recall(dispatcher->recall, look), *served = NULL;
-    if (recalled != NULL &&
-        try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count, args, flagged_count, names, result) == HIT)
+    if (recalled != NULL && try_entry(dispatcher, (Entry *)recalled, &around, slots, slot_count,
+                                      args, flagged_count, names, result) == HIT)
         served = recalled;
     for (Py_ssize_t i = 0; served == NULL && i < count; i++) {
         PyObject *entry = PyTuple_GET_ITEM(entries, i);
-        if (entry == recalled || try_entry(dispatcher, (Entry *)entry, &around, slots, slot_count, args, flagged_count,
-                                           names, result) == MISSED)
+        if (entry == recalled || try_entry(dispatcher, (Entry *)entry, &around, slots, slot_count,
+                                           args, flagged_count, names, result) == MISSED)
             continue;
         if (count > 1 && dispatcher->entries == entries) /* it is still one of the dispatcher's */
             ingot_remember(&dispatcher->recall, look, entry);
         served = entry;
     }
     if (served != NULL && dispatcher->on_hot && ((Entry *)served)->general && *result != NULL)
-        count_alike(dispatcher, (Entry *)served, look, slots, slot_count, args, PyVectorcall_NARGS(flagged_count),
-                    names);
+        count_alike(dispatcher, (Entry *)served, look, slots, slot_count, args,
+                    PyVectorcall_NARGS(flagged_count), names);
     return served != NULL ? HIT : MISSED;
 }
 
-static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count, PyObject *const *args,
-                          size_t flagged_count, PyObject *names) {
-    PyObject *entries = Py_NewRef(dispatcher->entries), *result = NULL; /* keeps the running entry alive */
-    if (try_entries(dispatcher, entries, slots, slot_count, args, flagged_count, names, &result) == MISSED)
-        result = hand_over(dispatcher->on_miss, slots, slot_count, args, PyVectorcall_NARGS(flagged_count), names);
+static PyObject *dispatch(Dispatcher *dispatcher, PyObject *const *slots, Py_ssize_t slot_count,
+                          PyObject *const *args, size_t flagged_count, PyObject *names) {
+    PyObject *entries = Py_NewRef(dispatcher->entries),
+             *result = NULL; /* keeps the running entry alive */
+    if (try_entries(dispatcher, entries, slots, slot_count, args, flagged_count, names, &result) ==
+        MISSED)
+        result = hand_over(dispatcher->on_miss, slots, slot_count, args,
+                           PyVectorcall_NARGS(flagged_count), names);
     Py_DECREF(entries);
     return result;
 }
 
-static PyObject *call_region(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+static PyObject *call_region(PyObject *object, PyObject *const *args, size_t flagged_count,
+                             PyObject *names) {
     Dispatcher *dispatcher = (Dispatcher *)object;
     if (dispatcher->entries == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the compiled function has been torn down");
@@ -352,8 +384,8 @@ static PyObject *call_region(PyObject *object, PyObject *const *args, size_t fla
     PyObject *on_stack[ON_STACK], **slots = on_stack, *result = NULL;
     if (slot_count > ON_STACK && (slots = PyMem_Malloc((size_t)slot_count * sizeof *slots)) == NULL)
         return PyErr_NoMemory();
-    int bound =
-        ingot_bind(&dispatcher->signature, dispatcher->self, args, PyVectorcall_NARGS(flagged_count), names, slots);
+    int bound = ingot_bind(&dispatcher->signature, dispatcher->self, args,
+                           PyVectorcall_NARGS(flagged_count), names, slots);
     Py_INCREF(dispatcher); /* what it runs may drop the last reference to it */
     if (bound == 1) {
         result = dispatch(dispatcher, slots, slot_count, args, flagged_count, names);
@@ -368,7 +400,8 @@ static PyObject *call_region(PyObject *object, PyObject *const *args, size_t fla
 }
 
 /* Runs a region, and those behind its graph breaks one after the other. */
-static PyObject *call_regions(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+static PyObject *call_regions(PyObject *object, PyObject *const *args, size_t flagged_count,
+                              PyObject *names) {
     PyObject *result = call_region(object, args, flagged_count, names);
     while (result != NULL && Py_TYPE(result) == &IngotContinue_Type) {
         IngotContinue *next = (IngotContinue *)result;
@@ -382,7 +415,8 @@ static PyObject *call_regions(PyObject *object, PyObject *const *args, size_t fl
     return result;
 }
 
-static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *names) {
+static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args,
+                                       size_t flagged_count, PyObject *names) {
     if (!ingot_frames_are_hooked())
         return call_regions(object, args, flagged_count, names);
     PyObject *hook = ingot_hide_from_torch();
@@ -391,12 +425,14 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args, 
     return result;
 }
 
-/* -- making and describing ----------------------------------------------------------------------------------------- */
+/* -- making and describing
+ * ----------------------------------------------------------------------------------------- */
 
 static int adopt_names(PyObject *dispatcher, PyObject *fn) {
     PyObject *functools = PyImport_ImportModule("functools");
     PyObject *updated =
-        functools == NULL ? NULL : PyObject_CallMethod(functools, "update_wrapper", "OO", dispatcher, fn);
+        functools == NULL ? NULL
+                          : PyObject_CallMethod(functools, "update_wrapper", "OO", dispatcher, fn);
     Py_XDECREF(functools);
     Py_XDECREF(updated);
     return updated == NULL ? -1 : 0;
@@ -417,7 +453,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     dispatcher->self = is_method ? Py_NewRef(PyMethod_GET_SELF(fn)) : NULL;
     dispatcher->entries = PyTuple_New(0);
     if (dispatcher->entries == NULL ||
-        ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) < 0 ||
+        ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) <
+            0 ||
         adopt_names((PyObject *)dispatcher, fn) < 0)
         Py_CLEAR(dispatcher);
     return (PyObject *)dispatcher;
@@ -435,8 +472,8 @@ static int dispatcher_traverse(Dispatcher *dispatcher, visitproc visit, void *ar
     return 0;
 }
 
-/* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a finalizer fails
- * cleanly. */
+/* Entries, handler and attributes are what cycles go through; `fn` stays, so that a call from a
+ * finalizer fails cleanly. */
 static int dispatcher_clear(Dispatcher *dispatcher) {
     ingot_forget(&dispatcher->recall);
     Py_CLEAR(dispatcher->entries);
@@ -458,7 +495,8 @@ static void dispatcher_dealloc(Dispatcher *dispatcher) {
 }
 
 static PyObject *dispatcher_get(PyObject *dispatcher, PyObject *owner, PyObject *Py_UNUSED(type)) {
-    return owner == NULL || owner == Py_None ? Py_NewRef(dispatcher) : PyMethod_New(dispatcher, owner);
+    return owner == NULL || owner == Py_None ? Py_NewRef(dispatcher)
+                                             : PyMethod_New(dispatcher, owner);
 }
 
 static PyObject *dispatcher_repr(Dispatcher *dispatcher) {
@@ -469,9 +507,10 @@ static bool is_target(PyObject *target) {
     return target == Py_None || Py_TYPE(target) == &IngotProgram_Type || PyCallable_Check(target);
 }
 
-/* Reads a Residual's `kind`, `output_count` and, where it is general, its `build` function (a new reference). 0, or -1
- * with an exception set. */
-static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_count, PyObject **build) {
+/* Reads a Residual's `kind`, `output_count` and, where it is general, its `build` function (a new
+ * reference). 0, or -1 with an exception set. */
+static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_count,
+                         PyObject **build) {
     *result = TUPLE;
     *output_count = -1;
     *build = NULL;
@@ -482,7 +521,8 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
         return -1;
     size_t found = 0;
     while (found < Py_ARRAY_LENGTH(result_names) &&
-           !(PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, result_names[found]) == 0))
+           !(PyUnicode_Check(kind) &&
+             PyUnicode_CompareWithASCIIString(kind, result_names[found]) == 0))
         found++;
     *result = (Result)found;
     if (found == Py_ARRAY_LENGTH(result_names))
@@ -502,12 +542,13 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
                             "handles", "general", "generators", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None, *generators = NULL;
     int replays = false, handles = false, general = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpppO!:add_entry", names, &IngotGuardTree_Type, &guards,
-                                     &target, &residual, &record, &replays, &handles, &general, &PyTuple_Type,
-                                     &generators))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpppO!:add_entry", names,
+                                     &IngotGuardTree_Type, &guards, &target, &residual, &record,
+                                     &replays, &handles, &general, &PyTuple_Type, &generators))
         return NULL;
     if (!is_target(target)) {
-        PyErr_Format(PyExc_TypeError, "the target of an entry is a Program, a callable or None, not %R", target);
+        PyErr_Format(PyExc_TypeError,
+                     "the target of an entry is a Program, a callable or None, not %R", target);
         return NULL;
     }
     if (dispatcher->entries == NULL) {
@@ -523,20 +564,24 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->replays = replays;
     entry->handles = handles;
     entry->general = general;
-    entry->generators = generators == NULL || PyTuple_GET_SIZE(generators) == 0 ? NULL : Py_NewRef(generators);
+    entry->generators =
+        generators == NULL || PyTuple_GET_SIZE(generators) == 0 ? NULL : Py_NewRef(generators);
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
         Py_DECREF(entry);
         return NULL;
     }
     PyObject *alone = PyTuple_Pack(1, entry), *others = dispatcher->entries;
-    PyObject *longer = alone == NULL ? NULL : PySequence_Concat(general ? others : alone, general ? alone : others);
+    PyObject *longer = alone == NULL
+                           ? NULL
+                           : PySequence_Concat(general ? others : alone, general ? alone : others);
     Py_XDECREF(alone);
     if (longer == NULL)
         Py_CLEAR(entry);
     else
         Py_SETREF(dispatcher->entries, longer);
     if (!general)
-        ingot_forget(&dispatcher->recall); /* which may name general entries for calls that this one serves better */
+        ingot_forget(&dispatcher->recall); /* which may name general entries for calls that this one
+                                              serves better */
     return (PyObject *)entry;
 }
 
@@ -564,7 +609,9 @@ static PyObject *clear_entries(Dispatcher *dispatcher, PyObject *Py_UNUSED(ignor
 }
 
 /* Like a function: copied as itself, pickled by its qualified name. */
-static PyObject *copy_as_itself(PyObject *dispatcher, PyObject *Py_UNUSED(memo)) { return Py_NewRef(dispatcher); }
+static PyObject *copy_as_itself(PyObject *dispatcher, PyObject *Py_UNUSED(memo)) {
+    return Py_NewRef(dispatcher);
+}
 
 static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
     return PyObject_GetAttrString(dispatcher, "__qualname__");
@@ -572,24 +619,33 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, general=False,\n"
+     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, "
+     "general=False,\n"
      "          generators=()) -> Entry\n\n"
-     "replays: where the graph raises, the original function is called, to raise at its own line. handles: it may\n"
-     "handle what it raises; otherwise there is a warning where it does not raise. generators: have the state then\n"
+     "replays: where the graph raises, the original function is called, to raise at its own line. "
+     "handles: it may\n"
+     "handle what it raises; otherwise there is a warning where it does not raise. generators: "
+     "have the state then\n"
      "that they had before the graph ran.\n"
-     "Puts an entry first, or, where it is general, last, since special ones are faster. target: a Program, a\n"
+     "Puts an entry first, or, where it is general, last, since special ones are faster. target: a "
+     "Program, a\n"
      "callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
-     "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of them; so is None) or "
+     "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of "
+     "them; so is None) or "
      "'general':\n"
-     "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there are."},
+     "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there "
+     "are."},
     {"entries", (PyCFunction)list_entries, METH_NOARGS,
      "The entries as a tuple, in the order in which they are asked."},
     {"report_hot", (PyCFunction)report_hot, METH_VARARGS,
-     "report_hot(calls, handler): after so many calls that look alike, in a row, which one general entry has served,\n"
-     "handler(slots, args, kwargs) is called, behind the last of them. What it raises is reported, and goes no "
+     "report_hot(calls, handler): after so many calls that look alike, in a row, which one general "
+     "entry has served,\n"
+     "handler(slots, args, kwargs) is called, behind the last of them. What it raises is reported, "
+     "and goes no "
      "further.\n"
      "None as handler: no more."},
-    {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forgets every entry; running calls finish with theirs."},
+    {"clear", (PyCFunction)clear_entries, METH_NOARGS,
+     "Forgets every entry; running calls finish with theirs."},
     {"__copy__", copy_as_itself, METH_NOARGS, "Copied as itself, like a function."},
     {"__deepcopy__", copy_as_itself, METH_O, "Copied as itself, like a function."},
     {"__reduce__", reduce, METH_NOARGS, "Pickled by its qualified name, like a function."},
@@ -598,7 +654,8 @@ static PyMethodDef dispatcher_methods[] = {
 
 static PyMemberDef dispatcher_members[] = {
     {"fn", T_OBJECT, offsetof(Dispatcher, fn), READONLY, "the original callable"},
-    {"on_miss", T_OBJECT, offsetof(Dispatcher, on_miss), READONLY, "callable(slots, args, kwargs) -> result"},
+    {"on_miss", T_OBJECT, offsetof(Dispatcher, on_miss), READONLY,
+     "callable(slots, args, kwargs) -> result"},
     {0},
 };
 
@@ -609,12 +666,15 @@ static PyGetSetDef dispatcher_getset[] = {
 
 static PyTypeObject Dispatcher_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Dispatcher",
-    .tp_doc = "Dispatcher(fn, on_miss): a compiled function. A call runs the first entry whose facts hold, else\n"
-              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the result. `fn` is a "
+    .tp_doc = "Dispatcher(fn, on_miss): a compiled function. A call runs the first entry whose "
+              "facts hold, else\n"
+              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the "
+              "result. `fn` is a "
               "Python function or a\n"
               "bound method of one. It stands in a class as a function does.",
     .tp_basicsize = sizeof(Dispatcher),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_new = dispatcher_new,
     .tp_dealloc = (destructor)dispatcher_dealloc,
     .tp_traverse = (traverseproc)dispatcher_traverse,

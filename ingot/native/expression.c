@@ -2,7 +2,8 @@
 
 enum { CONST, SYMBOL, ADD, SUB, MUL, FLOORDIV, MOD, MAX, MIN, OPERATIONS };
 
-static const char *const NAMES[OPERATIONS] = {"const", "symbol", "add", "sub", "mul", "floordiv", "mod", "max", "min"};
+static const char *const NAMES[OPERATIONS] = {"const",    "symbol", "add", "sub", "mul",
+                                              "floordiv", "mod",    "max", "min"};
 
 enum { MAX_DEPTH = 64 };
 
@@ -17,7 +18,8 @@ struct IngotExpression {
 };
 
 static int parse_step(PyObject *item, Step *step) {
-    PyObject *name = PyTuple_Check(item) && PyTuple_GET_SIZE(item) > 0 ? PyTuple_GET_ITEM(item, 0) : NULL;
+    PyObject *name =
+        PyTuple_Check(item) && PyTuple_GET_SIZE(item) > 0 ? PyTuple_GET_ITEM(item, 0) : NULL;
     if (name == NULL || !PyUnicode_Check(name))
         goto malformed;
     for (step->operation = 0; step->operation < OPERATIONS; step->operation++)
@@ -81,11 +83,15 @@ fail:
 void ingot_expression_free(IngotExpression *expression) { PyMem_Free(expression); }
 
 /* Python's floor division; `b` is not zero, and not -1 where `a` is the smallest integer. */
-static int64_t floordiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
+static int64_t floordiv(int64_t a, int64_t b) {
+    return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
 
-int ingot_expression_evaluate(const IngotExpression *expression, const int64_t *table, int64_t *result) {
+int ingot_expression_evaluate(const IngotExpression *expression, const int64_t *table,
+                              int64_t *result) {
     int64_t stack[MAX_DEPTH], *top = stack - 1;
-    for (const Step *step = expression->steps, *end = step + expression->count; step < end; step++) {
+    for (const Step *step = expression->steps, *end = step + expression->count; step < end;
+         step++) {
         if (step->operation == CONST || step->operation == SYMBOL) {
             *++top = step->operation == CONST ? step->operand : table[step->operand];
             continue;

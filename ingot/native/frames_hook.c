@@ -1,8 +1,9 @@
 /* The frame hook: runs another callable in place of a frame that is about to start (PEP 523).
 
-   CPython has one evaluation function per interpreter. Ours is in place while any thread is active (`hook_enter`),
-   hands on what does not concern it to the function that was there before, and asks about each code object once: the
-   decision is kept in the code object's extra slot and dies with it. */
+   CPython has one evaluation function per interpreter. Ours is in place while any thread is active
+   (`hook_enter`), hands on what does not concern it to the function that was there before, and asks
+   about each code object once: the decision is kept in the code object's extra slot and dies with
+   it. */
 #include "frames_parts.h"
 
 #include "stance.h"
@@ -11,11 +12,13 @@
 #include <pthread.h>
 #endif
 
-/* -- decisions, one per code object -------------------------------------------------------------------------------- */
+/* -- decisions, one per code object
+ * -------------------------------------------------------------------------------- */
 
 typedef struct Decision {
-    struct Decision *previous, *next; /* the ring of all; one that is by itself in its ring is not decided any more */
-    PyObject *entry;                  /* NULL: the frames run as they are */
+    struct Decision *previous,
+        *next; /* the ring of all; one that is by itself in its ring is not decided any more */
+    PyObject *entry; /* NULL: the frames run as they are */
 } Decision;
 
 static Decision decisions = {.previous = &decisions, .next = &decisions};
@@ -80,14 +83,15 @@ static int decide(PyCodeObject *code, PyObject *entry) {
     return 0;
 }
 
-/* -- taking leave of a frame that does not run --------------------------------------------------------------------- */
+/* -- taking leave of a frame that does not run
+ * --------------------------------------------------------------------- */
 
 #if PYTHON_3_12
 
-/* From 3.12 on only the evaluation loop can pop a frame. So the frame is given this code, which returns what is on its
-   stack, and the loop runs that one instruction. Its frames are as small as any, but for those of functions without
-   local variables that need no stack either: they may be a place smaller, and above the newest frame one is always
-   free. */
+/* From 3.12 on only the evaluation loop can pop a frame. So the frame is given this code, which
+   returns what is on its stack, and the loop runs that one instruction. Its frames are as small as
+   any, but for those of functions without local variables that need no stack either: they may be a
+   place smaller, and above the newest frame one is always free. */
 static PyCodeObject *way_out;
 static int way_out_return; /* the unit of its RETURN_VALUE */
 
@@ -105,9 +109,11 @@ static int find_way_out(void) {
             way_out_return = (int)(i / 2);
     Py_XDECREF(bytes);
     Py_XDECREF(outer);
-    bool known = way_out != NULL && way_out_return > 0 && way_out->co_nlocalsplus == 0 && way_out->co_stacksize == 1;
+    bool known = way_out != NULL && way_out_return > 0 && way_out->co_nlocalsplus == 0 &&
+                 way_out->co_stacksize == 1;
     if (!PyErr_Occurred() && !known)
-        PyErr_SetString(PyExc_SystemError, "this Python compiles `lambda: result` in an unknown way");
+        PyErr_SetString(PyExc_SystemError,
+                        "this Python compiles `lambda: result` in an unknown way");
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -121,8 +127,10 @@ static PyObject *retire(PyThreadState *thread, Frame *frame, PyObject *result) {
     Py_DECREF(code);
     frame->localsplus[0] = result;
     frame->stacktop = result != NULL;
-    set_position(frame, result == NULL ? -1 : way_out_return); /* before its start: a frame no traceback shows */
-    PyThreadState_EnterTracing(thread);                        /* nobody was told that the call began */
+    set_position(frame, result == NULL
+                            ? -1
+                            : way_out_return); /* before its start: a frame no traceback shows */
+    PyThreadState_EnterTracing(thread);        /* nobody was told that the call began */
     result = _PyEval_EvalFrameDefault(thread, frame, result == NULL);
     PyThreadState_LeaveTracing(thread);
     return result;
@@ -133,11 +141,15 @@ static PyObject *retire(PyThreadState *thread, Frame *frame, PyObject *result) {
 static int find_way_out(void) { return 0; }
 
 /* The caller pops the frame. */
-static PyObject *retire(PyThreadState *Py_UNUSED(thread), Frame *Py_UNUSED(frame), PyObject *result) { return result; }
+static PyObject *retire(PyThreadState *Py_UNUSED(thread), Frame *Py_UNUSED(frame),
+                        PyObject *result) {
+    return result;
+}
 
 #endif
 
-/* -- the evaluation function --------------------------------------------------------------------------------------- */
+/* -- the evaluation function
+ * --------------------------------------------------------------------------------------- */
 
 static _Thread_local struct {
     int active;          /* calls of hook_enter less those of hook_leave */
@@ -147,8 +159,8 @@ static _Thread_local struct {
 } here;
 
 static int active_threads;
-static PyObject *handler;          /* or NULL */
-static bool installed;             /* ours is in place, or below another's that was put in place later */
+static PyObject *handler; /* or NULL */
+static bool installed;    /* ours is in place, or below another's that was put in place later */
 static _PyFrameEvalFunction below; /* what was there before ours */
 
 #define FEW 16 /* arguments that fit on the C stack */
@@ -165,15 +177,19 @@ static PyObject *hand_on(PyThreadState *thread, Frame *frame, int throwflag) {
 }
 
 static bool can_be_replaced(const PyCodeObject *code) {
-    return (code->co_flags & (CO_OPTIMIZED | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) == CO_OPTIMIZED;
+    return (code->co_flags & (CO_OPTIMIZED | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) ==
+           CO_OPTIMIZED;
 }
 
-/* entry(function, *parameters), where the frame has them: a new reference, or NULL with an exception set. */
+/* entry(function, *parameters), where the frame has them: a new reference, or NULL with an
+ * exception set. */
 static PyObject *call_entry(PyObject *entry, const Frame *frame) {
     const PyCodeObject *code = code_of(frame);
-    Py_ssize_t count = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+    Py_ssize_t count = code->co_argcount + code->co_kwonlyargcount +
+                       ((code->co_flags & CO_VARARGS) != 0) +
                        ((code->co_flags & CO_VARKEYWORDS) != 0);
-    PyObject *few[FEW + 2], **arguments = few; /* the first is for the callee, the second the function */
+    PyObject *few[FEW + 2],
+        **arguments = few; /* the first is for the callee, the second the function */
     if (count > FEW && (arguments = PyMem_New(PyObject *, (size_t)(count + 2))) == NULL)
         return PyErr_NoMemory();
     arguments[1] = (PyObject *)function_of(frame);
@@ -181,7 +197,8 @@ static PyObject *call_entry(PyObject *entry, const Frame *frame) {
         arguments[i + 2] = frame->localsplus[i];
     PyObject *result = NULL;
     if (Py_EnterRecursiveCall(" in a compiled function") == 0) {
-        result = PyObject_Vectorcall(entry, arguments + 1, (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result = PyObject_Vectorcall(entry, arguments + 1,
+                                     (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         Py_LeaveRecursiveCall();
     }
     if (arguments != few)
@@ -192,11 +209,13 @@ static PyObject *call_entry(PyObject *entry, const Frame *frame) {
 static int check_entry(PyObject *entry) {
     if (PyCallable_Check(entry))
         return 0;
-    PyErr_Format(PyExc_TypeError, "what runs in place of frames is a callable, None or NULL, not %R", entry);
+    PyErr_Format(PyExc_TypeError,
+                 "what runs in place of frames is a callable, None or NULL, not %R", entry);
     return -1;
 }
 
-/* Has the handler decide. A new reference: what runs in place of this frame, or NULL: nothing; -1 with an exception. */
+/* Has the handler decide. A new reference: what runs in place of this frame, or NULL: nothing; -1
+ * with an exception. */
 static int ask(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
     PyObject *asked = Py_NewRef(handler);
     here.paused++;
@@ -241,14 +260,16 @@ static void remove_hook(void) {
 static void install_hook(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-    if (current == frame_hook || (installed && current != below && current != _PyEval_EvalFrameDefault))
+    if (current == frame_hook ||
+        (installed && current != below && current != _PyEval_EvalFrameDefault))
         return;
     below = current;
     installed = true;
     _PyInterpreterState_SetEvalFrameFunc(interpreter, frame_hook);
 }
 
-/* Whether a frame is torch.compile's to compile: it would look at ours as well if we took this one. */
+/* Whether a frame is torch.compile's to compile: it would look at ours as well if we took this one.
+ */
 static bool is_torchs(void) {
     bool alone = below == _PyEval_EvalFrameDefault &&
                  _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == frame_hook;
@@ -256,12 +277,14 @@ static bool is_torchs(void) {
 }
 
 static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
-    if (active_threads == 0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
+    if (active_threads ==
+        0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
         remove_hook();
     PyCodeObject *code = code_of(frame);
     PyFunctionObject *function;
-    if (here.active == 0 || here.paused > 0 || throwflag || code == NULL || !can_be_replaced(code) ||
-        position(frame) != 0 || frame->f_locals != NULL || (function = function_of(frame)) == NULL || is_finalizing())
+    if (here.active == 0 || here.paused > 0 || throwflag || code == NULL ||
+        !can_be_replaced(code) || position(frame) != 0 || frame->f_locals != NULL ||
+        (function = function_of(frame)) == NULL || is_finalizing())
         return hand_on(thread, frame, throwflag);
     if (here.plain == code) {
         here.plain = NULL;
@@ -282,7 +305,8 @@ static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) 
     return hand_on(thread, frame, throwflag);
 }
 
-/* -- the functions of the module ----------------------------------------------------------------------------------- */
+/* -- the functions of the module
+ * ----------------------------------------------------------------------------------- */
 
 static PyObject *hook_enter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     if (here.active++ == 0)
@@ -293,7 +317,8 @@ static PyObject *hook_enter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
 
 static PyObject *hook_leave(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     if (here.active == 0)
-        return PyErr_SetString(PyExc_RuntimeError, "hook_leave without hook_enter in this thread"), NULL;
+        return PyErr_SetString(PyExc_RuntimeError, "hook_leave without hook_enter in this thread"),
+               NULL;
     if (--here.active == 0 && --active_threads == 0)
         remove_hook();
     Py_RETURN_NONE;
@@ -306,7 +331,9 @@ static PyObject *hook_pause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
 
 static PyObject *hook_unpause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     if (here.paused == 0)
-        return PyErr_SetString(PyExc_RuntimeError, "hook_unpause without hook_pause in this thread"), NULL;
+        return PyErr_SetString(PyExc_RuntimeError,
+                               "hook_unpause without hook_pause in this thread"),
+               NULL;
     here.paused--;
     Py_RETURN_NONE;
 }
@@ -328,11 +355,15 @@ static PyObject *hook_active(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ig
     return PyBool_FromLong(here.active > 0 && here.paused == 0);
 }
 
-static PyObject *call_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count, PyObject *names) {
+static PyObject *call_plain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count,
+                            PyObject *names) {
     PyObject *callable = count > 0 ? args[0] : NULL;
-    PyObject *function = callable != NULL && PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+    PyObject *function =
+        callable != NULL && PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
     if (function == NULL || !PyFunction_Check(function))
-        return PyErr_SetString(PyExc_TypeError, "call_plain calls a function or a bound method of one"), NULL;
+        return PyErr_SetString(PyExc_TypeError,
+                               "call_plain calls a function or a bound method of one"),
+               NULL;
     PyCodeObject *outer = here.plain;
     here.plain = (PyCodeObject *)((PyFunctionObject *)function)->func_code;
     PyObject *result = PyObject_Vectorcall(callable, args + 1, (size_t)(count - 1), names);
@@ -342,7 +373,8 @@ static PyObject *call_plain(PyObject *Py_UNUSED(module), PyObject *const *args, 
 
 static PyObject *set_frame_handler(PyObject *Py_UNUSED(module), PyObject *wanted) {
     if (wanted != Py_None && !PyCallable_Check(wanted))
-        return PyErr_Format(PyExc_TypeError, "the frame handler is a callable or None, not %R", wanted);
+        return PyErr_Format(PyExc_TypeError, "the frame handler is a callable or None, not %R",
+                            wanted);
     PyObject *before = handler;
     handler = wanted == Py_None ? NULL : Py_NewRef(wanted);
     return before == NULL ? Py_NewRef(Py_None) : before;
@@ -372,7 +404,9 @@ static PyObject *code_entry(PyObject *Py_UNUSED(module), PyObject *code) {
     if (!PyCode_Check(code))
         return PyErr_Format(PyExc_TypeError, "a code object, not %R", code);
     Decision *decision = decision_of((PyCodeObject *)code);
-    return Py_NewRef(decision == NULL ? ingot_null : decision->entry == NULL ? Py_None : decision->entry);
+    return Py_NewRef(decision == NULL          ? ingot_null
+                     : decision->entry == NULL ? Py_None
+                                               : decision->entry);
 }
 
 static PyObject *clear_code_entries(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
@@ -386,28 +420,39 @@ static PyMethodDef methods[] = {
      "Makes this thread active: its frames are looked at until as many calls of hook_leave."},
     {"hook_leave", hook_leave, METH_NOARGS, "Ends what hook_enter began."},
     {"call_hooked", (PyCFunction)(void (*)(void))call_hooked, METH_FASTCALL,
-     "call_hooked(callable, args): what the callable gives, called between hook_enter and hook_leave."},
+     "call_hooked(callable, args): what the callable gives, called between hook_enter and "
+     "hook_leave."},
     {"hook_pause", hook_pause, METH_NOARGS,
      "Frames of this thread run as they are until as many calls of hook_unpause."},
     {"hook_unpause", hook_unpause, METH_NOARGS, "Ends what hook_pause began."},
-    {"hook_active", hook_active, METH_NOARGS, "hook_active() -> bool: are this thread's frames looked at?"},
+    {"hook_active", hook_active, METH_NOARGS,
+     "hook_active() -> bool: are this thread's frames looked at?"},
     {"call_plain", (PyCFunction)(void (*)(void))call_plain, METH_FASTCALL | METH_KEYWORDS,
-     "call_plain(function, *args, **kwargs): calls a Python function whose own frame runs as it is."},
+     "call_plain(function, *args, **kwargs): calls a Python function whose own frame runs as it "
+     "is."},
     {"set_frame_handler", set_frame_handler, METH_O,
      "set_frame_handler(callable or None) -> the one before\n\n"
-     "handler(function) is called when a frame starts of whose code nothing is decided, with the hook paused. It "
-     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask again). What it "
+     "handler(function) is called when a frame starts of whose code nothing is decided, with the "
+     "hook paused. It "
+     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask "
+     "again). What it "
      "raises, "
      "the frame raises."},
     {"set_code_entry", set_code_entry, METH_VARARGS,
      "set_code_entry(code, entry)\n\n"
-     "entry(function, *parameters) is called in place of each frame of this code that starts in an active thread: "
-     "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or raises, the call returns "
+     "entry(function, *parameters) is called in place of each frame of this code that starts in an "
+     "active thread: "
+     "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or "
+     "raises, the call returns "
      "or "
-     "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: nothing is decided.\n"
-     "The code owns the entry, and no collector sees that: an entry that owns the code is never freed."},
-    {"code_entry", code_entry, METH_O, "code_entry(code) -> the entry, None or NULL, as given to set_code_entry."},
-    {"clear_code_entries", clear_code_entries, METH_NOARGS, "Forgets what was decided about every code object."},
+     "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: "
+     "nothing is decided.\n"
+     "The code owns the entry, and no collector sees that: an entry that owns the code is never "
+     "freed."},
+    {"code_entry", code_entry, METH_O,
+     "code_entry(code) -> the entry, None or NULL, as given to set_code_entry."},
+    {"clear_code_entries", clear_code_entries, METH_NOARGS,
+     "Forgets what was decided about every code object."},
     {0},
 };
 

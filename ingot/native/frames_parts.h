@@ -1,10 +1,12 @@
-/* What the frames*.c files share. Include it first: CPython's internals must be asked for before Python.h is read. */
+/* What the frames*.c files share. Include it first: CPython's internals must be asked for before
+ * Python.h is read. */
 #ifndef INGOT_FRAMES_PARTS_H
 #define INGOT_FRAMES_PARTS_H
 
 #include "frames_versions.h"
 
-/* The object `_native.NULL`: an unbound local variable, a NULL on the operand stack, no decision. Lives for ever. */
+/* The object `_native.NULL`: an unbound local variable, a NULL on the operand stack, no decision.
+ * Lives for ever. */
 extern PyObject *ingot_null;
 
 #define IS_NULL(object) ((object) == ingot_null)
@@ -20,11 +22,12 @@ typedef struct {
 static inline int opcode_at(const IngotCode *code, int unit) { return code->units[2 * unit]; }
 static inline int argument_at(const IngotCode *code, int unit) { return code->units[2 * unit + 1]; }
 
-/* Where a frame stands (see `set_position`) from which CPython raises, so that handlers and traceback are those of the
-   instruction at `unit`. */
+/* Where a frame stands (see `set_position`) from which CPython raises, so that handlers and
+   traceback are those of the instruction at `unit`. */
 int ingot_raising_position(const IngotCode *code, int unit);
 
-/* Adds resume, suspended_generator, generator_state. 0, or -1 with an exception set; so do the others. */
+/* Adds resume, suspended_generator, generator_state. 0, or -1 with an exception set; so do the
+ * others. */
 int ingot_frames_resume_register(PyObject *module);
 
 /* Adds the functions of the frame hook. */

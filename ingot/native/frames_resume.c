@@ -1,11 +1,13 @@
 /* Frames that begin in the middle of their code.
 
-   No frame is built here. The function is called in the ordinary way, with any arguments, so that CPython pushes a
-   frame for it; an evaluation function of ours (PEP 523), in place for no longer than that takes, receives the frame
-   before its first instruction, exchanges local variables, operand stack and position, and lets CPython run it. */
+   No frame is built here. The function is called in the ordinary way, with any arguments, so that
+   CPython pushes a frame for it; an evaluation function of ours (PEP 523), in place for no longer
+   than that takes, receives the frame before its first instruction, exchanges local variables,
+   operand stack and position, and lets CPython run it. */
 #include "frames_parts.h"
 
-/* -- what a frame is to hold --------------------------------------------------------------------------------------- */
+/* -- what a frame is to hold
+ * --------------------------------------------------------------------------------------- */
 
 typedef struct {
     IngotCode code;
@@ -25,19 +27,23 @@ static void free_state(State *state) {
 
 /* The unit at a byte offset, or -1 with an exception set where no instruction starts. */
 static int unit_at(const IngotCode *code, Py_ssize_t offset) {
-    if (offset < 0 || offset % 2 != 0 || offset / 2 >= code->size || opcode_at(code, (int)(offset / 2)) == CACHE) {
-        PyErr_Format(PyExc_ValueError, "no instruction starts at offset %zd of %R", offset, code->object);
+    if (offset < 0 || offset % 2 != 0 || offset / 2 >= code->size ||
+        opcode_at(code, (int)(offset / 2)) == CACHE) {
+        PyErr_Format(PyExc_ValueError, "no instruction starts at offset %zd of %R", offset,
+                     code->object);
         return -1;
     }
     return (int)(offset / 2);
 }
 
-/* What belongs in a place for a cell: a cell, and where none is given that of the closure or an empty one. */
+/* What belongs in a place for a cell: a cell, and where none is given that of the closure or an
+ * empty one. */
 static PyObject *cell_for(const State *state, int place, PyObject *given) {
     if (!IS_NULL(given)) {
         if (PyCell_Check(given))
             return Py_NewRef(given);
-        PyErr_Format(PyExc_TypeError, "slot %d of %R is to hold a cell, not %R", place, state->code.object, given);
+        PyErr_Format(PyExc_TypeError, "slot %d of %R is to hold a cell, not %R", place,
+                     state->code.object, given);
         return NULL;
     }
     int number = place - (state->locals - state->code.object->co_nfreevars);
@@ -64,19 +70,22 @@ static int fill_values(State *state, PyObject *slots, PyObject *stack) {
     return 0;
 }
 
-/* `spare` places of the operand stack are to stay free. NULL with an exception set where the parts do not fit. */
-static State *new_state(PyObject *function, Py_ssize_t offset, PyObject *slots, PyObject *stack, PyObject *handled,
-                        int spare) {
+/* `spare` places of the operand stack are to stay free. NULL with an exception set where the parts
+ * do not fit. */
+static State *new_state(PyObject *function, Py_ssize_t offset, PyObject *slots, PyObject *stack,
+                        PyObject *handled, int spare) {
     PyCodeObject *code = (PyCodeObject *)((PyFunctionObject *)function)->func_code;
     Py_ssize_t locals = PyTuple_GET_SIZE(slots), depth = PyTuple_GET_SIZE(stack);
     if (!(code->co_flags & CO_OPTIMIZED))
         return PyErr_Format(PyExc_ValueError, "%R is not the code of a function", code), NULL;
     if (locals != code->co_nlocalsplus || depth + spare > code->co_stacksize)
-        return PyErr_Format(PyExc_ValueError, "%R has %d slots and at most %d on its stack, not %zd and %zd", code,
+        return PyErr_Format(PyExc_ValueError,
+                            "%R has %d slots and at most %d on its stack, not %zd and %zd", code,
                             code->co_nlocalsplus, code->co_stacksize - spare, locals, depth),
                NULL;
     if (handled != Py_None && !PyExceptionInstance_Check(handled))
-        return PyErr_Format(PyExc_TypeError, "handled is an exception or None, not %R", handled), NULL;
+        return PyErr_Format(PyExc_TypeError, "handled is an exception or None, not %R", handled),
+               NULL;
     State *state = PyMem_Calloc(1, sizeof *state + (size_t)(locals + depth) * sizeof(PyObject *));
     if (state == NULL)
         return PyErr_NoMemory(), NULL;
@@ -98,7 +107,8 @@ static State *new_state(PyObject *function, Py_ssize_t offset, PyObject *slots, 
     return state;
 }
 
-/* Moves the values into a frame that does not run. What the frame held, dummies or the cells made for them, goes. */
+/* Moves the values into a frame that does not run. What the frame held, dummies or the cells made
+ * for them, goes. */
 static void move_values(State *state, Frame *frame) {
     for (int i = 0; i < state->locals; i++) {
         PyObject *dummy = frame->localsplus[i];
@@ -111,7 +121,8 @@ static void move_values(State *state, Frame *frame) {
     state->locals = state->depth = 0; /* nothing is left to free */
 }
 
-/* -- the frame that CPython pushes --------------------------------------------------------------------------------- */
+/* -- the frame that CPython pushes
+ * --------------------------------------------------------------------------------- */
 
 typedef struct {
     State *state;                   /* NULL: the frame runs as it is, which makes a generator */
@@ -123,8 +134,9 @@ typedef struct {
 
 static _Thread_local Request *request;
 
-/* The evaluation function is the interpreter's, so nothing but the frame asked for may run while ours is in place: no
-   thread switch happens before a frame runs, and a collection, which could run finalizers, is put off. */
+/* The evaluation function is the interpreter's, so nothing but the frame asked for may run while
+   ours is in place: no thread switch happens before a frame runs, and a collection, which could run
+   finalizers, is put off. */
 static void put_in_place(Request *wanted, _PyFrameEvalFunction ours) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
     wanted->evaluated = _PyInterpreterState_GetEvalFrameFunc(interpreter);
@@ -144,7 +156,8 @@ static void put_back(Request *wanted) {
         PyGC_Enable();
 }
 
-static int tell(PyThreadState *thread, Py_tracefunc function, PyObject *self, PyFrameObject *frame) {
+static int tell(PyThreadState *thread, Py_tracefunc function, PyObject *self,
+                PyFrameObject *frame) {
     if (function == NULL)
         return 0;
     PyThreadState_EnterTracing(thread);
@@ -209,7 +222,8 @@ static PyObject *evaluate(PyThreadState *thread, Frame *frame, int throwflag) {
 static PyObject *call_with_dummies(PyFunctionObject *function, Request *wanted) {
     PyCodeObject *code = (PyCodeObject *)function->func_code;
     int positional = code->co_argcount, keywords = code->co_kwonlyargcount;
-    PyObject *names = PyTuple_GetSlice(code->co_localsplusnames, positional, positional + keywords), *result = NULL;
+    PyObject *names = PyTuple_GetSlice(code->co_localsplusnames, positional, positional + keywords),
+             *result = NULL;
     PyObject **dummies = PyMem_New(PyObject *, (size_t)(positional + keywords + 1));
     for (int i = 0; dummies != NULL && i < positional + keywords; i++)
         dummies[i] = Py_None;
@@ -217,8 +231,10 @@ static PyObject *call_with_dummies(PyFunctionObject *function, Request *wanted) 
         PyErr_NoMemory();
     if (dummies != NULL && names != NULL) {
         put_in_place(wanted, evaluate);
-        result = PyObject_Vectorcall((PyObject *)function, dummies, (size_t)positional, keywords ? names : NULL);
-        if (wanted->pending) { /* no frame was pushed: out of memory, or not called as functions are */
+        result = PyObject_Vectorcall((PyObject *)function, dummies, (size_t)positional,
+                                     keywords ? names : NULL);
+        if (wanted->pending) { /* no frame was pushed: out of memory, or not called as functions are
+                                */
             put_back(wanted);
             Py_CLEAR(result);
             if (!PyErr_Occurred())
@@ -230,14 +246,16 @@ static PyObject *call_with_dummies(PyFunctionObject *function, Request *wanted) 
     return result;
 }
 
-/* -- resume -------------------------------------------------------------------------------------------------------- */
+/* -- resume
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static bool is_any_generator(const PyCodeObject *code) {
     return (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
 }
 
-/* What the thread is handling is put back afterwards: a frame that begins in a handler takes leave of it by making its
- * caller's exception, which is on its stack, the one handled. */
+/* What the thread is handling is put back afterwards: a frame that begins in a handler takes leave
+ * of it by making its caller's exception, which is on its stack, the one handled. */
 static PyObject *run_request(Request *wanted, PyObject *handled) {
     PyThreadState *thread = PyThreadState_Get();
     PyObject *before = Py_XNewRef(thread->exc_info->exc_value);
@@ -252,17 +270,22 @@ static PyObject *resume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *k
     static char *names[] = {"function", "offset", "slots", "stack", "exception", "handled", NULL};
     PyObject *function, *slots, *stack, *exception = Py_None, *handled = NULL;
     Py_ssize_t offset;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO!O!|OO:resume", names, &PyFunction_Type, &function, &offset,
-                                     &PyTuple_Type, &slots, &PyTuple_Type, &stack, &exception, &handled))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO!O!|OO:resume", names, &PyFunction_Type,
+                                     &function, &offset, &PyTuple_Type, &slots, &PyTuple_Type,
+                                     &stack, &exception, &handled))
         return NULL;
     if (exception != Py_None && !PyExceptionInstance_Check(exception))
-        return PyErr_Format(PyExc_TypeError, "exception is an exception or None, not %R", exception);
-    State *state = new_state(function, offset, slots, stack, handled == NULL ? Py_None : handled, 0);
+        return PyErr_Format(PyExc_TypeError, "exception is an exception or None, not %R",
+                            exception);
+    State *state =
+        new_state(function, offset, slots, stack, handled == NULL ? Py_None : handled, 0);
     if (state == NULL)
         return NULL;
     PyObject *result = NULL;
-    if (is_any_generator(state->code.object) || state->unit < state->code.object->_co_firsttraceable) {
-        PyErr_Format(PyExc_ValueError, "%R cannot be resumed at offset %zd", state->code.object, offset);
+    if (is_any_generator(state->code.object) ||
+        state->unit < state->code.object->_co_firsttraceable) {
+        PyErr_Format(PyExc_ValueError, "%R cannot be resumed at offset %zd", state->code.object,
+                     offset);
     } else {
         Request wanted = {.state = state, .exception = exception == Py_None ? NULL : exception};
         result = run_request(&wanted, handled);
@@ -271,7 +294,9 @@ static PyObject *resume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *k
     return result;
 }
 
-/* -- generators ---------------------------------------------------------------------------------------------------- */
+/* -- generators
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static bool can_be_suspended(const State *state) {
     int opcode = opcode_at(&state->code, state->unit);
@@ -286,19 +311,23 @@ static void suspend(PyGenObject *generator, State *state) {
     Py_XSETREF(generator->gi_exc_state.exc_value, Py_XNewRef(state->handled));
 }
 
-static PyObject *suspended_generator(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
+static PyObject *suspended_generator(PyObject *Py_UNUSED(module), PyObject *args,
+                                     PyObject *kwargs) {
     static char *names[] = {"function", "offset", "slots", "stack", "handled", NULL};
     PyObject *function, *slots, *stack, *handled = Py_None;
     Py_ssize_t offset;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO!O!|O:suspended_generator", names, &PyFunction_Type, &function,
-                                     &offset, &PyTuple_Type, &slots, &PyTuple_Type, &stack, &handled))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nO!O!|O:suspended_generator", names,
+                                     &PyFunction_Type, &function, &offset, &PyTuple_Type, &slots,
+                                     &PyTuple_Type, &stack, &handled))
         return NULL;
-    State *state = new_state(function, offset, slots, stack, handled, 1); /* one place for the value sent */
+    State *state =
+        new_state(function, offset, slots, stack, handled, 1); /* one place for the value sent */
     if (state == NULL)
         return NULL;
     PyGenObject *generator = NULL;
     if (!can_be_suspended(state)) {
-        PyErr_Format(PyExc_ValueError, "%R is not suspended at offset %zd", state->code.object, offset);
+        PyErr_Format(PyExc_ValueError, "%R is not suspended at offset %zd", state->code.object,
+                     offset);
     } else {
         Request as_it_is = {.state = NULL};
         generator = (PyGenObject *)call_with_dummies(state->function, &as_it_is);
@@ -323,8 +352,8 @@ static void drop_stack(Frame *frame) {
 static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *object, *slots, *stack, *handled = Py_None;
     Py_ssize_t offset;
-    if (!PyArg_ParseTuple(args, "OnO!O!|O:restore_generator", &object, &offset, &PyTuple_Type, &slots, &PyTuple_Type,
-                          &stack, &handled))
+    if (!PyArg_ParseTuple(args, "OnO!O!|O:restore_generator", &object, &offset, &PyTuple_Type,
+                          &slots, &PyTuple_Type, &stack, &handled))
         return NULL;
     PyGenObject *generator = (PyGenObject *)object;
     if (!PyGen_CheckExact(object) || !has_begun_or_not(generator))
@@ -335,7 +364,8 @@ static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) 
         return NULL;
     PyObject *done = NULL;
     if (!can_be_suspended(state) || opcode_at(&state->code, state->unit) != YIELD_VALUE) {
-        PyErr_Format(PyExc_ValueError, "%R is not suspended at offset %zd", state->code.object, offset);
+        PyErr_Format(PyExc_ValueError, "%R is not suspended at offset %zd", state->code.object,
+                     offset);
     } else {
         drop_stack(frame_of_generator(generator));
         suspend(generator, state);
@@ -345,7 +375,8 @@ static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) 
     return done;
 }
 
-/* The unit of an instruction that returns; if the code never does, that of RETURN_GENERATOR, in no try statement. */
+/* The unit of an instruction that returns; if the code never does, that of RETURN_GENERATOR, in no
+ * try statement. */
 static int last_unit(PyCodeObject *code, bool *never_returns) {
     PyObject *bytes = PyCode_GetCode(code);
     if (bytes == NULL)
@@ -411,7 +442,8 @@ static PyObject *values_of(const Frame *frame, int depth) {
 
 static PyObject *generator_state(PyObject *Py_UNUSED(module), PyObject *object) {
     if (!PyGen_CheckExact(object) && !PyCoro_CheckExact(object) && !PyAsyncGen_CheckExact(object))
-        return PyErr_Format(PyExc_TypeError, "a generator, coroutine or asynchronous generator, not %R", object);
+        return PyErr_Format(PyExc_TypeError,
+                            "a generator, coroutine or asynchronous generator, not %R", object);
     PyGenObject *generator = (PyGenObject *)object;
     if (!is_suspended(generator) && generator->gi_frame_state != FRAME_CREATED)
         Py_RETURN_NONE;
@@ -421,8 +453,9 @@ static PyObject *generator_state(PyObject *Py_UNUSED(module), PyObject *object) 
     PyObject *values = values_of(frame, frame->stacktop - code_of(frame)->co_nlocalsplus);
     if (values == NULL)
         return NULL;
-    PyObject *state = Py_BuildValue("OiOOO", function, 2 * (position(frame) - 1), PyTuple_GET_ITEM(values, 0),
-                                    PyTuple_GET_ITEM(values, 1), handled == NULL ? Py_None : handled);
+    PyObject *state =
+        Py_BuildValue("OiOOO", function, 2 * (position(frame) - 1), PyTuple_GET_ITEM(values, 0),
+                      PyTuple_GET_ITEM(values, 1), handled == NULL ? Py_None : handled);
     Py_DECREF(values);
     return state;
 }
@@ -441,29 +474,43 @@ static PyObject *frame_values(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyMethodDef methods[] = {
     {"resume", (PyCFunction)(void (*)(void))resume, METH_VARARGS | METH_KEYWORDS,
      "resume(function, offset, slots, stack, exception=None, handled=<as it is>)\n\n"
-     "Runs the function's code in a frame of its own from the instruction at byte `offset` on; what it returns.\n"
-     "slots: what each local variable, cell and free variable holds, a tuple in the order of co_varnames, co_cellvars "
-     "(those\nthat are no argument) and co_freevars; cells as cells; NULL where unbound. (NULL for a cell: that of the "
-     "closure, or an\nempty one.)  stack: the operand stack, bottom first, NULL where CPython has one.\n"
-     "exception: is raised by that instruction instead of running it, with its traceback and context as they are.\n"
-     "handled: the exception being handled there, or None. It is put back, whatever the frame does."},
-    {"suspended_generator", (PyCFunction)(void (*)(void))suspended_generator, METH_VARARGS | METH_KEYWORDS,
+     "Runs the function's code in a frame of its own from the instruction at byte `offset` on; "
+     "what it returns.\n"
+     "slots: what each local variable, cell and free variable holds, a tuple in the order of "
+     "co_varnames, co_cellvars "
+     "(those\nthat are no argument) and co_freevars; cells as cells; NULL where unbound. (NULL for "
+     "a cell: that of the "
+     "closure, or an\nempty one.)  stack: the operand stack, bottom first, NULL where CPython has "
+     "one.\n"
+     "exception: is raised by that instruction instead of running it, with its traceback and "
+     "context as they are.\n"
+     "handled: the exception being handled there, or None. It is put back, whatever the frame "
+     "does."},
+    {"suspended_generator", (PyCFunction)(void (*)(void))suspended_generator,
+     METH_VARARGS | METH_KEYWORDS,
      "suspended_generator(function, offset, slots, stack, handled=None)\n\n"
-     "A generator (coroutine, asynchronous generator) of the function, suspended behind the YIELD_VALUE at byte "
-     "`offset`.\nThe stack is without the value yielded. At RETURN_GENERATOR with an empty stack: one not begun."},
+     "A generator (coroutine, asynchronous generator) of the function, suspended behind the "
+     "YIELD_VALUE at byte "
+     "`offset`.\nThe stack is without the value yielded. At RETURN_GENERATOR with an empty stack: "
+     "one not begun."},
     {"restore_generator", restore_generator, METH_VARARGS,
      "restore_generator(generator, offset, slots, stack, handled=None)\n\n"
-     "Moves a generator that is suspended, or has not begun, to where suspended_generator would make it."},
+     "Moves a generator that is suspended, or has not begun, to where suspended_generator would "
+     "make it."},
     {"finish_generator", finish_generator, METH_O,
      "finish_generator(generator)\n\n"
-     "Ends a generator as if it had returned None where it stands: no handler or finally block of its own runs."},
+     "Ends a generator as if it had returned None where it stands: no handler or finally block of "
+     "its own runs."},
     {"generator_state", generator_state, METH_O,
      "generator_state(generator) -> (function, offset, slots, stack, handled) or None\n\n"
-     "What suspended_generator would make a generator like this of; None while it runs and when it is finished."},
+     "What suspended_generator would make a generator like this of; None while it runs and when it "
+     "is finished."},
     {"_frame_values", frame_values, METH_VARARGS,
      "_frame_values(frame, depth) -> (slots, stack)\n\n"
      "Of a frame whose trace function is running, with so much on its stack. For tests."},
     {0},
 };
 
-int ingot_frames_resume_register(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int ingot_frames_resume_register(PyObject *module) {
+    return PyModule_AddFunctions(module, methods);
+}

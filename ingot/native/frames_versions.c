@@ -2,14 +2,16 @@
 
 #if PYTHON_3_13
 
-/* When CPython 3.13 enters a frame with an exception, the line in the traceback is that of the frame's position, and
-   the handler that of the unit before. Both must be those of one instruction, which may be a single unit long. */
+/* When CPython 3.13 enters a frame with an exception, the line in the traceback is that of the
+   frame's position, and the handler that of the unit before. Both must be those of one instruction,
+   which may be a single unit long. */
 
 typedef struct {
     int target, depth_and_lasti;
 } Handler;
 
-/* Six bits a byte, most significant first; 64 says that more follow. See Objects/exception_handling_notes.txt. */
+/* Six bits a byte, most significant first; 64 says that more follow. See
+ * Objects/exception_handling_notes.txt. */
 static const unsigned char *read_varint(const unsigned char *at, int *value) {
     *value = *at & 63;
     while (*at++ & 64)
@@ -19,7 +21,8 @@ static const unsigned char *read_varint(const unsigned char *at, int *value) {
 
 static Handler handler_at(const IngotCode *code, int unit) {
     PyObject *table = code->object->co_exceptiontable;
-    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(table), *end = at + PyBytes_GET_SIZE(table);
+    const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(table),
+                        *end = at + PyBytes_GET_SIZE(table);
     while (at < end) {
         int start, size;
         Handler handler;

@@ -1,8 +1,9 @@
-/* CPython's frames from C, for 3.11 to 3.13: all that differs between the versions, and nothing else, is here.
+/* CPython's frames from C, for 3.11 to 3.13: all that differs between the versions, and nothing
+   else, is here.
 
-   A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The position of a frame is
-   kept before 3.13 as `prev_instr`, the unit before the next one to run; since 3.13 as `instr_ptr`, the next one to
-   run. */
+   A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The
+   position of a frame is kept before 3.13 as `prev_instr`, the unit before the next one to run;
+   since 3.13 as `instr_ptr`, the next one to run. */
 #ifndef INGOT_FRAMES_VERSIONS_H
 #define INGOT_FRAMES_VERSIONS_H
 
@@ -45,7 +46,8 @@ typedef _PyInterpreterFrame Frame;
 #define is_finalizing _Py_IsFinalizing
 #endif
 
-/* -- what a frame is of -------------------------------------------------------------------------------------------- */
+/* -- what a frame is of
+ * -------------------------------------------------------------------------------------------- */
 
 /* Borrowed; NULL for a frame that runs no code object. */
 static inline PyCodeObject *code_of(const Frame *frame) {
@@ -77,7 +79,8 @@ static inline PyFunctionObject *function_of(const Frame *frame) {
     return function != NULL && PyFunction_Check(function) ? (PyFunctionObject *)function : NULL;
 }
 
-/* Does the evaluation loop keep something from this instruction for the next one, other than on the stack? */
+/* Does the evaluation loop keep something from this instruction for the next one, other than on the
+ * stack? */
 static inline bool belongs_to_the_next(int opcode) {
     switch (opcode) {
 #ifdef PRECALL
@@ -101,7 +104,9 @@ static inline bool returns(int opcode) {
 #endif
 }
 
-/* -- where it stands ----------------------------------------------------------------------------------------------- */
+/* -- where it stands
+ * -----------------------------------------------------------------------------------------------
+ */
 
 /* The next unit to run. */
 static inline int position(const Frame *frame) {
@@ -120,7 +125,9 @@ static inline void set_position(Frame *frame, int unit) {
 #endif
 }
 
-static inline Frame *frame_of_generator(PyGenObject *generator) { return (Frame *)generator->gi_iframe; }
+static inline Frame *frame_of_generator(PyGenObject *generator) {
+    return (Frame *)generator->gi_iframe;
+}
 
 static inline bool is_suspended(const PyGenObject *generator) {
 #if PYTHON_3_13
@@ -141,7 +148,8 @@ static inline void set_suspended(PyGenObject *generator, int unit, int argument)
 #endif
 }
 
-/* -- the thread's stack of frames ---------------------------------------------------------------------------------- */
+/* -- the thread's stack of frames
+ * ---------------------------------------------------------------------------------- */
 
 static inline Frame **current_frame(PyThreadState *thread) {
 #if PYTHON_3_13
@@ -151,8 +159,9 @@ static inline Frame **current_frame(PyThreadState *thread) {
 #endif
 }
 
-/* Does the code at its start tell tracers that a call begins? Then its returns tell them as well. (From 3.12 on tracing
- * is compiled into the code when it is next entered; before, the evaluation loop asks the thread.) */
+/* Does the code at its start tell tracers that a call begins? Then its returns tell them as well.
+ * (From 3.12 on tracing is compiled into the code when it is next entered; before, the evaluation
+ * loop asks the thread.) */
 static inline bool reports_calls(const PyCodeObject *code) {
 #if PYTHON_3_13
     int opcode = _PyCode_CODE(code)[code->_co_firsttraceable].op.code;
@@ -170,7 +179,8 @@ static inline void raise_as_it_is(PyObject *exception) {
 #if PYTHON_3_12
     PyErr_SetRaisedException(Py_NewRef(exception));
 #else
-    PyErr_Restore(Py_NewRef(Py_TYPE(exception)), Py_NewRef(exception), PyException_GetTraceback(exception));
+    PyErr_Restore(Py_NewRef(Py_TYPE(exception)), Py_NewRef(exception),
+                  PyException_GetTraceback(exception));
 #endif
 }
 

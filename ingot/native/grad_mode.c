@@ -4,7 +4,8 @@
 
 static bool (*is_enabled)(void);
 static void (*set_enabled)(bool enabled);
-static PyObject *python_is_enabled, *python_set_enabled; /* where the C++ functions are out of reach */
+static PyObject *python_is_enabled,
+    *python_set_enabled; /* where the C++ functions are out of reach */
 
 int ingot_grad_mode_init(void) {
     *(void **)&is_enabled = ingot_torch_symbol("_ZN3c108GradMode10is_enabledEv");

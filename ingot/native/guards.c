@@ -8,7 +8,9 @@
 #include "guards_shortcut.h"
 #include "watch.h"
 
-/* -- the walk ------------------------------------------------------------------------------------------------------ */
+/* -- the walk
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static bool check_state_slowly(GuardTree *tree) {
     PyObject *now = PyObject_CallNoArgs(tree->state_reader);
@@ -22,7 +24,8 @@ static bool check_state(GuardTree *tree, IngotSurroundings *around) {
     if (tree->expected_state == NULL)
         return true;
     if (!around->read)
-        around->readable = ingot_global_state_is_readable() && ingot_read_global_state(&around->state);
+        around->readable =
+            ingot_global_state_is_readable() && ingot_read_global_state(&around->state);
     around->read = true;
     if (!around->readable)
         return check_state_slowly(tree);
@@ -38,8 +41,9 @@ int ingot_walk_nodes(GuardTree *tree, PyObject *const *slots, PyObject **values)
     int count = tree->node_count;
     for (int i = 0; i < count; i++) {
         const Node *node = &tree->nodes[i];
-        values[i] = node->access == NULL ? Py_XNewRef(slots[node->key.index])
-                                         : node->access(node->parent < 0 ? NULL : values[node->parent], &node->key);
+        values[i] = node->access == NULL
+                        ? Py_XNewRef(slots[node->key.index])
+                        : node->access(node->parent < 0 ? NULL : values[node->parent], &node->key);
         if (values[i] == NULL)
             return i;
         Check *check = tree->checks + node->first_check, *end = check + node->check_count;
@@ -69,7 +73,8 @@ static bool check_disjoint(const Relation *relation, PyObject **values) {
     bool disjoint = extents != NULL;
     for (int i = 0; disjoint && i < relation->count; i++) {
         PyObject *tensor = values[relation->nodes[i]];
-        disjoint = ingot_is_plain_tensor(tensor) && ingot_tensor_extent(tensor, &extents[i][0], &extents[i][1]) == 0;
+        disjoint = ingot_is_plain_tensor(tensor) &&
+                   ingot_tensor_extent(tensor, &extents[i][0], &extents[i][1]) == 0;
     }
     for (int i = 0; disjoint && i < relation->written; i++)
         for (int j = i + 1; disjoint && j < relation->count; j++)
@@ -96,11 +101,13 @@ static bool read_quantity(const Quantity *quantity, PyObject **values, int64_t *
     PyObject *value = values[quantity->node];
     if (quantity->what == VALUE) {
         int overflow = 0;
-        *number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : (overflow = 1);
+        *number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow)
+                                           : (overflow = 1);
         return overflow == 0;
     }
     IngotTensorFacts facts;
-    if (!ingot_is_plain_tensor(value) || ingot_tensor_facts(value, &facts) < 0 || quantity->dim >= facts.rank)
+    if (!ingot_is_plain_tensor(value) || ingot_tensor_facts(value, &facts) < 0 ||
+        quantity->dim >= facts.rank)
         return false;
     *number = (quantity->what == SIZE ? facts.sizes : facts.strides)[quantity->dim];
     return true;
@@ -157,7 +164,8 @@ static bool walk(GuardTree *tree, PyObject *const *slots, PyObject **inputs) {
         (values = PyMem_Malloc((size_t)tree->node_count * sizeof *values)) == NULL)
         return false;
     int held = ingot_walk_nodes(tree, slots, values);
-    bool holds = held == tree->node_count && ingot_check_relations(tree, NULL, tree->relation_count, values);
+    bool holds =
+        held == tree->node_count && ingot_check_relations(tree, NULL, tree->relation_count, values);
     for (int i = 0; holds && i < tree->input_count; i++)
         inputs[i] = Py_NewRef(values[tree->inputs[i]]);
     if (!holds && PyErr_Occurred())
@@ -190,7 +198,8 @@ static void confirm(GuardTree *tree, PyObject *const *slots, Verdict verdict, Py
     PyObject **others = PyMem_Calloc((size_t)tree->input_count + 1, sizeof *others);
     bool same = others != NULL && walk(tree, slots, others) == (verdict == HOLDS);
     for (int i = 0; others != NULL && i < tree->input_count; i++) {
-        same = same && (verdict != HOLDS || inputs[i] == others[i] || is_made_anew(tree, tree->inputs[i]));
+        same = same &&
+               (verdict != HOLDS || inputs[i] == others[i] || is_made_anew(tree, tree->inputs[i]));
         Py_XDECREF(others[i]);
     }
     PyMem_Free(others);
@@ -213,7 +222,8 @@ static Verdict try_shortcut(GuardTree *tree, PyObject *const *slots, PyObject **
 
 #endif
 
-bool ingot_guard_tree_check(PyObject *object, PyObject *const *slots, PyObject **inputs, IngotSurroundings *around) {
+bool ingot_guard_tree_check(PyObject *object, PyObject *const *slots, PyObject **inputs,
+                            IngotSurroundings *around) {
     GuardTree *tree = (GuardTree *)object;
     if (!check_state(tree, around)) {
         PyErr_Clear();
@@ -231,7 +241,9 @@ Py_ssize_t ingot_guard_tree_slot_count(PyObject *tree) { return ((GuardTree *)tr
 
 Py_ssize_t ingot_guard_tree_input_count(PyObject *tree) { return ((GuardTree *)tree)->input_count; }
 
-/* -- the Python type ----------------------------------------------------------------------------------------------- */
+/* -- the Python type
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"spec", NULL};
@@ -275,7 +287,8 @@ static void free_arrays(GuardTree *tree) {
 #endif
 }
 
-/* Only when nothing can reach the tree any more: a running call holds its entry, and so its tree. */
+/* Only when nothing can reach the tree any more: a running call holds its entry, and so its tree.
+ */
 static void tree_dealloc(GuardTree *tree) {
     PyObject_GC_UnTrack(tree);
     for (int i = 0; tree->nodes != NULL && i < tree->node_count; i++)
@@ -317,8 +330,10 @@ static PyMethodDef tree_methods[] = {
 };
 
 static PyMemberDef tree_members[] = {
-    {"walks", T_ULONGLONG, offsetof(GuardTree, walks), READONLY, "how many checks took the whole walk"},
-    {"shortcuts", T_ULONGLONG, offsetof(GuardTree, shortcuts), READONLY, "how many were decided without it"},
+    {"walks", T_ULONGLONG, offsetof(GuardTree, walks), READONLY,
+     "how many checks took the whole walk"},
+    {"shortcuts", T_ULONGLONG, offsetof(GuardTree, shortcuts), READONLY,
+     "how many were decided without it"},
     {0},
 };
 
@@ -377,16 +392,21 @@ static PyObject *missing_symbols(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 
 static PyMethodDef functions[] = {
     {"missing_symbols", missing_symbols, METH_NOARGS,
-     "The C++ symbols of torch that were looked up and are not there. Each has a slower way without."},
+     "The C++ symbols of torch that were looked up and are not there. Each has a slower way "
+     "without."},
     {"_forbid_watching", forbid_watching, METH_O,
-     "Whether dicts may be watched from now on, where Python can; for tests. Returns whether they are."},
+     "Whether dicts may be watched from now on, where Python can; for tests. Returns whether they "
+     "are."},
     {"_verify_shortcuts", set_verify_shortcuts, METH_O,
-     "Whether the whole walk is taken after each shortcut, and must agree, else the process aborts; for tests. Returns "
+     "Whether the whole walk is taken after each shortcut, and must agree, else the process "
+     "aborts; for tests. Returns "
      "whether it was."},
     {"_force_slow_tensor_facts", force_slow, METH_O,
      "Reads tensors through Python attributes from now on; for tests. Build trees after it."},
-    {"tensor_facts_are_slow", facts_are_slow, METH_NOARGS, "Whether tensors are read through Python attributes."},
-    {"global_state_is_readable", state_is_readable, METH_NOARGS, "Whether the state around a call is read natively."},
+    {"tensor_facts_are_slow", facts_are_slow, METH_NOARGS,
+     "Whether tensors are read through Python attributes."},
+    {"global_state_is_readable", state_is_readable, METH_NOARGS,
+     "Whether the state around a call is read natively."},
     {0},
 };
 

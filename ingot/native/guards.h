@@ -1,4 +1,5 @@
-/* The guard tree: the facts of one entry, checked in a single walk that also collects the graph's inputs. */
+/* The guard tree: the facts of one entry, checked in a single walk that also collects the graph's
+ * inputs. */
 #ifndef INGOT_GUARDS_H
 #define INGOT_GUARDS_H
 
@@ -16,14 +17,17 @@ int ingot_guards_register(PyObject *module);
 Py_ssize_t ingot_guard_tree_slot_count(PyObject *tree);
 Py_ssize_t ingot_guard_tree_input_count(PyObject *tree);
 
-/* The state around a call, read once for all the trees that are tried. Zero-initialize before the first. */
+/* The state around a call, read once for all the trees that are tried. Zero-initialize before the
+ * first. */
 typedef struct {
     bool read, readable;
     IngotGlobalState state;
 } IngotSurroundings;
 
-/* Whether every fact holds for these argument slots (at least slot_count of them). If so, `inputs` receives input_count
-   new references. An error while reading a fact counts as a failure: no exception is left set. */
-bool ingot_guard_tree_check(PyObject *tree, PyObject *const *slots, PyObject **inputs, IngotSurroundings *around);
+/* Whether every fact holds for these argument slots (at least slot_count of them). If so, `inputs`
+   receives input_count new references. An error while reading a fact counts as a failure: no
+   exception is left set. */
+bool ingot_guard_tree_check(PyObject *tree, PyObject *const *slots, PyObject **inputs,
+                            IngotSurroundings *around);
 
 #endif

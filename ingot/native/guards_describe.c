@@ -1,10 +1,12 @@
-/* Building a guard tree from its description; its form is stated at _Flattener in capture/guards.py. */
+/* Building a guard tree from its description; its form is stated at _Flattener in
+ * capture/guards.py. */
 #include <string.h>
 
 #include "guards_parts.h"
 
 /* A list of the spec (borrowed) and room for as many records; NULL with an exception set. */
-static void *make_room(PyObject *spec, const char *field, size_t record, PyObject **list, int *count) {
+static void *make_room(PyObject *spec, const char *field, size_t record, PyObject **list,
+                       int *count) {
     *list = PyDict_GetItemString(spec, field);
     if (*list == NULL || !PyList_Check(*list)) {
         PyErr_Format(PyExc_TypeError, "the guard spec has no list '%s'", field);
@@ -33,7 +35,8 @@ static int fill_node(GuardTree *tree, int position, PyObject *spec, PyObject **c
         return -1;
     const AccessKind *kind = ingot_find_access(name);
     if (kind == NULL || node->parent >= position) {
-        PyErr_Format(PyExc_ValueError, "node %d of the guard spec has no access '%s' or no parent", position, name);
+        PyErr_Format(PyExc_ValueError, "node %d of the guard spec has no access '%s' or no parent",
+                     position, name);
         return -1;
     }
     node->access = kind->access;
@@ -76,7 +79,8 @@ static int fill_nodes(GuardTree *tree, PyObject *spec) {
     for (int i = 0; i < tree->node_count; i++) {
         checks = PyTuple_GET_ITEM(PyList_GET_ITEM(list, i), 3);
         for (Py_ssize_t k = 0; k < PyList_GET_SIZE(checks); k++)
-            if (ingot_fill_check(&tree->checks[tree->check_count++], PyList_GET_ITEM(checks, k)) < 0)
+            if (ingot_fill_check(&tree->checks[tree->check_count++], PyList_GET_ITEM(checks, k)) <
+                0)
                 return -1;
     }
     return 0;
@@ -85,7 +89,8 @@ static int fill_nodes(GuardTree *tree, PyObject *spec) {
 /* Appends a tuple of node numbers to a relation. */
 static int add_nodes(const GuardTree *tree, Relation *relation, PyObject *numbers) {
     Py_ssize_t more = PyTuple_GET_SIZE(numbers);
-    int *nodes = PyMem_Realloc(relation->nodes, ((size_t)(relation->count + more) + 1) * sizeof *nodes);
+    int *nodes =
+        PyMem_Realloc(relation->nodes, ((size_t)(relation->count + more) + 1) * sizeof *nodes);
     if (nodes == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -101,8 +106,10 @@ static int add_nodes(const GuardTree *tree, Relation *relation, PyObject *number
 }
 
 static int fill_relation(GuardTree *tree, Relation *relation, PyObject *spec) {
-    static const char *const names[] = {
-        [SAME] = "same", [DISTINCT] = "distinct", [SAME_STORAGE] = "same_storage", [DISJOINT] = "tensor_disjoint"};
+    static const char *const names[] = {[SAME] = "same",
+                                        [DISTINCT] = "distinct",
+                                        [SAME_STORAGE] = "same_storage",
+                                        [DISJOINT] = "tensor_disjoint"};
     const char *name;
     PyObject *data, *first, *second;
     if (!PyArg_ParseTuple(spec, "sO!", &name, &PyTuple_Type, &data))
@@ -138,13 +145,16 @@ static int fill_quantity(GuardTree *tree, Quantity *quantity, PyObject *spec) {
     const char *what;
     if (!PyArg_ParseTuple(spec, "isi", &quantity->node, &what, &quantity->dim))
         return -1;
-    quantity->what = strcmp(what, "size") == 0 ? SIZE : strcmp(what, "stride") == 0 ? STRIDE : VALUE;
+    quantity->what = strcmp(what, "size") == 0     ? SIZE
+                     : strcmp(what, "stride") == 0 ? STRIDE
+                                                   : VALUE;
     return check_position(tree, quantity->node);
 }
 
 static int fill_shape(Shape *shape, PyObject *spec, int symbols) {
-    static const char *const names[] = {[EQUAL] = "==",      [NOT_EQUAL] = "!=", [LESS] = "<",
-                                        [LESS_EQUAL] = "<=", [GREATER] = ">",    [GREATER_EQUAL] = ">="};
+    static const char *const names[] = {
+        [EQUAL] = "==",      [NOT_EQUAL] = "!=", [LESS] = "<",
+        [LESS_EQUAL] = "<=", [GREATER] = ">",    [GREATER_EQUAL] = ">="};
     PyObject *left, *right;
     const char *name;
     if (!PyArg_ParseTuple(spec, "OsO", &left, &name, &right))
@@ -164,17 +174,20 @@ static int fill_shape(Shape *shape, PyObject *spec, int symbols) {
 
 static int fill_rest(GuardTree *tree, PyObject *spec) {
     PyObject *list;
-    if ((tree->relations = make_room(spec, "relations", sizeof(Relation), &list, &tree->relation_count)) == NULL)
+    if ((tree->relations =
+             make_room(spec, "relations", sizeof(Relation), &list, &tree->relation_count)) == NULL)
         return -1;
     for (int i = 0; i < tree->relation_count; i++)
         if (fill_relation(tree, &tree->relations[i], PyList_GET_ITEM(list, i)) < 0)
             return -1;
-    if ((tree->quantities = make_room(spec, "quantities", sizeof(Quantity), &list, &tree->quantity_count)) == NULL)
+    if ((tree->quantities =
+             make_room(spec, "quantities", sizeof(Quantity), &list, &tree->quantity_count)) == NULL)
         return -1;
     for (int i = 0; i < tree->quantity_count; i++)
         if (fill_quantity(tree, &tree->quantities[i], PyList_GET_ITEM(list, i)) < 0)
             return -1;
-    if ((tree->shapes = make_room(spec, "shapes", sizeof(Shape), &list, &tree->shape_count)) == NULL)
+    if ((tree->shapes = make_room(spec, "shapes", sizeof(Shape), &list, &tree->shape_count)) ==
+        NULL)
         return -1;
     for (int i = 0; i < tree->shape_count; i++)
         if (fill_shape(&tree->shapes[i], PyList_GET_ITEM(list, i), tree->quantity_count) < 0)
@@ -198,4 +211,6 @@ static int fill_rest(GuardTree *tree, PyObject *spec) {
     return 0;
 }
 
-int ingot_fill_tree(GuardTree *tree, PyObject *spec) { return fill_nodes(tree, spec) < 0 ? -1 : fill_rest(tree, spec); }
+int ingot_fill_tree(GuardTree *tree, PyObject *spec) {
+    return fill_nodes(tree, spec) < 0 ? -1 : fill_rest(tree, spec);
+}

@@ -4,9 +4,12 @@
 #include "constants.h"
 #include "guards_parts.h"
 
-/* -- accesses: how a value is got from the one above it ------------------------------------------------------------ */
+/* -- accesses: how a value is got from the one above it
+ * ------------------------------------------------------------ */
 
-static PyObject *access_constant(PyObject *Py_UNUSED(owner), const Key *key) { return Py_NewRef(key->object); }
+static PyObject *access_constant(PyObject *Py_UNUSED(owner), const Key *key) {
+    return Py_NewRef(key->object);
+}
 
 static PyObject *access_item(PyObject *owner, const Key *key) {
     if (PyDict_Check(owner))
@@ -16,7 +19,8 @@ static PyObject *access_item(PyObject *owner, const Key *key) {
     Py_ssize_t size = Py_SIZE(owner), index = key->index < 0 ? key->index + size : key->index;
     if (index < 0 || index >= size || !PyLong_CheckExact(key->object))
         return NULL;
-    return Py_NewRef(PyList_Check(owner) ? PyList_GET_ITEM(owner, index) : PyTuple_GET_ITEM(owner, index));
+    return Py_NewRef(PyList_Check(owner) ? PyList_GET_ITEM(owner, index)
+                                         : PyTuple_GET_ITEM(owner, index));
 }
 
 static PyObject *access_instance_dict(PyObject *owner, const Key *Py_UNUSED(key)) {
@@ -39,11 +43,14 @@ static PyObject *access_type(PyObject *owner, const Key *Py_UNUSED(key)) {
 }
 
 static PyObject *access_class_attribute(PyObject *owner, const Key *key) {
-    return PyType_Check(owner) ? Py_XNewRef(_PyType_Lookup((PyTypeObject *)owner, key->object)) : NULL;
+    return PyType_Check(owner) ? Py_XNewRef(_PyType_Lookup((PyTypeObject *)owner, key->object))
+                               : NULL;
 }
 
 /* A function of Ingot's own, without effects; the type of what it is given is checked already. */
-static PyObject *access_apply(PyObject *owner, const Key *key) { return PyObject_CallOneArg(key->object, owner); }
+static PyObject *access_apply(PyObject *owner, const Key *key) {
+    return PyObject_CallOneArg(key->object, owner);
+}
 
 /* The keys in order; an OrderedDict keeps its own. */
 static PyObject *access_dict_keys(PyObject *owner, const Key *Py_UNUSED(key)) {
@@ -76,13 +83,18 @@ const AccessKind *ingot_find_access(const char *name) {
     return NULL;
 }
 
-/* -- checks: facts about one value --------------------------------------------------------------------------------- */
+/* -- checks: facts about one value
+ * --------------------------------------------------------------------------------- */
 
-static bool check_type(PyObject *value, Check *check) { return (PyObject *)Py_TYPE(value) == check->data; }
+static bool check_type(PyObject *value, Check *check) {
+    return (PyObject *)Py_TYPE(value) == check->data;
+}
 
 static bool check_identity(PyObject *value, Check *check) { return value == check->data; }
 
-static bool check_equals(PyObject *value, Check *check) { return ingot_same_constant(value, check->data); }
+static bool check_equals(PyObject *value, Check *check) {
+    return ingot_same_constant(value, check->data);
+}
 
 /* The length of a built-in container by its own count; -1 for others. */
 static Py_ssize_t builtin_length(PyObject *value) {
@@ -97,7 +109,9 @@ static Py_ssize_t builtin_length(PyObject *value) {
     return PyRange_Check(value) ? PyObject_Size(value) : -1;
 }
 
-static bool check_length(PyObject *value, Check *check) { return builtin_length(value) == check->number; }
+static bool check_length(PyObject *value, Check *check) {
+    return builtin_length(value) == check->number;
+}
 
 static bool check_dict_empty(PyObject *value, Check *Py_UNUSED(check)) {
     return PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
@@ -112,7 +126,8 @@ static bool check_dict_keys(PyObject *value, Check *check) {
         PyObject *keys = access_dict_keys(value, NULL);
         bool same = keys != NULL && PyTuple_GET_SIZE(keys) == count;
         for (; same && found < count; found++)
-            same = ingot_same_constant(PyTuple_GET_ITEM(keys, found), PyTuple_GET_ITEM(check->data, found));
+            same = ingot_same_constant(PyTuple_GET_ITEM(keys, found),
+                                       PyTuple_GET_ITEM(check->data, found));
         Py_XDECREF(keys);
         return same;
     }
@@ -126,20 +141,24 @@ static bool check_absent_key(PyObject *value, Check *check) {
     return PyDict_Check(value) && PyDict_Contains(value, check->data) == 0;
 }
 
-static bool check_is_none(PyObject *value, Check *check) { return (value == Py_None) == (check->number != 0); }
+static bool check_is_none(PyObject *value, Check *check) {
+    return (value == Py_None) == (check->number != 0);
+}
 
 static bool check_truth(PyObject *value, Check *check) {
-    static PyTypeObject *const types[] = {&PyBool_Type, &PyLong_Type,  &PyFloat_Type,    &PyUnicode_Type, &PyTuple_Type,
-                                          &PyList_Type, &PyDict_Type,  &PyComplex_Type,  &PyBytes_Type,   &PySet_Type,
-                                          NULL,         &PyRange_Type, &PyFrozenSet_Type};
+    static PyTypeObject *const types[] = {
+        &PyBool_Type, &PyLong_Type,  &PyFloat_Type,    &PyUnicode_Type, &PyTuple_Type,
+        &PyList_Type, &PyDict_Type,  &PyComplex_Type,  &PyBytes_Type,   &PySet_Type,
+        NULL,         &PyRange_Type, &PyFrozenSet_Type};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++)
         if (Py_TYPE(value) == (types[i] == NULL ? Py_TYPE(Py_None) : types[i]))
             return PyObject_IsTrue(value) == (check->number != 0);
     return false;
 }
 
-/* All the facts about one class: data is a list of (name, expected), or (name,) for a name that no class has. While the
-   version tag of the class is what it was when the facts were last seen to hold, no lookup can give another answer. */
+/* All the facts about one class: data is a list of (name, expected), or (name,) for a name that no
+   class has. While the version tag of the class is what it was when the facts were last seen to
+   hold, no lookup can give another answer. */
 static bool check_class_attribute(PyObject *value, Check *check) {
     if (!PyType_Check(value))
         return false;
@@ -152,14 +171,16 @@ static bool check_class_attribute(PyObject *value, Check *check) {
         PyObject *expected = PyTuple_GET_SIZE(fact) == 2 ? PyTuple_GET_ITEM(fact, 1) : NULL;
         if (_PyType_Lookup(type, PyTuple_GET_ITEM(fact, 0)) != expected)
             return false;
-        version = i == 0 ? type->tp_version_tag : version; /* the lookup has assigned one, unless none is left */
+        version = i == 0 ? type->tp_version_tag
+                         : version; /* the lookup has assigned one, unless none is left */
     }
     check->number = version == type->tp_version_tag ? version : 0;
     return true;
 }
 
 static bool check_tensor(PyObject *value, Check *check) {
-    return Py_TYPE(value) == check->expected->type && ingot_tensor_matches(value, &check->expected->facts);
+    return Py_TYPE(value) == check->expected->type &&
+           ingot_tensor_matches(value, &check->expected->facts);
 }
 
 static bool check_tensor_offset(PyObject *value, Check *check) {
@@ -208,7 +229,8 @@ static const struct {
     {"tensor_aligned", check_tensor_aligned, true, BY_LOOKING},
 };
 
-/* -- reading a check from the spec --------------------------------------------------------------------------------- */
+/* -- reading a check from the spec
+ * --------------------------------------------------------------------------------- */
 
 static int fill_dims(PyObject *dims, int64_t *into, int64_t *rank) {
     if (!PyTuple_Check(dims) || PyTuple_GET_SIZE(dims) > INGOT_MAX_RANK) {
@@ -229,8 +251,8 @@ static int fill_expectation(TensorExpectation *into, PyObject *expected) {
     PyObject *type, *dtype, *device, *sizes, *strides;
     int requires_grad, is_leaf;
     unsigned long long keys;
-    if (!PyArg_ParseTuple(expected, "OOOOOppK", &type, &dtype, &device, &sizes, &strides, &requires_grad, &is_leaf,
-                          &keys))
+    if (!PyArg_ParseTuple(expected, "OOOOOppK", &type, &dtype, &device, &sizes, &strides,
+                          &requires_grad, &is_leaf, &keys))
         return -1;
     int number = ingot_dtype_number(dtype);
     if (number < 0 || ingot_device_numbers(device, &facts->device_type, &facts->device_index) < 0)
@@ -270,7 +292,8 @@ int ingot_fill_check(Check *check, PyObject *spec) {
         PyErr_Format(PyExc_ValueError, "no guard of kind '%s'", name);
     if (check->holds == check_tensor) {
         check->expected = PyMem_Calloc(1, sizeof *check->expected);
-        return check->expected == NULL ? (PyErr_NoMemory(), -1) : fill_expectation(check->expected, data);
+        return check->expected == NULL ? (PyErr_NoMemory(), -1)
+                                       : fill_expectation(check->expected, data);
     }
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -8,17 +8,21 @@ typedef struct {
     Shortcut *made;
     PyObject **values; /* of the walk */
     bool watching;
-    int *known; /* per node, twice: which word, if it was not taken back, is its version tag, and which its type */
+    int *known; /* per node, twice: which word, if it was not taken back, is its version tag, and
+                   which its type */
 } Learner;
 
-/* -- recording ----------------------------------------------------------------------------------------------------- */
+/* -- recording
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static bool add_word(Shortcut *made, int owner, const void *address, uint64_t expected) {
     if (made->word_count == made->word_room) {
         int room = made->word_room == 0 ? 64 : 2 * made->word_room;
         Word *words = PyMem_Realloc(made->words, (size_t)room * sizeof *words);
         made->words = words == NULL ? made->words : words;
-        int *owners = words == NULL ? NULL : PyMem_Realloc(made->owners, (size_t)room * sizeof *owners);
+        int *owners =
+            words == NULL ? NULL : PyMem_Realloc(made->owners, (size_t)room * sizeof *owners);
         if (owners == NULL)
             return false;
         made->owners = owners;
@@ -34,8 +38,8 @@ static bool add_pointer(Learner *learner, int node, const void *place, const voi
     return add_word(learner->made, node, place, (uint64_t)(uintptr_t)pointer);
 }
 
-/* A word about a node's object that several facts may ask for, added once. It comes after those that show the object
-   alive, for a node's words are added before its children's. */
+/* A word about a node's object that several facts may ask for, added once. It comes after those
+   that show the object alive, for a node's words are added before its children's. */
 static bool add_once(Learner *learner, int *known, int node, const void *address) {
     Shortcut *made = learner->made;
     if (*known < made->word_count && made->words[*known].address == address)
@@ -50,7 +54,8 @@ static bool add_type(Learner *learner, int node, PyObject *value) {
 
 /* The version tag of a dict or class; false if it has none. */
 static bool add_version(Learner *learner, int node, const void *address) {
-    return ingot_load_word(address) != 0 && add_once(learner, &learner->known[2 * node], node, address);
+    return ingot_load_word(address) != 0 &&
+           add_once(learner, &learner->known[2 * node], node, address);
 }
 
 /* What tells of changes to a dict. */
@@ -61,17 +66,20 @@ static bool add_dict(Learner *learner, int node, PyObject *dict) {
     int *known = &learner->known[2 * node];
     if (*known >= made->watch_count || made->watches[*known].node != node) {
         *known = made->watch_count;
-        made->watches[made->watch_count++] = (IngotWatch){.dict = dict, .node = node, .word = made->word_count};
+        made->watches[made->watch_count++] =
+            (IngotWatch){.dict = dict, .node = node, .word = made->word_count};
     }
     return true;
 }
 
-/* -- paths --------------------------------------------------------------------------------------------------------- */
+/* -- paths
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 /* Keys whose lookup is the same each time, without code of the user's. */
 static bool is_plain_key(PyObject *key) {
-    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || PyBytes_CheckExact(key) ||
-           PyFloat_CheckExact(key) || key == Py_None;
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) ||
+           PyBytes_CheckExact(key) || PyFloat_CheckExact(key) || key == Py_None;
 }
 
 static bool is_constant(PyObject *value) {
@@ -99,14 +107,16 @@ static bool cover_item(Learner *learner, int node, PyObject *owner, Standing par
     if (parent != COVERED)
         return false;
     if (PyDict_Check(owner))
-        return is_plain_key(learner->tree->nodes[node].key.object) && add_dict(learner, above, owner);
+        return is_plain_key(learner->tree->nodes[node].key.object) &&
+               add_dict(learner, above, owner);
     return hold(learner->made, owner);
 }
 
 static bool cover_instance_dict(Learner *learner, int node, PyObject *owner) {
     PyObject *dict = learner->values[node], **place = ingot_dict_place(owner);
     return place != NULL && *place == dict && ingot_dict_is_versioned(dict) &&
-           add_type(learner, learner->tree->nodes[node].parent, owner) && add_pointer(learner, node, place, dict);
+           add_type(learner, learner->tree->nodes[node].parent, owner) &&
+           add_pointer(learner, node, place, dict);
 }
 
 static bool cover_function_field(Learner *learner, int node, PyObject *owner, Standing parent) {
@@ -148,17 +158,21 @@ static bool cover_path(Learner *learner, int node) {
     case TYPE:
         return parent == COVERED && add_type(learner, described->parent, owner);
     case CLASS_ATTRIBUTE:
-        return parent == COVERED && PyType_Check(owner) && learner->tree->nodes[described->parent].reach == CONSTANT &&
+        return parent == COVERED && PyType_Check(owner) &&
+               learner->tree->nodes[described->parent].reach == CONSTANT &&
                add_version(learner, described->parent, ingot_type_version((PyTypeObject *)owner));
     default:
         return false;
     }
 }
 
-/* -- facts --------------------------------------------------------------------------------------------------------- */
+/* -- facts
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static bool is_mutable(PyObject *value) {
-    return PyList_Check(value) || PyDict_Check(value) || (PyAnySet_Check(value) && !PyFrozenSet_Check(value));
+    return PyList_Check(value) || PyDict_Check(value) ||
+           (PyAnySet_Check(value) && !PyFrozenSet_Check(value));
 }
 
 static bool cannot_change_class(PyObject *value) {
@@ -170,10 +184,12 @@ static bool add_recheck(Learner *learner, int node, Check *check) {
     return true;
 }
 
-/* Whether a covered node at the same address is the same object, or else its owner's version tag differs. */
+/* Whether a covered node at the same address is the same object, or else its owner's version tag
+ * differs. */
 static bool is_the_same(const Learner *learner, int node) {
     const Node *described = &learner->tree->nodes[node];
-    return described->reach == CONSTANT || described->reach == CLASS_ATTRIBUTE || described->reach == ITEM;
+    return described->reach == CONSTANT || described->reach == CLASS_ATTRIBUTE ||
+           described->reach == ITEM;
 }
 
 /* Adds what proves a fact about a covered node; false if nothing does. */
@@ -219,12 +235,15 @@ static bool cover_checks(Learner *learner, int node) {
     return true;
 }
 
-/* -- standings ----------------------------------------------------------------------------------------------------- */
+/* -- standings
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static bool only_reads(const GuardTree *tree, const Node *node) {
     for (int i = 0; i < node->check_count; i++) {
         Proof proof = tree->checks[node->first_check + i].proof;
-        if (proof == NO_PROOF || proof == BY_VERSION || proof == BY_CLASS) /* may compare keys of the user's */
+        if (proof == NO_PROOF || proof == BY_VERSION ||
+            proof == BY_CLASS) /* may compare keys of the user's */
             return false;
     }
     return true;
@@ -283,7 +302,8 @@ static Standing decide(Learner *learner, int node) {
     return EARLY;
 }
 
-/* Puts the early nodes that depend on the slots alone first: they differ most often, and that is then seen at once. */
+/* Puts the early nodes that depend on the slots alone first: they differ most often, and that is
+ * then seen at once. */
 static bool sort_early(GuardTree *tree, Shortcut *made) {
     Early *sorted = PyMem_Calloc((size_t)tree->node_count + 1, sizeof *sorted);
     bool *from_slots = PyMem_Calloc((size_t)tree->node_count + 1, sizeof *from_slots);
@@ -293,7 +313,8 @@ static bool sort_early(GuardTree *tree, Shortcut *made) {
             Early early = made->early[i];
             const Node *node = &tree->nodes[early.node];
             if (pass == 0)
-                from_slots[early.node] = node->reach == SLOT || (node->parent >= 0 && from_slots[node->parent]);
+                from_slots[early.node] =
+                    node->reach == SLOT || (node->parent >= 0 && from_slots[node->parent]);
             if (from_slots[early.node] != (pass == 0))
                 continue;
             early.word = pass == 0 ? 0 : early.word;
@@ -331,8 +352,8 @@ static void list_late(GuardTree *tree, Shortcut *made) {
     PyMem_Free(needed);
 }
 
-/* Lists the relations that are to be checked at each call: all but those of identity between covered nodes, whose
-   addresses stay. */
+/* Lists the relations that are to be checked at each call: all but those of identity between
+   covered nodes, whose addresses stay. */
 static void list_relations(GuardTree *tree, Shortcut *made) {
     for (int i = 0; i < tree->relation_count; i++) {
         const Relation *relation = &tree->relations[i];
@@ -344,7 +365,9 @@ static void list_relations(GuardTree *tree, Shortcut *made) {
     }
 }
 
-/* -- the whole ----------------------------------------------------------------------------------------------------- */
+/* -- the whole
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static Shortcut *make_room(const GuardTree *tree) {
     size_t nodes = (size_t)tree->node_count + 1;
@@ -363,8 +386,9 @@ static Shortcut *make_room(const GuardTree *tree) {
     made->standings = PyMem_Calloc(nodes, 1);
     made->natures = PyMem_Calloc(nodes, 1);
     made->leaves = PyMem_Calloc(nodes, sizeof *made->leaves);
-    if (made->watches && made->early && made->rechecks && made->late && made->kept && made->relations && made->held &&
-        made->pointers && made->standings && made->natures && made->leaves)
+    if (made->watches && made->early && made->rechecks && made->late && made->kept &&
+        made->relations && made->held && made->pointers && made->standings && made->natures &&
+        made->leaves)
         return made;
     ingot_release_shortcut(made);
     return NULL;
@@ -412,15 +436,17 @@ static void *move(char **place, void *array, size_t bytes) {
     return moved;
 }
 
-/* Puts what each call reads in one piece: entries that are called in turn then get less in each other's way in the
-   processor's caches. False where memory is short. */
+/* Puts what each call reads in one piece: entries that are called in turn then get less in each
+   other's way in the processor's caches. False where memory is short. */
 static bool pack(const GuardTree *tree, Shortcut *made) {
     size_t words = (size_t)made->word_count * sizeof *made->words;
-    size_t early = (size_t)(made->early_count + 1) * sizeof *made->early; /* a pass looks at the one after the last */
+    size_t early = (size_t)(made->early_count + 1) *
+                   sizeof *made->early; /* a pass looks at the one after the last */
     size_t rechecks = (size_t)made->recheck_count * sizeof *made->rechecks;
     size_t relations = (size_t)made->relation_count * sizeof *made->relations;
     size_t pointers = (size_t)tree->node_count * sizeof *made->pointers;
-    char *place = PyMem_Malloc(padded(words) + padded(early) + padded(rechecks) + padded(relations) + padded(pointers));
+    char *place = PyMem_Malloc(padded(words) + padded(early) + padded(rechecks) +
+                               padded(relations) + padded(pointers));
     made->piece = place;
     if (place == NULL)
         return false;
@@ -433,11 +459,13 @@ static bool pack(const GuardTree *tree, Shortcut *made) {
 }
 
 static Shortcut *learn(GuardTree *tree, PyObject **values) {
-    if (tree->surprises == NULL && (tree->surprises = PyMem_Calloc((size_t)tree->node_count + 1, 1)) == NULL)
+    if (tree->surprises == NULL &&
+        (tree->surprises = PyMem_Calloc((size_t)tree->node_count + 1, 1)) == NULL)
         return NULL;
     int *known = PyMem_Calloc((size_t)tree->node_count + 1, 2 * sizeof *known);
     Learner learner = {tree, make_room(tree), values, ingot_can_watch(), known};
-    if (learner.made != NULL && (learner.known == NULL || !decide_all(&learner) || !pack(tree, learner.made))) {
+    if (learner.made != NULL &&
+        (learner.known == NULL || !decide_all(&learner) || !pack(tree, learner.made))) {
         ingot_release_shortcut(learner.made);
         learner.made = NULL;
     }
@@ -445,8 +473,8 @@ static Shortcut *learn(GuardTree *tree, PyObject **values) {
     return learner.made;
 }
 
-/* Whether a walk after the words were noted finds the same, and they still say so: then they stand for what it found,
-   whatever other code ran while they were noted. */
+/* Whether a walk after the words were noted finds the same, and they still say so: then they stand
+   for what it found, whatever other code ran while they were noted. */
 static bool is_confirmed(GuardTree *tree, Shortcut *made, PyObject *const *slots) {
     PyObject **values = PyMem_Malloc(((size_t)tree->node_count + 1) * sizeof *values);
     if (values == NULL)

@@ -5,11 +5,14 @@
 
 #if INGOT_HAS_WORDS
 
-/* -- one pass ------------------------------------------------------------------------------------------------------ */
+/* -- one pass
+ * ------------------------------------------------------------------------------------------------------
+ */
 
-/* The value of an early node, borrowed. NULL where it is gone; *changed is set where the path is of another nature. */
-static PyObject *read_early(const Node *node, const Early *early, PyObject *owner, PyObject *const *slots,
-                            bool *changed) {
+/* The value of an early node, borrowed. NULL where it is gone; *changed is set where the path is of
+ * another nature. */
+static PyObject *read_early(const Node *node, const Early *early, PyObject *owner,
+                            PyObject *const *slots, bool *changed) {
     Py_ssize_t index = node->key.index;
     PyObject *found;
     switch (node->reach) {
@@ -23,7 +26,8 @@ static PyObject *read_early(const Node *node, const Early *early, PyObject *owne
         index = index < 0 ? index + Py_SIZE(owner) : index;
         if (index < 0 || index >= Py_SIZE(owner))
             return NULL;
-        return PyTuple_Check(owner) ? PyTuple_GET_ITEM(owner, index) : PyList_GET_ITEM(owner, index);
+        return PyTuple_Check(owner) ? PyTuple_GET_ITEM(owner, index)
+                                    : PyList_GET_ITEM(owner, index);
     case ATTRIBUTE:
         if ((*changed = !PyFunction_Check(owner)))
             return NULL;
@@ -42,7 +46,8 @@ static PyObject *read_early(const Node *node, const Early *early, PyObject *owne
     }
 }
 
-static Verdict verify_early(GuardTree *tree, Shortcut *shortcut, const Early *early, PyObject *const *slots) {
+static Verdict verify_early(GuardTree *tree, Shortcut *shortcut, const Early *early,
+                            PyObject *const *slots) {
     const Node *node = &tree->nodes[early->node];
     bool changed = false;
     PyObject *owner = node->parent < 0 ? NULL : shortcut->pointers[node->parent];
@@ -72,7 +77,8 @@ static IngotWatch *next_changed(Shortcut *shortcut, Progress *progress, int end)
     return progress->watch < shortcut->watch_count && watch->word <= end ? watch : NULL;
 }
 
-Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots, Progress *progress) {
+Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *const *slots,
+                              Progress *progress) {
     const Word *words = shortcut->words;
     while (progress->early <= shortcut->early_count) {
         const Early *early = &shortcut->early[progress->early];
@@ -102,10 +108,12 @@ Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *con
     return HOLDS;
 }
 
-/* -- a dict or a class that changed, though perhaps in nothing that matters ---------------------------------------- */
+/* -- a dict or a class that changed, though perhaps in nothing that matters
+ * ---------------------------------------- */
 
 static bool checks_hold(GuardTree *tree, int node, PyObject *value) {
-    Check *check = tree->checks + tree->nodes[node].first_check, *end = check + tree->nodes[node].check_count;
+    Check *check = tree->checks + tree->nodes[node].first_check,
+          *end = check + tree->nodes[node].check_count;
     while (check < end && check->holds(value, check))
         check++;
     return check == end;
@@ -115,9 +123,10 @@ static bool has_string_keys(const Shortcut *shortcut, PyObject *value) {
     return shortcut->knows_string_keys && PyDict_Check(value) && ingot_has_string_keys(value);
 }
 
-/* Whether looking a node's facts up runs no code of the user's: it compares no keys but strings, and allocates
-   nothing. */
-static bool looks_up_strings(const GuardTree *tree, const Shortcut *shortcut, int node, PyObject *value) {
+/* Whether looking a node's facts up runs no code of the user's: it compares no keys but strings,
+   and allocates nothing. */
+static bool looks_up_strings(const GuardTree *tree, const Shortcut *shortcut, int node,
+                             PyObject *value) {
     const Node *described = &tree->nodes[node];
     for (int i = 0; i < described->check_count; i++) {
         Proof proof = tree->checks[described->first_check + i].proof;
@@ -129,9 +138,10 @@ static bool looks_up_strings(const GuardTree *tree, const Shortcut *shortcut, in
     return true;
 }
 
-/* Reads a child of a changed dict or class anew. Its own facts are checked; those below it have words, or are
-   CHANGED. */
-static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObject *owner, bool *quiet) {
+/* Reads a child of a changed dict or class anew. Its own facts are checked; those below it have
+   words, or are CHANGED. */
+static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObject *owner,
+                           bool *quiet) {
     const Node *node = &tree->nodes[child];
     if (shortcut->standings[child] != COVERED)
         return HOLDS; /* it is read anew anyway */
@@ -143,16 +153,17 @@ static Verdict renew_child(GuardTree *tree, Shortcut *shortcut, int child, PyObj
     if (verdict == HOLDS && shortcut->leaves[child]) {
         shortcut->repointed = shortcut->repointed || shortcut->pointers[child] != value;
         shortcut->pointers[child] = value; /* the owner holds it */
-    } else if (verdict == HOLDS &&
-               (value != shortcut->pointers[child] || ingot_nature_of(value) != shortcut->natures[child]))
+    } else if (verdict == HOLDS && (value != shortcut->pointers[child] ||
+                                    ingot_nature_of(value) != shortcut->natures[child]))
         verdict = CHANGED;
     Py_DECREF(value);
     return verdict;
 }
 
-/* Checks the facts that a dict or class stands for of which the version tag differs, or which said that it changes.
-   CHANGED where more than they allow for has changed: *node is then told more precisely. *quiet: whether no code of
-   the user's ran, so that what was verified before still is. */
+/* Checks the facts that a dict or class stands for of which the version tag differs, or which said
+   that it changes. CHANGED where more than they allow for has changed: *node is then told more
+   precisely. *quiet: whether no code of the user's ran, so that what was verified before still is.
+ */
 static Verdict look_again(GuardTree *tree, Shortcut *shortcut, int *node, bool *quiet) {
     PyObject *owner = shortcut->pointers[*node];
     *quiet = has_string_keys(shortcut, owner) && looks_up_strings(tree, shortcut, *node, owner);
@@ -165,16 +176,20 @@ static Verdict look_again(GuardTree *tree, Shortcut *shortcut, int *node, bool *
     return verdict;
 }
 
-/* Takes a version tag that differs for the expected one, if the facts still hold; CHANGED for other words. */
+/* Takes a version tag that differs for the expected one, if the facts still hold; CHANGED for other
+ * words. */
 static Verdict renew_word(GuardTree *tree, Shortcut *shortcut, Word *word, int *node, bool *quiet) {
     PyObject *owner = shortcut->pointers[*node];
     if (shortcut->standings[*node] != COVERED ||
-        (word->address != ingot_dict_version(owner) && word->address != ingot_type_version((PyTypeObject *)owner)))
+        (word->address != ingot_dict_version(owner) &&
+         word->address != ingot_type_version((PyTypeObject *)owner)))
         return CHANGED;
     Py_INCREF(owner); /* alive, as the words before this one have shown */
     if (ingot_load_word(word->address) == 0)
-        checks_hold(tree, *node, owner); /* the first lookup gives a class its tag, if there is one left */
-    uint64_t version = ingot_load_word(word->address); /* before the lookups: what changes meanwhile is seen */
+        checks_hold(tree, *node,
+                    owner); /* the first lookup gives a class its tag, if there is one left */
+    uint64_t version =
+        ingot_load_word(word->address); /* before the lookups: what changes meanwhile is seen */
     Verdict verdict = version == 0 ? CHANGED : look_again(tree, shortcut, node, quiet);
     if (verdict == HOLDS)
         word->expected = version;
@@ -183,9 +198,11 @@ static Verdict renew_word(GuardTree *tree, Shortcut *shortcut, Word *word, int *
 }
 
 /* Watches on, if the facts about a dict that has changed still hold. */
-static Verdict renew_watch(GuardTree *tree, Shortcut *shortcut, IngotWatch *watch, int *node, bool *quiet) {
+static Verdict renew_watch(GuardTree *tree, Shortcut *shortcut, IngotWatch *watch, int *node,
+                           bool *quiet) {
     PyObject *dict = shortcut->pointers[*node];
-    if (dict != watch->dict || !PyDict_Check(dict) || !ingot_watch(watch)) /* before the lookups, likewise */
+    if (dict != watch->dict || !PyDict_Check(dict) ||
+        !ingot_watch(watch)) /* before the lookups, likewise */
         return CHANGED;
     Py_INCREF(dict);
     Verdict verdict = look_again(tree, shortcut, node, quiet);
@@ -233,15 +250,18 @@ static Verdict verify_and_renew(GuardTree *tree, Shortcut *shortcut, PyObject *c
     return CHANGED;
 }
 
-/* -- the rest of a call -------------------------------------------------------------------------------------------- */
+/* -- the rest of a call
+ * -------------------------------------------------------------------------------------------- */
 
 /* Reads and checks the late nodes; how many of them are held in `values`. */
-static int walk_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const *slots, PyObject **values) {
+static int walk_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const *slots,
+                     PyObject **values) {
     for (int i = 0; i < shortcut->late_count; i++) {
         int at = shortcut->late[i];
         const Node *node = &tree->nodes[at];
-        values[at] = node->access == NULL ? Py_XNewRef(slots[node->key.index])
-                                          : node->access(node->parent < 0 ? NULL : values[node->parent], &node->key);
+        values[at] = node->access == NULL
+                         ? Py_XNewRef(slots[node->key.index])
+                         : node->access(node->parent < 0 ? NULL : values[node->parent], &node->key);
         if (values[at] == NULL)
             return i;
         if (!checks_hold(tree, at, values[at])) {
@@ -264,7 +284,8 @@ static void collect(const GuardTree *tree, PyObject **values, PyObject **inputs)
 }
 
 /* The late nodes may run code of the user's: from here on, everything needed is held. */
-static Verdict finish_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const *slots, PyObject **inputs) {
+static Verdict finish_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const *slots,
+                           PyObject **inputs) {
     PyObject **values = PyMem_Malloc((size_t)tree->node_count * sizeof *values);
     if (values == NULL)
         return CHANGED;

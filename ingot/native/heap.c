@@ -10,8 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Blocks tile the heap from `begin` on, in the order of their addresses; idle neighbours are one, but where the system
-   has the pages of one of them. What is given out begins behind a line of the cache that says of which block it is. */
+/* Blocks tile the heap from `begin` on, in the order of their addresses; idle neighbours are one,
+   but where the system has the pages of one of them. What is given out begins behind a line of the
+   cache that says of which block it is. */
 typedef struct Block {
     char *begin;
     size_t bytes;
@@ -27,7 +28,8 @@ static struct {
     pthread_mutex_t lock;
     bool tried;
     size_t page;
-    char *begin, *end, *accessible; /* the addresses reserved, and how many of them may be accessed */
+    char *begin, *end,
+        *accessible; /* the addresses reserved, and how many of them may be accessed */
     Block *last, *idle;
     IngotHeapUse use;
     size_t most_used, most_before; /* in this period and the one before it */
@@ -37,14 +39,16 @@ static struct {
 
 static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* -- pages --------------------------------------------------------------------------------------------------------- */
+/* -- pages
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void lock(void) { pthread_mutex_lock(&heap.lock); }
 
 static void unlock(void) { pthread_mutex_unlock(&heap.lock); }
 
-/* Addresses for as much memory as the machine has, so that the heap is one piece however it grows. Where they are
-   limited, others need them. */
+/* Addresses for as much memory as the machine has, so that the heap is one piece however it grows.
+   Where they are limited, others need them. */
 static void reserve(void) {
     heap.tried = true;
     struct rlimit addresses;
@@ -53,8 +57,9 @@ static void reserve(void) {
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     heap.page = (size_t)page;
     const size_t bytes = pages > 0 && page > 0 ? rounded((size_t)pages * heap.page, STEP) : 0;
-    char *begin =
-        bytes ? mmap(NULL, bytes + STEP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    char *begin = bytes ? mmap(NULL, bytes + STEP, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                        : MAP_FAILED;
     if (begin == MAP_FAILED || pthread_atfork(lock, unlock, unlock) != 0)
         return;
     heap.begin = heap.accessible = (char *)rounded((uintptr_t)begin, STEP);
@@ -65,7 +70,8 @@ static bool make_accessible(char *end) {
     if (end <= heap.accessible)
         return true;
     const size_t bytes = rounded((size_t)(end - heap.accessible), STEP);
-    if (bytes > (size_t)(heap.end - heap.accessible) || mprotect(heap.accessible, bytes, PROT_READ | PROT_WRITE) != 0)
+    if (bytes > (size_t)(heap.end - heap.accessible) ||
+        mprotect(heap.accessible, bytes, PROT_READ | PROT_WRITE) != 0)
         return false;
 #ifdef MADV_HUGEPAGE
     madvise(heap.accessible, bytes, MADV_HUGEPAGE);
@@ -80,7 +86,9 @@ static void count_held(char *begin, size_t bytes, bool more) {
         heap.report(begin, more ? (int64_t)bytes : -(int64_t)bytes, heap.use.held);
 }
 
-/* -- blocks -------------------------------------------------------------------------------------------------------- */
+/* -- blocks
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static void list(Block *block) {
     block->idle = true;
@@ -135,14 +143,15 @@ static void join(Block *block) {
         absorb(block->before);
 }
 
-/* The smallest idle block of at least so many bytes, and of these the first, so that the end stays free; one whose
-   pages the system has only where there is no other. */
+/* The smallest idle block of at least so many bytes, and of these the first, so that the end stays
+   free; one whose pages the system has only where there is no other. */
 static Block *find(size_t bytes) {
     Block *best = NULL;
     for (Block *block = heap.idle; block; block = block->next)
-        if (block->bytes >= bytes && (best == NULL || (block->returned != best->returned ? best->returned
-                                                       : block->bytes != best->bytes     ? block->bytes < best->bytes
-                                                                                         : block->begin < best->begin)))
+        if (block->bytes >= bytes &&
+            (best == NULL || (block->returned != best->returned ? best->returned
+                              : block->bytes != best->bytes     ? block->bytes < best->bytes
+                                                                : block->begin < best->begin)))
             best = block;
     return best;
 }
@@ -179,7 +188,8 @@ static Block *grow(size_t bytes) {
     return first ? first : fresh;
 }
 
-/* Cuts what is too much off an idle block, where it is enough to be worth a block: whether it is. */
+/* Cuts what is too much off an idle block, where it is enough to be worth a block: whether it is.
+ */
 static bool cut(Block *block, size_t bytes) {
     if (block->bytes < bytes + LEAST)
         return false;
@@ -192,11 +202,13 @@ static bool cut(Block *block, size_t bytes) {
     return true;
 }
 
-/* Gives the system those units of pages that lie in a block that is returned, and of which a part lay between two
-   places in it that was not returned before. Those that are wanted again soon it may take when it needs them, which
-   costs no fault if it does not. */
-static void give_to_system(const Block *block, const char *begin, const char *end, size_t unit, bool wanted_soon) {
-    const size_t first = (size_t)(begin - heap.begin) / unit * unit, last = rounded((size_t)(end - heap.begin), unit);
+/* Gives the system those units of pages that lie in a block that is returned, and of which a part
+   lay between two places in it that was not returned before. Those that are wanted again soon it
+   may take when it needs them, which costs no fault if it does not. */
+static void give_to_system(const Block *block, const char *begin, const char *end, size_t unit,
+                           bool wanted_soon) {
+    const size_t first = (size_t)(begin - heap.begin) / unit * unit,
+                 last = rounded((size_t)(end - heap.begin), unit);
     size_t from = rounded((size_t)(block->begin - heap.begin), unit),
            to = (size_t)(block->begin + block->bytes - heap.begin) / unit * unit;
     from = from > first ? from : first;
@@ -205,9 +217,9 @@ static void give_to_system(const Block *block, const char *begin, const char *en
         madvise(heap.begin + from, to - from, MADV_DONTNEED);
 }
 
-/* Returns idle blocks, the ends of those at the highest addresses first, until no more than this is held. The system
-   gets whole units: a part of a huge page would split it, and small pages are looked up more often than there is room
-   for in the processor's table of them. */
+/* Returns idle blocks, the ends of those at the highest addresses first, until no more than this is
+   held. The system gets whole units: a part of a huge page would split it, and small pages are
+   looked up more often than there is room for in the processor's table of them. */
 static void trim_to(size_t bytes, size_t unit, bool wanted_soon) {
     for (Block *block = heap.last; block && heap.use.held > bytes; block = block->before) {
         if (!block->idle || block->returned)
@@ -228,10 +240,13 @@ static void trim_to(size_t bytes, size_t unit, bool wanted_soon) {
     }
 }
 
-static size_t most_used(void) { return heap.most_used > heap.most_before ? heap.most_used : heap.most_before; }
+static size_t most_used(void) {
+    return heap.most_used > heap.most_before ? heap.most_used : heap.most_before;
+}
 
-/* So many bytes are about to be used, of which the system has `returned`. No more is held than was in use at once, in
-   this period or the one before it: gaps between blocks that live are not to add to it. */
+/* So many bytes are about to be used, of which the system has `returned`. No more is held than was
+   in use at once, in this period or the one before it: gaps between blocks that live are not to add
+   to it. */
 static void use(size_t bytes, size_t returned) {
     heap.use.used += bytes;
     if (heap.use.used > heap.most_used)
@@ -301,7 +316,9 @@ IngotHeapUse ingot_heap_use(void) {
     return use;
 }
 
-void ingot_heap_report_to(void (*report)(void *begin, int64_t change, size_t held)) { heap.report = report; }
+void ingot_heap_report_to(void (*report)(void *begin, int64_t change, size_t held)) {
+    heap.report = report;
+}
 
 #else /* elsewhere there is none, and results are malloc's */
 
@@ -313,6 +330,8 @@ void ingot_heap_trim(void) {}
 
 IngotHeapUse ingot_heap_use(void) { return (IngotHeapUse){0, 0}; }
 
-void ingot_heap_report_to(void (*report)(void *begin, int64_t change, size_t held)) { (void)report; }
+void ingot_heap_report_to(void (*report)(void *begin, int64_t change, size_t held)) {
+    (void)report;
+}
 
 #endif

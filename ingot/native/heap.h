@@ -1,5 +1,6 @@
-/* Memory for results and for what programs keep for their gradients: a heap of our own, which is not given back to the
-   system when a result dies. A fresh page costs a fault and its zeroing, which is a tenth of a training step. */
+/* Memory for results and for what programs keep for their gradients: a heap of our own, which is
+   not given back to the system when a result dies. A fresh page costs a fault and its zeroing,
+   which is a tenth of a training step. */
 #ifndef INGOT_HEAP_H
 #define INGOT_HEAP_H
 
@@ -10,8 +11,8 @@
 /* Below, malloc has warm memory at hand. Bytes. */
 enum { INGOT_HEAP_FROM = 32 << 10 };
 
-/* `bytes` of uninitialized memory, aligned to 64; NULL, without an exception, where there is none to be had. Any
-   thread may call these, with the GIL or without. */
+/* `bytes` of uninitialized memory, aligned to 64; NULL, without an exception, where there is none
+   to be had. Any thread may call these, with the GIL or without. */
 void *ingot_heap_take(size_t bytes);
 void ingot_heap_give_back(void *memory); /* which may be NULL */
 
@@ -19,7 +20,8 @@ void ingot_heap_give_back(void *memory); /* which may be NULL */
 void ingot_heap_trim(void);
 
 typedef struct {
-    size_t used, held; /* bytes in use, and those that the system has not got back: all in use, and what waits */
+    size_t used, held; /* bytes in use, and those that the system has not got back: all in use, and
+                          what waits */
 } IngotHeapUse;
 IngotHeapUse ingot_heap_use(void);
 

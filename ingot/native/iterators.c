@@ -6,7 +6,8 @@ typedef struct {
     PyObject *seq;                  /* NULL where it has said that there are no more */
 } Reversed;
 
-/* reversed() and __setstate__ both ask the sequence for its length, which may be a method of the user's. */
+/* reversed() and __setstate__ both ask the sequence for its length, which may be a method of the
+ * user's. */
 static PyObject *reversed_at(PyObject *Py_UNUSED(module), PyObject *arguments) {
     PyObject *sequence;
     Py_ssize_t index;
@@ -23,7 +24,8 @@ static PyObject *reversed_at(PyObject *Py_UNUSED(module), PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"reversed_at", reversed_at, METH_VARARGS,
-     "reversed_at(sequence, index, ended): a reversed object over the sequence that gives the element at the index "
+     "reversed_at(sequence, index, ended): a reversed object over the sequence that gives the "
+     "element at the index "
      "next; where it has ended, no more."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,5 +1,5 @@
-/* Who holds a tensor and its memory is what torch counts; whose the memory is, its deleter tells: that of what numpy or
-   another library owns is another. */
+/* Who holds a tensor and its memory is what torch counts; whose the memory is, its deleter tells:
+   that of what numpy or another library owns is another. */
 #include "lending.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@
 int64_t ingot_lent_from = 64 << 10;
 
 static PyObject *storage_owners, *name_use_count;
-static PyObject *keepers; /* of memory that recordings write again: how many owners it has when nobody borrows it */
+static PyObject *keepers; /* of memory that recordings write again: how many owners it has when
+                             nobody borrows it */
 static Py_ssize_t data_in_storage; /* bytes; the deleter comes next */
 
 enum { STORAGE_BYTES = 64, DEVICE_TYPES = 2 };
@@ -26,14 +27,16 @@ static long read_count(PyObject *stolen) {
 
 /* Of the owners of memory, those that a recording is. */
 static long kept_by(PyObject *storage) {
-    PyObject *count = storage && PyDict_GET_SIZE(keepers) ? PyDict_GetItemWithError(keepers, storage) : NULL;
+    PyObject *count =
+        storage && PyDict_GET_SIZE(keepers) ? PyDict_GetItemWithError(keepers, storage) : NULL;
     PyErr_Clear();
     return count ? PyLong_AsLong(count) : 0;
 }
 
 /* Whether a reference is the only one to a tensor, and that to its memory, but for a recording. */
 static bool is_alone(PyObject *tensor, uintptr_t storage) {
-    if (Py_REFCNT(tensor) != 1 || read_count(PyObject_CallMethodNoArgs(tensor, name_use_count)) != 1)
+    if (Py_REFCNT(tensor) != 1 ||
+        read_count(PyObject_CallMethodNoArgs(tensor, name_use_count)) != 1)
         return false;
     PyObject *number = PyLong_FromSize_t(storage);
     long owners = number ? read_count(PyObject_CallOneArg(storage_owners, number)) : -1;
@@ -44,11 +47,13 @@ static bool is_alone(PyObject *tensor, uintptr_t storage) {
 
 bool ingot_is_alone(PyObject *tensor) {
     uintptr_t storage;
-    return data_in_storage != 0 && Py_REFCNT(tensor) == 1 && ingot_tensor_storage(tensor, &storage) == 0 &&
-           is_alone(tensor, storage);
+    return data_in_storage != 0 && Py_REFCNT(tensor) == 1 &&
+           ingot_tensor_storage(tensor, &storage) == 0 && is_alone(tensor, storage);
 }
 
-static void *deleter_of(uintptr_t storage) { return *(void **)(storage + (uintptr_t)data_in_storage + sizeof(void *)); }
+static void *deleter_of(uintptr_t storage) {
+    return *(void **)(storage + (uintptr_t)data_in_storage + sizeof(void *));
+}
 
 /* What frees torch's memory of a device; NULL where that is not known. */
 static void *deleter_on(const IngotDevice *device) {
@@ -59,7 +64,8 @@ static void *deleter_on(const IngotDevice *device) {
         PyObject *torch = PyImport_ImportModule("torch"),
                  *bytes = torch ? PyObject_GetAttrString(torch, "uint8") : NULL;
         const int64_t one = 1;
-        IngotLayout layout = {bytes, bytes ? ingot_dtype_number(bytes) : -1, 1, 1, &one, &one, device};
+        IngotLayout layout = {bytes, bytes ? ingot_dtype_number(bytes) : -1, 1, 1, &one, &one,
+                              device};
         void *data;
         uintptr_t storage;
         PyObject *tensor = layout.number >= 0 ? ingot_allocate(&layout, false, &data) : NULL;
@@ -77,18 +83,21 @@ PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
     IngotTensorFacts facts;
     uintptr_t storage, begin, end;
     if (data_in_storage == 0 || ingot_tensor_facts_are_slow() || !ingot_is_plain_tensor(tensor) ||
-        ingot_tensor_facts(tensor, &facts) < 0 || facts.storage_offset != 0 || facts.dtype != layout->number ||
-        ingot_tensor_extent(tensor, &begin, &end) < 0 || (int64_t)(end - begin) != ingot_layout_bytes(layout) ||
+        ingot_tensor_facts(tensor, &facts) < 0 || facts.storage_offset != 0 ||
+        facts.dtype != layout->number || ingot_tensor_extent(tensor, &begin, &end) < 0 ||
+        (int64_t)(end - begin) != ingot_layout_bytes(layout) ||
         ingot_tensor_storage(tensor, &storage) < 0)
         return NULL;
     void *deleter = deleter_of(storage);
-    if (deleter == NULL || (deleter != deleter_on(layout->device) && deleter != (void *)ingot_heap_give_back) ||
+    if (deleter == NULL ||
+        (deleter != deleter_on(layout->device) && deleter != (void *)ingot_heap_give_back) ||
         !is_alone(tensor, storage))
         return NULL;
     return ingot_window(tensor, layout, 0);
 }
 
-/* -- what recordings keep ------------------------------------------------------------------------------------------ */
+/* -- what recordings keep
+ * ------------------------------------------------------------------------------------------ */
 
 static PyObject *keep(PyObject *Py_UNUSED(module), PyObject *arguments) {
     PyObject *storage, *owners;
@@ -109,13 +118,16 @@ static PyObject *let_go(PyObject *Py_UNUSED(module), PyObject *storage) {
 
 static PyMethodDef methods[] = {
     {"keep_lending", keep, METH_VARARGS,
-     "keep_lending(storage, owners): memory of so many owners, which is written anew only while it has no more, may be "
+     "keep_lending(storage, owners): memory of so many owners, which is written anew only while it "
+     "has no more, may be "
      "lent by the one tensor that shows it besides. To be taken back before its owners die."},
     {"stop_lending", let_go, METH_O, "stop_lending(storage): takes that back."},
     {NULL, NULL, 0, NULL},
 };
 
-/* -- set-up -------------------------------------------------------------------------------------------------------- */
+/* -- set-up
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 /* A tensor alone, one that shares its memory, and one that is held twice. */
 static const char probes_source[] = "import torch\n"
@@ -124,7 +136,8 @@ static const char probes_source[] = "import torch\n"
                                     "    other = shared.detach()\n";
 
 static Py_ssize_t find_data(uintptr_t storage, const void *data) {
-    for (Py_ssize_t at = sizeof(void *); at <= STORAGE_BYTES - 2 * (Py_ssize_t)sizeof(void *); at += sizeof(void *))
+    for (Py_ssize_t at = sizeof(void *); at <= STORAGE_BYTES - 2 * (Py_ssize_t)sizeof(void *);
+         at += sizeof(void *))
         if (memcmp((const char *)storage + at, &data, sizeof data) == 0)
             return at;
     return 0;
@@ -135,9 +148,9 @@ static void probe(PyObject *names) {
     PyObject *shared = Py_XNewRef(PyDict_GetItemString(names, "shared"));
     uintptr_t storage, of_shared;
     void *data, *context;
-    if (tensor && shared && PyDict_DelItemString(names, "probe") == 0 && PyDict_DelItemString(names, "shared") == 0 &&
-        ingot_tensor_storage(tensor, &storage) == 0 && ingot_tensor_storage(shared, &of_shared) == 0 &&
-        ingot_tensor_data(tensor, &data) == 0) {
+    if (tensor && shared && PyDict_DelItemString(names, "probe") == 0 &&
+        PyDict_DelItemString(names, "shared") == 0 && ingot_tensor_storage(tensor, &storage) == 0 &&
+        ingot_tensor_storage(shared, &of_shared) == 0 && ingot_tensor_data(tensor, &data) == 0) {
         Py_ssize_t found = find_data(storage, data);
         bool counted = is_alone(tensor, storage) && !is_alone(shared, of_shared);
         Py_INCREF(tensor);

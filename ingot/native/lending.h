@@ -4,8 +4,8 @@
 
 #include "allocate.h"
 
-/* Finds out how torch counts who holds a tensor and its memory; where that does not verify, nothing is lent. 0, or -1
-   with an exception set. */
+/* Finds out how torch counts who holds a tensor and its memory; where that does not verify, nothing
+   is lent. 0, or -1 with an exception set. */
 int ingot_lending_init(void);
 
 /* What recordings tell of the memory they keep; before `ingot_lending_init`. */
@@ -17,9 +17,10 @@ extern int64_t ingot_lent_from;
 /* Whether a reference is the only one to a tensor of torch's own memory, and that to the memory. */
 bool ingot_is_alone(PyObject *tensor);
 
-/* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody has another, nor to
-   the memory, but for a recording that lends it; if that is an allocation of torch's or of our heap's, and if it is of
-   just this size. NULL without an exception where it is not. */
+/* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody
+   has another, nor to the memory, but for a recording that lends it; if that is an allocation of
+   torch's or of our heap's, and if it is of just this size. NULL without an exception where it is
+   not. */
 PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout);
 
 #endif

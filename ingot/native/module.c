@@ -29,12 +29,14 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 || ingot_stance_register(module) < 0 ||
-        ingot_cuda_register(module) < 0 || ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
+    if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 ||
+        ingot_stance_register(module) < 0 || ingot_cuda_register(module) < 0 ||
+        ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
         ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
-        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
-        ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 ||
-        ingot_iterators_register(module) < 0 || ingot_signals_register(module) < 0) {
+        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 ||
+        ingot_places_register(module) < 0 || ingot_numbers_register(module) < 0 ||
+        ingot_hashed_register(module) < 0 || ingot_iterators_register(module) < 0 ||
+        ingot_signals_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -1,5 +1,5 @@
-/* A tensor of a number costs far more than reading one: those made lately are kept. The memory of one that nobody else
-   holds is another number's, else a tensor is made through torch's C ABI. */
+/* A tensor of a number costs far more than reading one: those made lately are kept. The memory of
+   one that nobody else holds is another number's, else a tensor is made through torch's C ABI. */
 #include "numbers.h"
 
 #include <stdbool.h>
@@ -23,13 +23,14 @@ static uint64_t plain_keys; /* the dispatch keys of what the maker makes */
 
 static bool is_plain(PyObject *tensor) {
     IngotTensorFacts facts;
-    return !ingot_tensor_facts_are_slow() && ingot_is_plain_tensor(tensor) && ingot_tensor_facts(tensor, &facts) == 0 &&
-           facts.dispatch_keys == plain_keys;
+    return !ingot_tensor_facts_are_slow() && ingot_is_plain_tensor(tensor) &&
+           ingot_tensor_facts(tensor, &facts) == 0 && facts.dispatch_keys == plain_keys;
 }
 
 /* NULL where torch makes a tensor of another kind, as in inference mode. */
 static PyObject *make(PyObject *number) {
-    IngotLayout layout = {.dtype = float64, .number = ingot_dtype_number(float64), .itemsize = sizeof(double)};
+    IngotLayout layout = {
+        .dtype = float64, .number = ingot_dtype_number(float64), .itemsize = sizeof(double)};
     void *data;
     PyObject *tensor = ingot_allocate(&layout, false, &data);
     if (tensor != NULL && is_plain(tensor))
@@ -59,7 +60,8 @@ static PyObject *tensor_of(PyObject *Py_UNUSED(module), PyObject *number) {
     } else {
         Py_XDECREF(tensor);
         tensor = make(number);
-        if (tensor == NULL && ((tensor = PyObject_CallOneArg(maker, number)) == NULL || !is_plain(tensor)))
+        if (tensor == NULL &&
+            ((tensor = PyObject_CallOneArg(maker, number)) == NULL || !is_plain(tensor)))
             return tensor;
     }
     PyObject *before = kept[place].tensor;
@@ -84,7 +86,8 @@ static PyObject *make_numbers_by(PyObject *Py_UNUSED(module), PyObject *function
 
 static PyMethodDef functions[] = {
     {"tensor_of", tensor_of, METH_O,
-     "A float as a tensor of rank 0, which may be that of another call. Raises TypeError for what is none."},
+     "A float as a tensor of rank 0, which may be that of another call. Raises TypeError for what "
+     "is none."},
     {"make_numbers_by", make_numbers_by, METH_O,
      "make_numbers_by(function): what makes a tensor of a float where torch's C ABI does not."},
     {0},

@@ -47,7 +47,8 @@ static PyObject *addresses(PyObject *Py_UNUSED(module), PyObject *arguments) {
     if (sequence && count >= 0)
         result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(void *));
     void **places = result ? (void **)PyBytes_AS_STRING(result) : NULL;
-    if (places && (read_addresses(sequence, places, count) < 0 || clear_skipped(skipped, places, count) < 0))
+    if (places &&
+        (read_addresses(sequence, places, count) < 0 || clear_skipped(skipped, places, count) < 0))
         Py_CLEAR(result);
     Py_XDECREF(sequence);
     if (result == NULL && !PyErr_Occurred())
@@ -76,10 +77,12 @@ static PyObject *storages(PyObject *Py_UNUSED(module), PyObject *given) {
 
 static PyMethodDef methods[] = {
     {"addresses", addresses, METH_VARARGS,
-     "addresses(tensors, count, skipped): where the first `count` begin, one pointer after the other, 0 for those "
+     "addresses(tensors, count, skipped): where the first `count` begin, one pointer after the "
+     "other, 0 for those "
      "skipped."},
     {"storages", storages, METH_O,
-     "storages(tensors): what identifies the storage of each, without making a Python object of it."},
+     "storages(tensors): what identifies the storage of each, without making a Python object of "
+     "it."},
     {NULL, NULL, 0, NULL},
 };
 

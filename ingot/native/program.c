@@ -14,12 +14,15 @@
 /* While a kernel takes longer than this, other threads may have the GIL. */
 static const double RELEASE_GIL_NANOSECONDS = 50e3;
 
-/* Bytes. What calls make that take so much at once lies in the heap (heap.h); for others malloc has enough at hand. */
+/* Bytes. What calls make that take so much at once lies in the heap (heap.h); for others malloc has
+ * enough at hand. */
 static const int64_t HELD_FROM = 8 << 20;
 
 enum { ALIGNMENT = 64, INPUT_ALIGNMENT = 16 };
 
-/* -- frames -------------------------------------------------------------------------------------------------------- */
+/* -- frames
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static void clear_array(PyObject **array, int count) {
     for (int i = 0; i < count; i++)
@@ -40,7 +43,8 @@ static void free_frame(const Program *program, Frame *frame) {
     PyMem_Free(frame);
 }
 
-/* The next `count` * `size` bytes of one allocation. The first pass, with no memory, adds up how much it takes. */
+/* The next `count` * `size` bytes of one allocation. The first pass, with no memory, adds up how
+ * much it takes. */
 static void *carve(char **memory, size_t *used, size_t count, size_t size) {
     void *result = *memory ? *memory + *used : NULL;
     *used += (count * size + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
@@ -50,7 +54,9 @@ static void *carve(char **memory, size_t *used, size_t count, size_t size) {
 static size_t lay_out_frame(const Program *program, Frame *frame, char *memory) {
     size_t used = 0, buffers = (size_t)program->buffer_count, views = (size_t)program->view_count;
     carve(&memory, &used, 1, sizeof *frame);
-    frame->values = carve(&memory, &used, (size_t)(program->symbol_count + program->expression_count), sizeof(int64_t));
+    frame->values =
+        carve(&memory, &used, (size_t)(program->symbol_count + program->expression_count),
+              sizeof(int64_t));
     frame->data = carve(&memory, &used, buffers, sizeof(void *));
     frame->tensors = carve(&memory, &used, buffers, sizeof(PyObject *));
     frame->views = carve(&memory, &used, views, sizeof(PyObject *));
@@ -76,8 +82,8 @@ static Frame *take_frame(Program *program) {
     return frame;
 }
 
-/* Ends a call: everything it held is released, and the frame waits for the next. If somebody kept a view of the arena,
- * it is his. */
+/* Ends a call: everything it held is released, and the frame waits for the next. If somebody kept a
+ * view of the arena, it is his. */
 static void give_back_frame(Program *program, Frame *frame) {
     clear_array(frame->tensors, program->buffer_count);
     if (program->frugal)
@@ -93,7 +99,8 @@ static void give_back_frame(Program *program, Frame *frame) {
     program->idle = frame;
 }
 
-/* -- sizes and places ---------------------------------------------------------------------------------------------- */
+/* -- sizes and places
+ * ---------------------------------------------------------------------------------------------- */
 
 static bool holds(const Program *program, const Frame *frame) {
     return program->peak_bytes < 0 || frame->values[program->peak_bytes] >= HELD_FROM;
@@ -108,7 +115,8 @@ static int read_symbol(const SymbolSource *symbol, PyObject *input, int64_t *val
     if (ingot_tensor_facts(input, &facts) < 0)
         return -1;
     if (symbol->dim < 0 || symbol->dim >= facts.rank) {
-        PyErr_SetString(PyExc_ValueError, "an input has fewer dimensions than its program was compiled for");
+        PyErr_SetString(PyExc_ValueError,
+                        "an input has fewer dimensions than its program was compiled for");
         return -1;
     }
     *value = (symbol->what == SYMBOL_STRIDE ? facts.strides : facts.sizes)[symbol->dim];
@@ -128,7 +136,8 @@ static int read_symbols(const Program *program, Frame *frame, PyObject *const *i
     return 0;
 }
 
-/* An arena of the size that the frame's values ask for, unless it has one, and the pointers into it. */
+/* An arena of the size that the frame's values ask for, unless it has one, and the pointers into
+ * it. */
 static int prepare_arena(Program *program, Frame *frame) {
     const int64_t joined = frame->values[program->joined_bytes];
     frame->joined = joined <= program->most_joined;
@@ -140,8 +149,9 @@ static int prepare_arena(Program *program, Frame *frame) {
     for (int i = 0; i < program->buffer_count; i++)
         used |= ingot_in_arena(program, frame, i);
     if (used && (frame->arena == NULL || frame->arena_bytes < bytes)) {
-        IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
-                              &program->device};
+        IngotLayout layout = {
+            program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
+            &program->device};
         Py_CLEAR(frame->arena);
         if ((frame->arena = ingot_allocate(&layout, holds(program, frame), &base)) == NULL)
             return -1;
@@ -178,7 +188,8 @@ static int prepare(Program *program, Frame *frame) {
 /* A copy of an input in memory as torch's allocator aligns it, in place of the input itself. */
 static int align_input(Program *program, Frame *frame, int number) {
     int64_t room[2 * INGOT_MAX_RANK];
-    IngotLayout layout = ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
+    IngotLayout layout =
+        ingot_program_layout(program, frame, &program->buffers[number].geometry, room);
     PyObject *copy = ingot_allocate(&layout, false, &frame->data[number]);
     PyObject *same = copy ? PyObject_CallMethod(copy, "copy_", "O", frame->tensors[number]) : NULL;
     Py_XDECREF(same);
@@ -199,8 +210,8 @@ static int align_inputs(Program *program, Frame *frame) {
     return 0;
 }
 
-/* Whether an input has the sizes that are described, but other strides, another type or device, or other values than
- * its memory. -1 with an exception set for other sizes. */
+/* Whether an input has the sizes that are described, but other strides, another type or device, or
+ * other values than its memory. -1 with an exception set for other sizes. */
 static int lies_elsewise(Program *program, Frame *frame, int number) {
     int64_t room[2 * INGOT_MAX_RANK];
     IngotTensorFacts facts;
@@ -215,12 +226,15 @@ static int lies_elsewise(Program *program, Frame *frame, int number) {
         differ |= facts.sizes[i] > 1 && facts.strides[i] != layout.strides[i];
     }
     if (!same) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "a hook on saved tensors gave back a tensor of other sizes than it was given");
+        PyErr_SetString(
+            PyExc_RuntimeError,
+            "a hook on saved tensors gave back a tensor of other sizes than it was given");
         return -1;
     }
-    const int elsewhere = buffer->needs_data && facts.device_type != (layout.device ? layout.device->type : 0);
-    return facts.dtype != layout.number || elsewhere || ((differ || facts.dispatch_keys & program->lays_out) && !empty);
+    const int elsewhere =
+        buffer->needs_data && facts.device_type != (layout.device ? layout.device->type : 0);
+    return facts.dtype != layout.number || elsewhere ||
+           ((differ || facts.dispatch_keys & program->lays_out) && !empty);
 }
 
 /* Copies inputs that are not as described. */
@@ -233,16 +247,18 @@ static int lay_out_inputs(Program *program, Frame *frame) {
     return 0;
 }
 
-/* Holds the inputs and constants until they are released or the call ends, and finds their memory. */
+/* Holds the inputs and constants until they are released or the call ends, and finds their memory.
+ */
 static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) {
     for (int i = 0; i < program->buffer_count; i++) {
         const Buffer *buffer = &program->buffers[i];
         if (buffer->place > CONSTANT)
             continue;
-        PyObject *tensor = buffer->place == INPUT ? inputs[buffer->position] : program->constants[buffer->position];
+        PyObject *tensor = buffer->place == INPUT ? inputs[buffer->position]
+                                                  : program->constants[buffer->position];
         if (!ingot_is_plain_tensor(tensor)) {
-            PyErr_Format(PyExc_TypeError, "input %d of a program must be a tensor, not %R", buffer->position,
-                         (PyObject *)Py_TYPE(tensor));
+            PyErr_Format(PyExc_TypeError, "input %d of a program must be a tensor, not %R",
+                         buffer->position, (PyObject *)Py_TYPE(tensor));
             return -1;
         }
         frame->tensors[i] = Py_NewRef(tensor);
@@ -252,12 +268,16 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
     return 0;
 }
 
-/* -- steps --------------------------------------------------------------------------------------------------------- */
+/* -- steps
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-/* What a user records as a CUDA graph may be replayed when its program and what the program made are long gone: the
-   program then stays, with its constants and tables. And memory of the recording's pool is no tensor's that is made
-   later: a replay would write there. Whose memory it is torch does not tell, so that nothing is lent from then on. */
-static _Thread_local int records_for_itself; /* this thread's recording holds all of that, see cuda_graphs.py */
+/* What a user records as a CUDA graph may be replayed when its program and what the program made
+   are long gone: the program then stays, with its constants and tables. And memory of the
+   recording's pool is no tensor's that is made later: a replay would write there. Whose memory it
+   is torch does not tell, so that nothing is lent from then on. */
+static _Thread_local int
+    records_for_itself; /* this thread's recording holds all of that, see cuda_graphs.py */
 static bool users_record;
 
 static int note_recording(Program *program, const Frame *frame) {
@@ -271,13 +291,16 @@ static int note_recording(Program *program, const Frame *frame) {
     return recording;
 }
 
-/* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording would write where its
-   pool has no memory. */
-static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step, const IngotLayout *layout) {
-    PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender], *tensor;
+/* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording
+   would write where its pool has no memory. */
+static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step,
+                      const IngotLayout *layout) {
+    PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender],
+             *tensor;
     if (lender == NULL || ingot_layout_bytes(layout) < ingot_lent_from)
         return NULL;
-    if (program->device.type == INGOT_CUDA && (users_record || ingot_cuda_is_recording(frame->stream) != 0))
+    if (program->device.type == INGOT_CUDA &&
+        (users_record || ingot_cuda_is_recording(frame->stream) != 0))
         return NULL;
     tensor = ingot_lent(lender, layout);
     if (tensor != NULL)
@@ -293,7 +316,8 @@ static int allocate(Program *program, Frame *frame, const Step *step) {
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
     PyObject *tensor = lent(program, frame, &step->allocate, &layout);
     if (tensor == NULL && !PyErr_Occurred())
-        tensor = ingot_allocate(&layout, holds(program, frame), &frame->data[step->allocate.buffer]);
+        tensor =
+            ingot_allocate(&layout, holds(program, frame), &frame->data[step->allocate.buffer]);
     Py_XSETREF(frame->tensors[step->allocate.buffer], tensor);
     return tensor ? 0 : -1;
 }
@@ -309,7 +333,8 @@ static int reserve_scratch(Frame *frame, int threads, size_t stride) {
         PyErr_NoMemory();
         return -1;
     }
-    frame->scratch = (char *)(((uintptr_t)frame->scratch_block + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+    frame->scratch =
+        (char *)(((uintptr_t)frame->scratch_block + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
     frame->scratch_bytes = bytes;
     return 0;
 }
@@ -319,7 +344,8 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     int64_t extent = frame->values[kernel->extent];
     if (extent <= 0)
         return 0;
-    double work = kernel->varying_work < 0 ? kernel->work : 1e-3 * (double)frame->values[kernel->varying_work];
+    double work = kernel->varying_work < 0 ? kernel->work
+                                           : 1e-3 * (double)frame->values[kernel->varying_work];
     double nanoseconds = (double)extent * work;
     if (kernel->parts > 0)
         extent = 0;
@@ -333,8 +359,8 @@ static int run_kernel(Program *Py_UNUSED(program), Frame *frame, const Step *ste
     if (reserve_scratch(frame, threads, scratch) < 0)
         return -1;
     for (int i = 0; i < kernel->count; i++)
-        frame->pointers[i] =
-            (char *)frame->data[kernel->buffers[i]] + (kernel->offsets ? frame->values[kernel->offsets[i]] : 0);
+        frame->pointers[i] = (char *)frame->data[kernel->buffers[i]] +
+                             (kernel->offsets ? frame->values[kernel->offsets[i]] : 0);
     int width = kernel->parts ? kernel->count / kernel->parts : kernel->count;
     IngotLaunch launch = {
         .kernel = kernel->function,
@@ -379,14 +405,16 @@ static void *begin_of(const Frame *frame, int buffer, const int *offsets, int i)
     return (char *)frame->data[buffer] + (offsets ? frame->values[offsets[i]] : 0);
 }
 
-/* Compiles and loads a form that has not been launched before. Others may run meanwhile, and load it as well. */
+/* Compiles and loads a form that has not been launched before. Others may run meanwhile, and load
+ * it as well. */
 static int load_form(const Program *program, LoadedKernel *loaded) {
     PyObject *found = PyObject_CallNoArgs(loaded->loader), *capsule;
     LoadedKernel made = *loaded;
-    int status = found && PyTuple_Check(found) &&
-                         PyArg_ParseTuple(found, "Oiii", &capsule, &made.threads, &made.shared, &made.hidden)
-                     ? ingot_program_read_kernel(program, capsule, &made)
-                     : -1;
+    int status =
+        found && PyTuple_Check(found) &&
+                PyArg_ParseTuple(found, "Oiii", &capsule, &made.threads, &made.shared, &made.hidden)
+            ? ingot_program_read_kernel(program, capsule, &made)
+            : -1;
     if (status < 0 && !PyErr_Occurred())
         PyErr_SetString(PyExc_TypeError, "what loads a kernel returned no tuple");
     if (status == 0)
@@ -402,15 +430,18 @@ static int holds_here(const Frame *frame, const LaunchForm *form) {
     return holds;
 }
 
-/* The first form whose conditions hold, loaded. Each of these is right, so that where one cannot be compiled or loaded
-   the next takes its place, now and later; NULL, with the first one's error, where none can. */
-static LaunchForm *choose_form(const Program *program, const Frame *frame, const LaunchStep *launch) {
+/* The first form whose conditions hold, loaded. Each of these is right, so that where one cannot be
+   compiled or loaded the next takes its place, now and later; NULL, with the first one's error,
+   where none can. */
+static LaunchForm *choose_form(const Program *program, const Frame *frame,
+                               const LaunchStep *launch) {
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     LaunchForm *chosen = NULL, *end = launch->forms + launch->form_count;
     for (LaunchForm *form = launch->forms; form < end && chosen == NULL; form++) {
         if (form->failed || !holds_here(frame, form))
             continue;
-        if (form->loaded.kernel || frame->values[form->grid] <= 0 || load_form(program, &form->loaded) == 0) {
+        if (form->loaded.kernel || frame->values[form->grid] <= 0 ||
+            load_form(program, &form->loaded) == 0) {
             chosen = form;
             continue;
         }
@@ -451,17 +482,20 @@ static int launch(Program *program, Frame *frame, const Step *step) {
         *next++ = &frame->values[launch->sizes[i]];
     for (int i = 0; i < loaded->hidden; i++)
         *next++ = &nothing;
-    return ingot_cuda_launch(loaded->kernel, grid, loaded->threads, loaded->shared, frame->stream, frame->pointers);
+    return ingot_cuda_launch(loaded->kernel, grid, loaded->threads, loaded->shared, frame->stream,
+                             frame->pointers);
 }
 
 /* Fills the table of a launch, and returns how many blocks there are. */
-static int64_t fill_table(const Program *program, const Frame *frame, const PartsStep *parts, int64_t *table) {
+static int64_t fill_table(const Program *program, const Frame *frame, const PartsStep *parts,
+                          int64_t *table) {
     int width = parts->count / parts->parts;
     int64_t blocks = 0;
     for (int i = 0; i < parts->places; i++)
         table[i] = INT64_MAX;
     for (int i = 0; i < parts->parts; i++) {
-        int64_t *row = table + parts->places + (int64_t)i * (width + 2), extent = frame->values[parts->extents[i]];
+        int64_t *row = table + parts->places + (int64_t)i * (width + 2),
+                extent = frame->values[parts->extents[i]];
         row[0] = table[i] = blocks;
         row[1] = extent;
         for (int k = 0; k < width; k++) {
@@ -476,23 +510,26 @@ static int64_t fill_table(const Program *program, const Frame *frame, const Part
     return blocks;
 }
 
-/* The table lives in memory of the stream's, which torch may hand out again once the launch is queued. A replay copies
-   it again, so that what is recorded lives as long as the program. */
+/* The table lives in memory of the stream's, which torch may hand out again once the launch is
+   queued. A replay copies it again, so that what is recorded lives as long as the program. */
 static int launch_parts(Program *program, Frame *frame, const Step *step) {
     static void *nothing;
     const PartsStep *parts = &step->parts;
-    int64_t length = parts->places + (int64_t)parts->parts * (parts->count / parts->parts + 2), stride = 1;
+    int64_t length = parts->places + (int64_t)parts->parts * (parts->count / parts->parts + 2),
+            stride = 1;
     int64_t bytes = length * (int64_t)sizeof(int64_t);
     int recorded = ingot_cuda_is_recording(frame->stream);
     if (recorded < 0)
         return -1;
-    int64_t *table = recorded ? ingot_program_memory(program, 1, (size_t)bytes) : PyMem_Malloc((size_t)bytes);
+    int64_t *table =
+        recorded ? ingot_program_memory(program, 1, (size_t)bytes) : PyMem_Malloc((size_t)bytes);
     if (table == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     int64_t blocks = fill_table(program, frame, parts, table);
-    IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride, &program->device};
+    IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &bytes, &stride,
+                          &program->device};
     void *address;
     PyObject *memory = blocks ? ingot_allocate(&layout, false, &address) : NULL;
     int status = blocks && memory == NULL ? -1 : 0;
@@ -503,8 +540,8 @@ static int launch_parts(Program *program, Frame *frame, const Step *step) {
         frame->pointers[0] = &address;
         for (int i = 0; i < loaded->hidden; i++)
             frame->pointers[1 + i] = &nothing;
-        status =
-            ingot_cuda_launch(loaded->kernel, blocks, loaded->threads, loaded->shared, frame->stream, frame->pointers);
+        status = ingot_cuda_launch(loaded->kernel, blocks, loaded->threads, loaded->shared,
+                                   frame->stream, frame->pointers);
     }
     Py_XDECREF(memory);
     if (!recorded)
@@ -517,7 +554,8 @@ static int conditions_hold(const ProductStep *product) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(product->conditions); i++) {
         PyObject *condition = PyTuple_GET_ITEM(product->conditions, i);
         PyObject *found = PyObject_CallNoArgs(PyTuple_GET_ITEM(condition, 0));
-        int same = found ? PyObject_RichCompareBool(found, PyTuple_GET_ITEM(condition, 1), Py_EQ) : -1;
+        int same =
+            found ? PyObject_RichCompareBool(found, PyTuple_GET_ITEM(condition, 1), Py_EQ) : -1;
         Py_XDECREF(found);
         if (same < 1)
             return same;
@@ -526,12 +564,14 @@ static int conditions_hold(const ProductStep *product) {
 }
 
 /* The matrices that a view shows, and how many there are. */
-static IngotMatrices matrices_of(const Program *program, const Frame *frame, int number, int64_t *batch) {
+static IngotMatrices matrices_of(const Program *program, const Frame *frame, int number,
+                                 int64_t *batch) {
     const View *view = &program->views[number];
     const Geometry *geometry = &view->geometry;
     const int row = geometry->rank - 2, column = geometry->rank - 1;
     const int64_t *values = frame->values;
-    const char *data = (const char *)frame->data[view->buffer] + values[view->offset] * geometry->itemsize;
+    const char *data =
+        (const char *)frame->data[view->buffer] + values[view->offset] * geometry->itemsize;
     *batch = row ? values[geometry->sizes[0]] : 1;
     return (IngotMatrices){data,
                            values[geometry->sizes[row]],
@@ -554,8 +594,8 @@ static int multiply(Program *program, Frame *frame, const Step *step) {
     return queued ? Py_MIN(0, queued) : ingot_program_call(program, frame, &product->otherwise);
 }
 
-static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {allocate, run_kernel,   call,    release,
-                                                                         launch,   launch_parts, multiply};
+static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {
+    allocate, run_kernel, call, release, launch, launch_parts, multiply};
 
 static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {
@@ -619,7 +659,8 @@ static int run_frame(Program *program, Frame *frame, PyObject *const *inputs, Py
         return -1;
     if (program->frugal && prepare_arena(program, frame) < 0)
         return -1;
-    if ((program->lays_out && lay_out_inputs(program, frame) < 0) || align_inputs(program, frame) < 0)
+    if ((program->lays_out && lay_out_inputs(program, frame) < 0) ||
+        align_inputs(program, frame) < 0)
         return -1;
     return (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame);
 }
@@ -631,10 +672,12 @@ static int make_outputs(Program *program, Frame *frame, PyObject **outputs) {
     return 0;
 }
 
-static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **taken, PyObject **outputs) {
+static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **taken,
+               PyObject **outputs) {
     Program *program = (Program *)self;
     if (n != program->input_count) {
-        PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", program->input_count, n);
+        PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", program->input_count,
+                     n);
         return -1;
     }
     Frame *frame = take_frame(program);
@@ -644,13 +687,19 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     ingot_left_traces = false;
     int grad_mode = program->calls_torch ? ingot_swap_grad_mode(0) : 0;
-    int entered = program->device.type == INGOT_CUDA ? ingot_cuda_begin(program->device.index, &frame->stream) : 0;
+    int entered = program->device.type == INGOT_CUDA
+                      ? ingot_cuda_begin(program->device.index, &frame->stream)
+                      : 0;
     frame->elsewhere = entered == 1;
-    int status = entered < 0 || (program->device.type == INGOT_CUDA && note_recording(program, frame) < 0) ? -1 : 0;
+    int status =
+        entered < 0 || (program->device.type == INGOT_CUDA && note_recording(program, frame) < 0)
+            ? -1
+            : 0;
     if (status == 0)
         status = run_frame(program, frame, inputs, taken);
     if (grad_mode)
-        ingot_swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that they were made in */
+        ingot_swap_grad_mode(1); /* autograd treats views, which results may be, by the mode that
+                                    they were made in */
     if (status == 0)
         status = make_outputs(program, frame, outputs);
     if (entered == 1)
@@ -676,19 +725,23 @@ int ingot_program_consume(PyObject *self, PyObject **inputs, Py_ssize_t n, PyObj
     return run(self, inputs, n, inputs, outputs);
 }
 
-/* -- the Python type ----------------------------------------------------------------------------------------------- */
+/* -- the Python type
+ * -----------------------------------------------------------------------------------------------
+ */
 
-static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *keywords) {
+static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, size_t flags,
+                                    PyObject *keywords) {
     if (keywords && PyTuple_GET_SIZE(keywords) > 0)
         return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs &&
-        ingot_program_run(self, arguments, PyVectorcall_NARGS(flags), ((PyTupleObject *)outputs)->ob_item) < 0)
+    if (outputs && ingot_program_run(self, arguments, PyVectorcall_NARGS(flags),
+                                     ((PyTupleObject *)outputs)->ob_item) < 0)
         Py_CLEAR(outputs);
     return outputs;
 }
 
-/* consume(inputs): as a call, and takes the inputs from the list, so that each may die with its last use. */
+/* consume(inputs): as a call, and takes the inputs from the list, so that each may die with its
+ * last use. */
 static PyObject *program_consume(PyObject *self, PyObject *given) {
     if (!PyList_CheckExact(given))
         return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R",
@@ -700,8 +753,9 @@ static PyObject *program_consume(PyObject *self, PyObject *given) {
     for (int i = 0; i < n; i++)
         inputs[i] = Py_NewRef(PyList_GET_ITEM(given, i));
     PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs && (PyList_SetSlice(given, 0, n, NULL) < 0 ||
-                    ingot_program_consume(self, inputs, n, ((PyTupleObject *)outputs)->ob_item) < 0))
+    if (outputs &&
+        (PyList_SetSlice(given, 0, n, NULL) < 0 ||
+         ingot_program_consume(self, inputs, n, ((PyTupleObject *)outputs)->ob_item) < 0))
         Py_CLEAR(outputs);
     clear_array(inputs, n);
     PyMem_Free(inputs);
@@ -710,8 +764,10 @@ static PyObject *program_consume(PyObject *self, PyObject *given) {
 
 static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *description;
-    if ((keywords && PyDict_GET_SIZE(keywords) > 0) || !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &description))
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Program takes one description");
+    if ((keywords && PyDict_GET_SIZE(keywords) > 0) ||
+        !PyArg_ParseTuple(arguments, "O!", &PyTuple_Type, &description))
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "Program takes one description");
     Program *program = (Program *)type->tp_alloc(type, 0);
     if (program == NULL)
         return NULL;
@@ -758,12 +814,14 @@ static void program_dealloc(PyObject *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-/* profile(on): begins anew or ends. Returns the nanoseconds of each step since it began, () if it was off. */
+/* profile(on): begins anew or ends. Returns the nanoseconds of each step since it began, () if it
+ * was off. */
 static PyObject *program_profile(PyObject *self, PyObject *on) {
     Program *program = (Program *)self;
     int64_t *before = program->nanoseconds, *fresh = NULL;
     int wanted = PyObject_IsTrue(on);
-    if (wanted < 0 || (wanted && !(fresh = PyMem_Calloc((size_t)program->step_count + 1, sizeof *fresh))))
+    if (wanted < 0 ||
+        (wanted && !(fresh = PyMem_Calloc((size_t)program->step_count + 1, sizeof *fresh))))
         return wanted < 0 ? NULL : PyErr_NoMemory();
     program->nanoseconds = fresh;
     PyObject *result = PyTuple_New(before ? program->step_count : 0);
@@ -780,26 +838,30 @@ static PyObject *program_profile(PyObject *self, PyObject *on) {
 
 static PyMethodDef program_methods[] = {
     {"profile", program_profile, METH_O,
-     "profile(on): begins or ends to measure steps; returns the nanoseconds of each since it began, () if it was off."},
+     "profile(on): begins or ends to measure steps; returns the nanoseconds of each since it "
+     "began, () if it was off."},
     {"consume", program_consume, METH_O,
      "consume(inputs): as a call, and empties the list: inputs die with their last use."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef members[] = {
-    {"description", T_OBJECT, offsetof(Program, description), READONLY, "What the program was made from."},
+    {"description", T_OBJECT, offsetof(Program, description), READONLY,
+     "What the program was made from."},
     {"layout_mismatches", T_PYSSIZET, offsetof(Program, layout_mismatches), READONLY,
      "How many results of library calls had another layout than predicted, and were copied."},
     {"lays_out", T_ULONGLONG, offsetof(Program, lays_out), 0,
-     "Not 0 where inputs may have other strides or another type than described, as what hooks on saved tensors return: "
-     "they are copied, as are those with one of these dispatch keys, whose memory does not have their values."},
+     "Not 0 where inputs may have other strides or another type than described, as what hooks on "
+     "saved tensors return: "
+     "they are copied, as are those with one of these dispatch keys, whose memory does not have "
+     "their values."},
     {NULL, 0, 0, 0, NULL},
 };
 
 PyTypeObject IngotProgram_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Program",
-    .tp_doc =
-        "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See ingot.runtime.program.",
+    .tp_doc = "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See "
+              "ingot.runtime.program.",
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = program_new,
@@ -813,12 +875,17 @@ PyTypeObject IngotProgram_Type = {
     .tp_methods = program_methods,
 };
 
-Py_ssize_t ingot_program_input_count(PyObject *program) { return ((Program *)program)->input_count; }
+Py_ssize_t ingot_program_input_count(PyObject *program) {
+    return ((Program *)program)->input_count;
+}
 
-Py_ssize_t ingot_program_output_count(PyObject *program) { return ((Program *)program)->output_count; }
+Py_ssize_t ingot_program_output_count(PyObject *program) {
+    return ((Program *)program)->output_count;
+}
 
 PyObject *ingot_program_of_consume(PyObject *callable) {
-    bool is_consume = PyCFunction_Check(callable) && PyCFunction_GET_FUNCTION(callable) == program_consume;
+    bool is_consume =
+        PyCFunction_Check(callable) && PyCFunction_GET_FUNCTION(callable) == program_consume;
     return is_consume ? PyCFunction_GET_SELF(callable) : NULL;
 }
 
@@ -860,24 +927,31 @@ static PyObject *forget_traces(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
 }
 
 static PyMethodDef methods[] = {
-    {"forget_traces", forget_traces, METH_NOARGS, "forget_traces(): `left_traces` is False until a program runs."},
+    {"forget_traces", forget_traces, METH_NOARGS,
+     "forget_traces(): `left_traces` is False until a program runs."},
     {"left_traces", left_traces, METH_NOARGS,
-     "Whether the program that this thread ran last wrote an input, or did what others see, before it ended or "
+     "Whether the program that this thread ran last wrote an input, or did what others see, before "
+     "it ended or "
      "failed."},
     {"record_for_itself", record_for_itself, METH_O,
-     "record_for_itself(does): whether what this thread records from now on holds its program, and what that made."},
+     "record_for_itself(does): whether what this thread records from now on holds its program, and "
+     "what that made."},
     {"_lend_from", lend_from, METH_O,
-     "_lend_from(bytes): from how many bytes on memory is lent (for tests). Returns what it was before."},
-    {"trim_heap", trim_heap, METH_NOARGS, "trim_heap(): give the system the memory of results that have died."},
-    {"heap_use", heap_use, METH_NOARGS, "heap_use() -> (bytes of results that live, bytes held for results)."},
+     "_lend_from(bytes): from how many bytes on memory is lent (for tests). Returns what it was "
+     "before."},
+    {"trim_heap", trim_heap, METH_NOARGS,
+     "trim_heap(): give the system the memory of results that have died."},
+    {"heap_use", heap_use, METH_NOARGS,
+     "heap_use() -> (bytes of results that live, bytes held for results)."},
     {"_force_slow_allocation", force_slow_allocation, METH_O,
      "_force_slow_allocation(slow): allocate through Python (for tests)."},
     {NULL, NULL, 0, NULL},
 };
 
 int ingot_program_register(PyObject *module) {
-    if (ingot_allocate_init() < 0 || ingot_lending_register(module) < 0 || ingot_lending_init() < 0 ||
-        ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 || PyModule_AddFunctions(module, methods) < 0)
+    if (ingot_allocate_init() < 0 || ingot_lending_register(module) < 0 ||
+        ingot_lending_init() < 0 || ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
+        PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);
 }

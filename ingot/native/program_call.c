@@ -15,18 +15,22 @@ int ingot_program_calls_init(void) {
     return as_strided && name_view && name_clone && name_copy_ && name_detach ? 0 : -1;
 }
 
-IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room) {
+IngotLayout ingot_program_layout(const Program *program, const Frame *frame,
+                                 const Geometry *geometry, int64_t *room) {
     int64_t *sizes = room, *strides = room + geometry->rank;
     for (int i = 0; i < geometry->rank; i++) {
         sizes[i] = frame->values[geometry->sizes[i]];
         strides[i] = frame->values[geometry->strides[i]];
     }
     const IngotDevice *device = geometry->on_host ? NULL : &program->device;
-    return (IngotLayout){geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides,
-                         device};
+    return (IngotLayout){
+        geometry->dtype, geometry->dtype_number, geometry->itemsize, geometry->rank, sizes, strides,
+        device};
 }
 
-/* -- views --------------------------------------------------------------------------------------------------------- */
+/* -- views
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static PyObject *tuple_of_values(const Frame *frame, int count, const int *positions) {
     PyObject *tuple = PyTuple_New(count);
@@ -51,11 +55,11 @@ static PyObject **view_shape(Program *program, Frame *frame, int number) {
     return shape[0] && shape[1] ? shape : NULL;
 }
 
-/* A new reference to a tensor of another dtype in the storage of `base`, whatever the strides of that: as_strided,
-   which addresses the whole storage, is all that is done with it. */
+/* A new reference to a tensor of another dtype in the storage of `base`, whatever the strides of
+   that: as_strided, which addresses the whole storage, is all that is done with it. */
 static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
-    PyObject *nothing = Py_BuildValue("(i)", 0), *step = Py_BuildValue("(i)", 1), *start = PyLong_FromLong(0),
-             *flat = NULL, *result;
+    PyObject *nothing = Py_BuildValue("(i)", 0), *step = Py_BuildValue("(i)", 1),
+             *start = PyLong_FromLong(0), *flat = NULL, *result;
     if (nothing && step && start) {
         PyObject *arguments[] = {base, nothing, step, start};
         flat = PyObject_Vectorcall(as_strided, arguments, 4, NULL);
@@ -68,8 +72,8 @@ static PyObject *reinterpreted(PyObject *base, PyObject *dtype) {
     return result;
 }
 
-/* A new reference to the tensor that a view strides over, of the view's dtype, and where in its storage the view
- * begins. */
+/* A new reference to the tensor that a view strides over, of the view's dtype, and where in its
+ * storage the view begins. */
 static PyObject *view_base(Program *program, Frame *frame, const View *view, int64_t *offset) {
     const Buffer *buffer = &program->buffers[view->buffer];
     const int in_arena = ingot_in_arena(program, frame, view->buffer);
@@ -119,7 +123,8 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int number) {
     return result;
 }
 
-/* Whether a buffer's tensor has nothing about it that torch.as_strided would see to: a conjugate is not plain. */
+/* Whether a buffer's tensor has nothing about it that torch.as_strided would see to: a conjugate is
+ * not plain. */
 static bool is_plain(Program *program, const Buffer *buffer, PyObject *tensor) {
     IngotTensorFacts facts;
     if (buffer->place != INPUT)
@@ -128,8 +133,8 @@ static bool is_plain(Program *program, const Buffer *buffer, PyObject *tensor) {
         return false;
     if (program->plain_keys == 0) {
         const int64_t none = 0, one = 1;
-        const IngotLayout layout = {program->bytes.dtype, program->bytes.dtype_number, 1, 1, &none, &one,
-                                    &program->device};
+        const IngotLayout layout = {
+            program->bytes.dtype, program->bytes.dtype_number, 1, 1, &none, &one, &program->device};
         void *data;
         IngotTensorFacts plain;
         PyObject *made = ingot_allocate(&layout, false, &data);
@@ -140,15 +145,15 @@ static bool is_plain(Program *program, const Buffer *buffer, PyObject *tensor) {
     return facts.dispatch_keys == program->plain_keys;
 }
 
-/* A view as a new tensor that shares the memory and nothing else; NULL without an exception where it must be made with
-   torch.as_strided. */
+/* A view as a new tensor that shares the memory and nothing else; NULL without an exception where
+   it must be made with torch.as_strided. */
 static PyObject *window(Program *program, Frame *frame, int number) {
     const View *view = &program->views[number];
     const Buffer *buffer = &program->buffers[view->buffer];
     PyObject *base = frame->tensors[view->buffer];
     int64_t room[2 * INGOT_MAX_RANK];
-    if (buffer->place == ARENA || buffer->place == CONSTANT || view->reinterpreted || base == NULL ||
-        !is_plain(program, buffer, base))
+    if (buffer->place == ARENA || buffer->place == CONSTANT || view->reinterpreted ||
+        base == NULL || !is_plain(program, buffer, base))
         return NULL;
     IngotLayout layout = ingot_program_layout(program, frame, &view->geometry, room);
     return ingot_window(base, &layout, frame->values[view->offset]);
@@ -171,7 +176,9 @@ PyObject *ingot_program_copied_view(Program *program, Frame *frame, int number) 
     return copy;
 }
 
-/* -- arguments ----------------------------------------------------------------------------------------------------- */
+/* -- arguments
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 static PyObject *build(Program *program, Frame *frame, const Item *item);
 
@@ -206,7 +213,8 @@ static PyObject *build(Program *program, Frame *frame, const Item *item) {
     case ITEM_BUFFER:
         tensor = Py_XNewRef(frame->tensors[item->index]);
         if (tensor == NULL)
-            PyErr_Format(PyExc_SystemError, "an argument is buffer %d, which holds nothing", item->index);
+            PyErr_Format(PyExc_SystemError, "an argument is buffer %d, which holds nothing",
+                         item->index);
         break;
     default:
         return build_sequence(program, frame, item);
@@ -216,9 +224,12 @@ static PyObject *build(Program *program, Frame *frame, const Item *item) {
     return tensor;
 }
 
-/* -- results ------------------------------------------------------------------------------------------------------- */
+/* -- results
+ * -------------------------------------------------------------------------------------------------------
+ */
 
-/* Whether a result lies in the memory of an argument: it must not become a buffer that is written later. -1: error. */
+/* Whether a result lies in the memory of an argument: it must not become a buffer that is written
+ * later. -1: error. */
 static int shares_memory_of_argument(const Frame *frame, PyObject *result) {
     uintptr_t storage, other;
     if (ingot_tensor_storage(result, &storage) < 0)
@@ -233,15 +244,17 @@ static int shares_memory_of_argument(const Frame *frame, PyObject *result) {
 }
 
 static int wrong_result(const CallStep *step, const char *what) {
-    PyErr_Format(PyExc_RuntimeError, "%R returned a result whose %s differs from what its meta kernel predicted",
+    PyErr_Format(PyExc_RuntimeError,
+                 "%R returned a result whose %s differs from what its meta kernel predicted",
                  step->function, what);
     return -1;
 }
 
-/* Whether the result has the predicted dtype and strides, so that it can be the buffer itself. Strides that reach
-   nothing do not count. -1, with an exception set, if its sizes are not as predicted. */
-static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, const IngotLayout *layout,
-                        int needs_data) {
+/* Whether the result has the predicted dtype and strides, so that it can be the buffer itself.
+   Strides that reach nothing do not count. -1, with an exception set, if its sizes are not as
+   predicted. */
+static int as_predicted(const CallStep *step, const IngotTensorFacts *facts,
+                        const IngotLayout *layout, int needs_data) {
     int same = facts->dtype == layout->number, empty = 0;
     /* By a GPU's library, which knows it: the seeds of attention. */
     int left_on_cpu = facts->device_type == 0 && !needs_data;
@@ -259,8 +272,10 @@ static int as_predicted(const CallStep *step, const IngotTensorFacts *facts, con
     return same;
 }
 
-/* Makes a result the tensor of a buffer: as it is, or copied to the predicted layout. Steals the result. */
-static int take_result(Program *program, Frame *frame, const CallStep *step, int number, PyObject *result) {
+/* Makes a result the tensor of a buffer: as it is, or copied to the predicted layout. Steals the
+ * result. */
+static int take_result(Program *program, Frame *frame, const CallStep *step, int number,
+                       PyObject *result) {
     Buffer *buffer = &program->buffers[number];
     int64_t room[2 * INGOT_MAX_RANK];
     IngotLayout layout = ingot_program_layout(program, frame, &buffer->geometry, room);
@@ -299,26 +314,30 @@ static int read_bound(const Binding *binding, PyObject *result, int64_t *value) 
     if (ingot_tensor_facts(result, &facts) < 0)
         return -1;
     if (binding->dim >= facts.rank) {
-        PyErr_SetString(PyExc_RuntimeError, "a result has fewer dimensions than its meta kernel predicted");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "a result has fewer dimensions than its meta kernel predicted");
         return -1;
     }
     *value = facts.sizes[binding->dim];
     return 0;
 }
 
-/* Gives values to the symbols that a call binds, and to what follows from them, and checks what is relied on. */
+/* Gives values to the symbols that a call binds, and to what follows from them, and checks what is
+ * relied on. */
 static int bind_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
     int several = PyTuple_Check(returned) || PyList_Check(returned);
     for (int i = 0; i < step->binding_count; i++) {
         const Binding *binding = &step->bindings[i];
         int64_t *value = &frame->values[binding->value];
-        PyObject *result = several ? PySequence_GetItem(returned, binding->result) : Py_NewRef(returned);
+        PyObject *result =
+            several ? PySequence_GetItem(returned, binding->result) : Py_NewRef(returned);
         int status = result ? read_bound(binding, result, value) : -1;
         Py_XDECREF(result);
         if (status < 0)
             return -1;
         if (*value < binding->lower || *value > binding->upper) {
-            PyErr_Format(PyExc_RuntimeError, "a number that the data decide is out of bounds: %lld", (long long)*value);
+            PyErr_Format(PyExc_RuntimeError, "a number that the data decide is out of bounds: %lld",
+                         (long long)*value);
             return -1;
         }
     }
@@ -338,17 +357,21 @@ static int bind_results(Program *program, Frame *frame, const CallStep *step, Py
 
 static int take_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
     if (step->target_count == 1 && !PyTuple_Check(returned) && !PyList_Check(returned))
-        return step->targets[0] < 0 ? 0 : take_result(program, frame, step, step->targets[0], Py_NewRef(returned));
+        return step->targets[0] < 0
+                   ? 0
+                   : take_result(program, frame, step, step->targets[0], Py_NewRef(returned));
     if (step->target_count == 0)
         return 0;
-    PyObject *results = PySequence_Fast(returned, "a library call returned something else than tensors");
+    PyObject *results =
+        PySequence_Fast(returned, "a library call returned something else than tensors");
     if (results == NULL)
         return -1;
-    int status = PySequence_Fast_GET_SIZE(results) == step->target_count ? 0 : wrong_result(step, "length");
+    int status =
+        PySequence_Fast_GET_SIZE(results) == step->target_count ? 0 : wrong_result(step, "length");
     for (int i = 0; status == 0 && i < step->target_count; i++)
         if (step->targets[i] >= 0)
-            status =
-                take_result(program, frame, step, step->targets[i], Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+            status = take_result(program, frame, step, step->targets[i],
+                                 Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
     Py_DECREF(results);
     return status;
 }
@@ -358,13 +381,15 @@ static int check_written(Program *program, Frame *frame, const CallStep *step) {
     for (int i = 0; i < step->written_count; i++) {
         int number = step->written[i], in_arena = ingot_in_arena(program, frame, number);
         char *expected = frame->data[number], *actual;
-        if (ingot_tensor_data(in_arena ? frame->arena : frame->tensors[number], (void **)&actual) < 0)
+        if (ingot_tensor_data(in_arena ? frame->arena : frame->tensors[number], (void **)&actual) <
+            0)
             return -1;
         if (in_arena)
             actual += frame->values[program->buffers[number].position];
         if (actual != expected) {
             frame->prepared = 0;
-            PyErr_Format(PyExc_RuntimeError, "%R resized its out= argument: its meta kernel predicted other sizes",
+            PyErr_Format(PyExc_RuntimeError,
+                         "%R resized its out= argument: its meta kernel predicted other sizes",
                          step->function);
             return -1;
         }

@@ -29,11 +29,14 @@ void ingot_program_free_parts(Program *program) {
     }
 }
 
-/* -- small readers ------------------------------------------------------------------------------------------------- */
+/* -- small readers
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static int malformed(const char *what, PyObject *object) {
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "a program's description is malformed: %s: %R", what, object ? object : Py_None);
+        PyErr_Format(PyExc_ValueError, "a program's description is malformed: %s: %R", what,
+                     object ? object : Py_None);
     return -1;
 }
 
@@ -47,8 +50,8 @@ static int read_position(PyObject *object, int limit, const char *what, int *pos
 }
 
 /* A tuple of positions in lowest .. limit - 1. */
-static int read_positions(Program *program, PyObject *tuple, int lowest, int limit, const char *what, int *count,
-                          int **positions) {
+static int read_positions(Program *program, PyObject *tuple, int lowest, int limit,
+                          const char *what, int *count, int **positions) {
     if (!PyTuple_Check(tuple))
         return malformed(what, tuple);
     *count = (int)PyTuple_GET_SIZE(tuple);
@@ -71,27 +74,36 @@ static int read_word(PyObject *word, const char *const *words, int count, const 
     return malformed(what, word);
 }
 
-static int value_count(const Program *program) { return program->symbol_count + program->expression_count; }
+static int value_count(const Program *program) {
+    return program->symbol_count + program->expression_count;
+}
 
-static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyObject *strides, Geometry *geometry) {
+static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyObject *strides,
+                         Geometry *geometry) {
     int rank;
     PyObject *itemsize = PyObject_GetAttrString(dtype, "itemsize");
     geometry->itemsize = itemsize ? PyLong_AsLong(itemsize) : -1;
     Py_XDECREF(itemsize);
     geometry->dtype = dtype;
     if (geometry->itemsize < 1 || (geometry->dtype_number = ingot_dtype_number(dtype)) < 0 ||
-        read_positions(program, sizes, 0, value_count(program), "sizes", &geometry->rank, &geometry->sizes) < 0 ||
-        read_positions(program, strides, 0, value_count(program), "strides", &rank, &geometry->strides) < 0)
+        read_positions(program, sizes, 0, value_count(program), "sizes", &geometry->rank,
+                       &geometry->sizes) < 0 ||
+        read_positions(program, strides, 0, value_count(program), "strides", &rank,
+                       &geometry->strides) < 0)
         return -1;
     return rank == geometry->rank && rank <= INGOT_MAX_RANK ? 0 : malformed("rank", sizes);
 }
 
-/* -- the parts ----------------------------------------------------------------------------------------------------- */
+/* -- the parts
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 typedef int (*Reader)(Program *program, PyObject *object, void *part);
 
-/* Reads each element of a tuple with `reader` into an array of parts. `count` grows as parts are complete. */
-static int read_parts(Program *program, PyObject *tuple, Reader reader, size_t size, int *count, void *array) {
+/* Reads each element of a tuple with `reader` into an array of parts. `count` grows as parts are
+ * complete. */
+static int read_parts(Program *program, PyObject *tuple, Reader reader, size_t size, int *count,
+                      void *array) {
     if (tuple == NULL || !PyTuple_Check(tuple))
         return malformed("expected a tuple", tuple);
     Py_ssize_t length = PyTuple_GET_SIZE(tuple);
@@ -128,7 +140,8 @@ static int read_expression(Program *program, PyObject *object, void *part) {
 static int read_stages(Program *program, PyObject *tuple) {
     int count = program->expression_count;
     if (tuple)
-        return read_positions(program, tuple, 0, INT_MAX, "stages", &count, &program->stages) < 0 ? -1
+        return read_positions(program, tuple, 0, INT_MAX, "stages", &count, &program->stages) < 0
+                   ? -1
                : count == program->expression_count ? 0
                                                     : malformed("stages", tuple);
     return (program->stages = ingot_program_memory(program, (size_t)count, sizeof(int))) ? 0 : -1;
@@ -140,18 +153,20 @@ static int read_constant(Program *Py_UNUSED(program), PyObject *object, void *pa
 }
 
 static int read_buffer(Program *program, PyObject *object, void *part) {
-    static const char *const places[PLACES] = {"input", "constant", "arena", "output", "library", "own", "small"};
+    static const char *const places[PLACES] = {"input",   "constant", "arena", "output",
+                                               "library", "own",      "small"};
     Buffer *buffer = part;
     PyObject *place, *dtype, *sizes, *strides, *position;
-    if (!PyArg_ParseTuple(object, "OOOOO|pp", &place, &dtype, &sizes, &strides, &position, &buffer->aligned,
-                          &buffer->geometry.on_host) ||
+    if (!PyArg_ParseTuple(object, "OOOOO|pp", &place, &dtype, &sizes, &strides, &position,
+                          &buffer->aligned, &buffer->geometry.on_host) ||
         read_geometry(program, dtype, sizes, strides, &buffer->geometry) < 0)
         return -1;
     int kind = read_word(place, places, PLACES, "place");
     if (kind < 0)
         return -1;
     const int values = value_count(program);
-    const int limits[PLACES] = {program->input_count, program->constant_count, values, 1, 1, 1, values};
+    const int limits[PLACES] = {
+        program->input_count, program->constant_count, values, 1, 1, 1, values};
     buffer->place = (Place)kind;
     return read_position(position, limits[kind], "position of a buffer", &buffer->position);
 }
@@ -175,7 +190,8 @@ static int read_view(Program *program, PyObject *object, void *part) {
         return -1;
     view->late = is_late(program, view->offset);
     for (int i = 0; i < view->geometry.rank; i++)
-        view->late |= is_late(program, view->geometry.sizes[i]) || is_late(program, view->geometry.strides[i]);
+        view->late |= is_late(program, view->geometry.sizes[i]) ||
+                      is_late(program, view->geometry.strides[i]);
     return 0;
 }
 
@@ -189,7 +205,8 @@ static int count_tensors(const Item *items, int count) {
 }
 
 static int read_item(Program *program, PyObject *object, void *part) {
-    static const char *const kinds[ITEM_KINDS] = {"object", "int", "buffer", "view", "list", "tuple"};
+    static const char *const kinds[ITEM_KINDS] = {"object", "int",  "buffer",
+                                                  "view",   "list", "tuple"};
     Item *item = part;
     PyObject *kind;
     if (!PyArg_ParseTuple(object, "OO", &kind, &item->object))
@@ -198,11 +215,13 @@ static int read_item(Program *program, PyObject *object, void *part) {
     if (number < 0)
         return -1;
     item->kind = number;
-    const int limits[ITEM_KINDS] = {0, value_count(program), program->buffer_count, program->view_count, 0, 0};
+    const int limits[ITEM_KINDS] = {
+        0, value_count(program), program->buffer_count, program->view_count, 0, 0};
     if (item->kind == ITEM_OBJECT)
         return 0;
     if (item->kind == ITEM_LIST || item->kind == ITEM_TUPLE)
-        return read_parts(program, item->object, read_item, sizeof(Item), &item->count, &item->items);
+        return read_parts(program, item->object, read_item, sizeof(Item), &item->count,
+                          &item->items);
     return read_position(item->object, limits[item->kind], "argument", &item->index);
 }
 
@@ -212,12 +231,15 @@ static int read_allocate(Program *program, PyObject *fields, Step *step) {
     allocate->lender = -1;
     if (!PyArg_ParseTuple(fields, "OO|O", &name, &buffer, &lender) ||
         read_position(buffer, program->buffer_count, "buffer to allocate", &allocate->buffer) < 0 ||
-        (lender && read_position(lender, program->buffer_count, "buffer that lends", &allocate->lender) < 0))
+        (lender &&
+         read_position(lender, program->buffer_count, "buffer that lends", &allocate->lender) < 0))
         return -1;
     if (lender && program->buffers[allocate->lender].place != INPUT)
         return malformed("only inputs lend their memory", lender);
     Place place = program->buffers[allocate->buffer].place;
-    return place == OUTPUT || place == OWN || place == SMALL ? 0 : malformed("only outputs are allocated", buffer);
+    return place == OUTPUT || place == OWN || place == SMALL
+               ? 0
+               : malformed("only outputs are allocated", buffer);
 }
 
 static void reads_in_kernel(Program *program, int count, const int *buffers) {
@@ -225,14 +247,17 @@ static void reads_in_kernel(Program *program, int count, const int *buffers) {
         program->buffers[buffers[i]].needs_data = program->buffers[buffers[i]].in_kernel = 1;
 }
 
-/* Where in each of `count` buffers a launch begins, among the values; NULL where there is no offset. */
+/* Where in each of `count` buffers a launch begins, among the values; NULL where there is no
+ * offset. */
 static int read_offsets(Program *program, PyObject *tuple, int count, int **offsets) {
     int begun;
-    if (read_positions(program, tuple, 0, value_count(program), "offsets in buffers", &begun, offsets) < 0)
+    if (read_positions(program, tuple, 0, value_count(program), "offsets in buffers", &begun,
+                       offsets) < 0)
         return -1;
     if (begun == 0)
         *offsets = NULL;
-    return begun == 0 || begun == count ? 0 : malformed("offsets in the buffers of a launch", tuple);
+    return begun == 0 || begun == count ? 0
+                                        : malformed("offsets in the buffers of a launch", tuple);
 }
 
 static int read_kernel(Program *program, PyObject *fields, Step *step) {
@@ -240,15 +265,15 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     PyObject *name, *address, *buffers, *extent, *extents = NULL, *offsets = NULL;
     long long unit;
     kernel->varying_work = -1;
-    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|OiO", &name, &address, &buffers, &extent, &kernel->work, &unit,
-                          &kernel->scratch, &PyTuple_Type, &kernel->errors, &extents, &kernel->varying_work,
-                          &offsets) ||
-        read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel", &kernel->count,
-                       &kernel->buffers) < 0 ||
+    if (!PyArg_ParseTuple(fields, "OOOOdLiO!|OiO", &name, &address, &buffers, &extent,
+                          &kernel->work, &unit, &kernel->scratch, &PyTuple_Type, &kernel->errors,
+                          &extents, &kernel->varying_work, &offsets) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a kernel",
+                       &kernel->count, &kernel->buffers) < 0 ||
         read_position(extent, value_count(program), "extent", &kernel->extent) < 0)
         return -1;
-    if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts", &kernel->parts,
-                                  &kernel->extents) < 0)
+    if (extents && read_positions(program, extents, 0, value_count(program), "extents of parts",
+                                  &kernel->parts, &kernel->extents) < 0)
         return -1;
     if (offsets && read_offsets(program, offsets, kernel->count, &kernel->offsets) < 0)
         return -1;
@@ -262,8 +287,9 @@ static int read_kernel(Program *program, PyObject *fields, Step *step) {
     }
     *(void **)&kernel->function = PyLong_AsVoidPtr(address);
     kernel->unit = unit;
-    if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 || kernel->scratch >= value_count(program) ||
-        kernel->varying_work < -1 || kernel->varying_work >= value_count(program))
+    if (kernel->function == NULL || unit < 1 || kernel->scratch < -1 ||
+        kernel->scratch >= value_count(program) || kernel->varying_work < -1 ||
+        kernel->varying_work >= value_count(program))
         return malformed("kernel", fields);
     reads_in_kernel(program, kernel->count, kernel->buffers);
     program->widest_kernel = Py_MAX(program->widest_kernel, kernel->count);
@@ -277,8 +303,9 @@ int ingot_program_read_kernel(const Program *program, PyObject *capsule, LoadedK
     const IngotCudaKernel *kernel = ingot_cuda_kernel(capsule);
     if (kernel == NULL)
         return malformed("kernel of a launch", capsule);
-    if (program->device.type != INGOT_CUDA || kernel->device != program->device.index || loaded->threads < 1 ||
-        loaded->shared < 0 || loaded->hidden < 0 || loaded->hidden > MOST_HIDDEN)
+    if (program->device.type != INGOT_CUDA || kernel->device != program->device.index ||
+        loaded->threads < 1 || loaded->shared < 0 || loaded->hidden < 0 ||
+        loaded->hidden > MOST_HIDDEN)
         return malformed("launch", capsule);
     loaded->kernel = kernel;
     return 0;
@@ -299,11 +326,11 @@ static int read_form(Program *program, PyObject *object, void *part) {
     LoadedKernel *loaded = &form->loaded;
     PyObject *grid, *conditions, *kernel;
     if (!PyTuple_Check(object) ||
-        !PyArg_ParseTuple(object, "OOO|iii", &grid, &conditions, &kernel, &loaded->threads, &loaded->shared,
-                          &loaded->hidden) ||
+        !PyArg_ParseTuple(object, "OOO|iii", &grid, &conditions, &kernel, &loaded->threads,
+                          &loaded->shared, &loaded->hidden) ||
         read_position(grid, value_count(program), "grid", &form->grid) < 0 ||
-        read_parts(program, conditions, read_condition, sizeof(Condition), &form->condition_count, &form->conditions) <
-            0)
+        read_parts(program, conditions, read_condition, sizeof(Condition), &form->condition_count,
+                   &form->conditions) < 0)
         return malformed("form of a launch", object);
     if (PyTuple_GET_SIZE(object) > 3)
         return ingot_program_read_kernel(program, kernel, loaded);
@@ -315,16 +342,18 @@ static int read_launch(Program *program, PyObject *fields, Step *step) {
     LaunchStep *launch = &step->launch;
     PyObject *name, *buffers, *offsets, *sizes, *forms;
     if (!PyArg_ParseTuple(fields, "OOOOO", &name, &buffers, &offsets, &sizes, &forms) ||
-        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &launch->count,
-                       &launch->buffers) < 0 ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch",
+                       &launch->count, &launch->buffers) < 0 ||
         read_offsets(program, offsets, launch->count, &launch->offsets) < 0 ||
-        read_positions(program, sizes, 0, value_count(program), "sizes of a launch", &launch->size_count,
-                       &launch->sizes) < 0 ||
-        read_parts(program, forms, read_form, sizeof(LaunchForm), &launch->form_count, &launch->forms) < 0)
+        read_positions(program, sizes, 0, value_count(program), "sizes of a launch",
+                       &launch->size_count, &launch->sizes) < 0 ||
+        read_parts(program, forms, read_form, sizeof(LaunchForm), &launch->form_count,
+                   &launch->forms) < 0)
         return -1;
     if (launch->form_count == 0 || launch->forms[launch->form_count - 1].condition_count)
         return malformed("the last form of a launch has conditions", forms);
-    program->widest_kernel = Py_MAX(program->widest_kernel, launch->count + launch->size_count + MOST_HIDDEN);
+    program->widest_kernel =
+        Py_MAX(program->widest_kernel, launch->count + launch->size_count + MOST_HIDDEN);
     reads_in_kernel(program, launch->count, launch->buffers);
     return 0;
 }
@@ -333,17 +362,19 @@ static int read_launch_parts(Program *program, PyObject *fields, Step *step) {
     PartsStep *parts = &step->parts;
     LoadedKernel *loaded = &parts->loaded;
     PyObject *name, *buffers, *offsets, *extents, *kernel;
-    if (!PyArg_ParseTuple(fields, "OOOOiiOiii", &name, &buffers, &offsets, &extents, &parts->places, &parts->points,
-                          &kernel, &loaded->threads, &loaded->shared, &loaded->hidden) ||
-        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch", &parts->count,
-                       &parts->buffers) < 0 ||
+    if (!PyArg_ParseTuple(fields, "OOOOiiOiii", &name, &buffers, &offsets, &extents, &parts->places,
+                          &parts->points, &kernel, &loaded->threads, &loaded->shared,
+                          &loaded->hidden) ||
+        read_positions(program, buffers, 0, program->buffer_count, "buffers of a launch",
+                       &parts->count, &parts->buffers) < 0 ||
         read_offsets(program, offsets, parts->count, &parts->offsets) < 0 ||
-        read_positions(program, extents, 0, value_count(program), "extents of parts", &parts->parts, &parts->extents) <
-            0 ||
+        read_positions(program, extents, 0, value_count(program), "extents of parts", &parts->parts,
+                       &parts->extents) < 0 ||
         ingot_program_read_kernel(program, kernel, loaded) < 0)
         return -1;
     program->widest_kernel = Py_MAX(program->widest_kernel, 1 + MOST_HIDDEN);
-    if (parts->parts < 1 || parts->parts > parts->places || parts->points < 1 || parts->count % parts->parts)
+    if (parts->parts < 1 || parts->parts > parts->places || parts->points < 1 ||
+        parts->count % parts->parts)
         return malformed("parts of a launch", fields);
     reads_in_kernel(program, parts->count, parts->buffers);
     return 0;
@@ -368,23 +399,26 @@ static int read_check(Program *program, PyObject *object, void *part) {
         return -1;
     int number = read_word(kind, kinds, CHECK_KINDS, "relation");
     check->kind = number < 0 ? CHECK_EQUAL : number;
-    return number < 0 || read_position(left, value_count(program), "left of a check", &check->left) < 0
+    return number < 0 ||
+                   read_position(left, value_count(program), "left of a check", &check->left) < 0
                ? -1
                : read_position(right, value_count(program), "right of a check", &check->right);
 }
 
 static int read_call_parts(Program *program, PyObject *fields, CallStep *call) {
     PyObject *name, *items, *targets, *written, *bindings = NULL, *checks;
-    if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords, &targets, &written,
-                          &call->stage, &bindings, &checks) ||
+    if (!PyArg_ParseTuple(fields, "OOOOOO|(iOO)", &name, &call->function, &items, &call->keywords,
+                          &targets, &written, &call->stage, &bindings, &checks) ||
         read_parts(program, items, read_item, sizeof(Item), &call->count, &call->items) < 0 ||
-        read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count, &call->targets) <
-            0 ||
-        read_positions(program, written, 0, program->buffer_count, "written", &call->written_count, &call->written) < 0)
+        read_positions(program, targets, -1, program->buffer_count, "targets", &call->target_count,
+                       &call->targets) < 0 ||
+        read_positions(program, written, 0, program->buffer_count, "written", &call->written_count,
+                       &call->written) < 0)
         return -1;
-    if (bindings &&
-        (read_parts(program, bindings, read_binding, sizeof(Binding), &call->binding_count, &call->bindings) < 0 ||
-         read_parts(program, checks, read_check, sizeof(Check), &call->check_count, &call->checks) < 0))
+    if (bindings && (read_parts(program, bindings, read_binding, sizeof(Binding),
+                                &call->binding_count, &call->bindings) < 0 ||
+                     read_parts(program, checks, read_check, sizeof(Check), &call->check_count,
+                                &call->checks) < 0))
         return -1;
     if (call->keywords == Py_None)
         call->keywords = NULL;
@@ -411,9 +445,10 @@ static int read_product(Program *program, PyObject *fields, Step *step) {
     ProductStep *product = &step->product;
     PyObject *name, *type, *views, *call;
     int count, *operands;
-    if (!PyArg_ParseTuple(fields, "OOOO!O!", &name, &type, &views, &PyTuple_Type, &product->conditions, &PyTuple_Type,
-                          &call) ||
-        read_positions(program, views, 0, program->view_count, "operands of a product", &count, &operands) < 0 ||
+    if (!PyArg_ParseTuple(fields, "OOOO!O!", &name, &type, &views, &PyTuple_Type,
+                          &product->conditions, &PyTuple_Type, &call) ||
+        read_positions(program, views, 0, program->view_count, "operands of a product", &count,
+                       &operands) < 0 ||
         read_call_parts(program, call, &product->otherwise) < 0)
         return -1;
     int number = read_word(type, types, INGOT_BLAS_TYPES, "type of a product");
@@ -442,15 +477,16 @@ static int read_release(Program *program, PyObject *fields, Step *step) {
     BufferList *release = &step->release;
     if (!PyArg_ParseTuple(fields, "OO", &name, &buffers))
         return -1;
-    return read_positions(program, buffers, 0, program->buffer_count, "buffers to release", &release->count,
-                          &release->buffers);
+    return read_positions(program, buffers, 0, program->buffer_count, "buffers to release",
+                          &release->count, &release->buffers);
 }
 
 static int read_step(Program *program, PyObject *object, void *part) {
     static const char *const kinds[STEP_KINDS] = {"allocate", "kernel",       "call",   "release",
                                                   "launch",   "launch parts", "product"};
     static int (*const readers[STEP_KINDS])(Program *, PyObject *, Step *) = {
-        read_allocate, read_kernel, read_call, read_release, read_launch, read_launch_parts, read_product};
+        read_allocate, read_kernel,       read_call,   read_release,
+        read_launch,   read_launch_parts, read_product};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) < 2)
         return malformed("step", object);
     int kind = read_word(PyTuple_GET_ITEM(object, 0), kinds, STEP_KINDS, "kind of a step");
@@ -470,29 +506,33 @@ static int read_output(Program *program, PyObject *object, void *part) {
     if (number < 0)
         return -1;
     const int views = program->view_count;
-    const int limits[OUT_KINDS] = {program->buffer_count, views, views, views, value_count(program)};
+    const int limits[OUT_KINDS] = {program->buffer_count, views, views, views,
+                                   value_count(program)};
     output->kind = number;
     program->calls_torch |= number == OUT_VIEW || number == OUT_ALONE || number == OUT_COPY;
     return read_position(index, limits[number], "output", &output->index);
 }
 
 int ingot_program_describe(Program *program, PyObject *description) {
-    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes, *owner,
-        *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
+    PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes,
+        *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
     long long most_joined = -1;
     program->peak_bytes = program->traces_from = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLi", &program->input_count, &symbols, &expressions, &constants,
-                          &buffers, &views, &steps, &outputs, &arena, &bytes, &owner, &device, &stages,
-                          &program->frugal, &peak, &joined, &most_joined, &program->traces_from))
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLi", &program->input_count, &symbols,
+                          &expressions, &constants, &buffers, &views, &steps, &outputs, &arena,
+                          &bytes, &owner, &device, &stages, &program->frugal, &peak, &joined,
+                          &most_joined, &program->traces_from))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
-    if (device != Py_None && ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
+    if (device != Py_None &&
+        ingot_device_numbers(device, &program->device.type, &program->device.index) < 0)
         return -1;
     PyObject *none = PyTuple_New(0);
     int status = none == NULL ? -1 : 0;
-#define READ(tuple, reader, count, array)                                                                              \
-    status =                                                                                                           \
-        status < 0 ? -1 : read_parts(program, tuple, reader, sizeof *program->array, &program->count, &program->array)
+#define READ(tuple, reader, count, array)                                                          \
+    status = status < 0 ? -1                                                                       \
+                        : read_parts(program, tuple, reader, sizeof *program->array,               \
+                                     &program->count, &program->array)
     READ(symbols, read_symbol, symbol_count, symbols);
     READ(expressions, read_expression, expression_count, expressions);
     status = status < 0 ? -1 : read_stages(program, stages);
@@ -511,7 +551,8 @@ int ingot_program_describe(Program *program, PyObject *description) {
     if (program->traces_from < 0)
         program->traces_from = program->step_count;
     if (status == 0 && joined)
-        status = read_position(joined, value_count(program), "joined arena", &program->joined_bytes);
+        status =
+            read_position(joined, value_count(program), "joined arena", &program->joined_bytes);
     if (status == 0)
         status = read_geometry(program, bytes, none, none, &program->bytes);
     Py_XDECREF(none);

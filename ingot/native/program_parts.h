@@ -1,6 +1,6 @@
-/* What a program is made of; shared by the files that describe, call and run it. The format of the description is
-   documented in ingot/runtime/program.py. All `int` fields named after sizes, strides, offsets or extents are positions
-   in Frame.values. */
+/* What a program is made of; shared by the files that describe, call and run it. The format of the
+   description is documented in ingot/runtime/program.py. All `int` fields named after sizes,
+   strides, offsets or extents are positions in Frame.values. */
 #ifndef INGOT_PROGRAM_PARTS_H
 #define INGOT_PROGRAM_PARTS_H
 
@@ -25,13 +25,15 @@ typedef struct {
 typedef struct {
     Place place;
     Geometry geometry;
-    int position;   /* INPUT: among the inputs; CONSTANT: among the constants; ARENA, SMALL: its offset in bytes */
+    int position;   /* INPUT: among the inputs; CONSTANT: among the constants; ARENA, SMALL: its
+                       offset in bytes */
     int needs_data; /* a kernel or a product reads or writes it ... */
     int in_kernel;  /* ... a kernel */
     int aligned;    /* INPUT only: kernels rely on its alignment */
 } Buffer;
 
-/* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame. */
+/* A window on a buffer, made with as_strided; in an arena or a constant it is made once per frame.
+ */
 typedef struct {
     int buffer, offset, reinterpreted; /* the last: the dtype is not the buffer's */
     int late;                          /* it depends on values that calls bind: never kept */
@@ -54,16 +56,16 @@ typedef struct {
 typedef struct {
     IngotKernel function;
     int count, *buffers, extent, scratch; /* scratch: bytes per thread, or -1 */
-    int *offsets;                         /* the bytes of each buffer before what the kernel is given, or NULL: none */
-    int parts, *extents;                  /* see IngotLaunch; the buffers of one part follow those of another */
-    double work;                          /* nanoseconds of one point */
-    int varying_work;                     /* the position of its picoseconds instead, or -1 */
+    int *offsets; /* the bytes of each buffer before what the kernel is given, or NULL: none */
+    int parts, *extents; /* see IngotLaunch; the buffers of one part follow those of another */
+    double work;         /* nanoseconds of one point */
+    int varying_work;    /* the position of its picoseconds instead, or -1 */
     int64_t unit;
     PyObject *errors;
 } KernelStep;
 
-/* What a call gives a value, which is known to lie in lower .. upper: the size of a result's dimension, or, with dim
- * -1, the result. */
+/* What a call gives a value, which is known to lie in lower .. upper: the size of a result's
+ * dimension, or, with dim -1, the result. */
 typedef struct {
     int value, result, dim; /* value: among the values, a symbol */
     int64_t lower, upper;
@@ -80,9 +82,10 @@ typedef struct {
     PyObject *function, *keywords; /* keywords: tuple of names for the last items, or NULL */
     int count, tensors;            /* items, and tensors anywhere in them */
     Item *items;
-    int target_count, *targets;  /* buffers that the results become; -1 for a result that nobody uses */
+    int target_count,
+        *targets; /* buffers that the results become; -1 for a result that nobody uses */
     int written_count, *written; /* items that are written through out=: buffers or views */
-    int stage;                   /* of the values that follow from the bindings; 0: there are none */
+    int stage; /* of the values that follow from the bindings; 0: there are none */
     int binding_count, check_count;
     Binding *bindings;
     Check *checks;
@@ -97,7 +100,8 @@ typedef struct {
 } ProductStep;
 
 typedef struct {
-    const IngotCudaKernel *kernel; /* NULL: `loader`, which keeps it and returns all of this, has not been called */
+    const IngotCudaKernel
+        *kernel; /* NULL: `loader`, which keeps it and returns all of this, has not been called */
     int threads, shared, hidden;
     PyObject *loader;
 } LoadedKernel;
@@ -116,8 +120,9 @@ typedef struct {
     int failed; /* it cannot be compiled, or not be loaded */
 } LaunchForm;
 
-/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them), and pointers that are
- * null. Of its forms the first is launched whose conditions hold, or the next of these if that fails to be loaded. */
+/* The parameters of a CUDA kernel: buffers, sizes as 64-bit integers (or the low halves of them),
+ * and pointers that are null. Of its forms the first is launched whose conditions hold, or the next
+ * of these if that fails to be loaded. */
 typedef struct {
     int count, *buffers, size_count, *sizes;
     int *offsets; /* the bytes of each buffer before what the kernel is given, or NULL: none */
@@ -125,8 +130,8 @@ typedef struct {
     LaunchForm *forms;
 } LaunchStep;
 
-/* The launch of a CUDA kernel over several sets of buffers: it is given a table of them, with `places` for the first
-   block of each, of `points` points. */
+/* The launch of a CUDA kernel over several sets of buffers: it is given a table of them, with
+   `places` for the first block of each, of `points` points. */
 typedef struct {
     int count, *buffers, *offsets, parts, *extents, places, points;
     LoadedKernel loaded;
@@ -164,16 +169,17 @@ typedef struct {
 } Output;
 
 typedef struct {
-    int input, what, dim; /* `what` is a SYMBOL_...: a value is an int among the inputs, what is bound comes of calls */
+    int input, what, dim; /* `what` is a SYMBOL_...: a value is an int among the inputs, what is
+                             bound comes of calls */
 } SymbolSource;
 
 enum { SYMBOL_SIZE, SYMBOL_STRIDE, SYMBOL_VALUE, SYMBOL_BOUND };
 
-/* What one running call needs. A call takes a frame from its program's free list, so that threads never share one; what
-   depends on the sizes alone stays in it from call to call. */
+/* What one running call needs. A call takes a frame from its program's free list, so that threads
+   never share one; what depends on the sizes alone stays in it from call to call. */
 typedef struct Frame {
     struct Frame *next;
-    int prepared;       /* values, arena and the pointers into it are right for `values[0 .. symbols)` */
+    int prepared; /* values, arena and the pointers into it are right for `values[0 .. symbols)` */
     int64_t *values;    /* symbols, then expressions */
     void **data;        /* per buffer */
     PyObject **tensors; /* per buffer: what this call holds */
@@ -200,7 +206,8 @@ typedef struct {
     PyObject *weak_references;
     PyObject *description; /* owns every object that the parts below borrow */
     struct Block *blocks;  /* owns their memory */
-    int symbol_count, expression_count, input_count, constant_count, buffer_count, view_count, step_count, output_count;
+    int symbol_count, expression_count, input_count, constant_count, buffer_count, view_count,
+        step_count, output_count;
     int widest_kernel, most_parts, widest_call, most_tensors, calls_torch;
     SymbolSource *symbols;
     IngotExpression **expressions;
@@ -210,14 +217,16 @@ typedef struct {
     View *views;
     Step *steps;
     Output *outputs;
-    int arena_bytes;             /* position in values */
-    int traces_from;             /* the first step that writes an input or has an effect; step_count if none does */
-    int joined_bytes;            /* the same with the small buffers */
-    int64_t most_joined;         /* the most bytes of an arena with these */
-    int peak_bytes;              /* position in values of what a call takes at once; -1: much */
-    Geometry bytes;              /* dtype of the arena */
-    int frugal;                  /* the arena lives as long as a call */
-    unsigned long long lays_out; /* inputs unlike what is described, or with one of these keys, are copied; 0: not */
+    int arena_bytes;     /* position in values */
+    int traces_from;     /* the first step that writes an input or has an effect; step_count if none
+                            does */
+    int joined_bytes;    /* the same with the small buffers */
+    int64_t most_joined; /* the most bytes of an arena with these */
+    int peak_bytes;      /* position in values of what a call takes at once; -1: much */
+    Geometry bytes;      /* dtype of the arena */
+    int frugal;          /* the arena lives as long as a call */
+    unsigned long long lays_out; /* inputs unlike what is described, or with one of these keys, are
+                                    copied; 0: not */
     int stays;                   /* it is never freed */
     IngotDevice device;
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
@@ -226,7 +235,8 @@ typedef struct {
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
 } Program;
 
-/* program_describe.c: fills a zeroed program from its description. 0, or -1 with an exception set. */
+/* program_describe.c: fills a zeroed program from its description. 0, or -1 with an exception set.
+ */
 int ingot_program_describe(Program *program, PyObject *description);
 void ingot_program_free_parts(Program *program);
 /* Whether a buffer is a part of the frame's arena. */
@@ -238,7 +248,8 @@ static inline int ingot_in_arena(const Program *program, const Frame *frame, int
 /* Zeroed memory that lives as long as the program; NULL with MemoryError set. */
 void *ingot_program_memory(Program *program, size_t count, size_t size);
 
-/* Takes the kernel in a capsule, whose threads and memory have been read. 0, or -1 with an exception set. */
+/* Takes the kernel in a capsule, whose threads and memory have been read. 0, or -1 with an
+ * exception set. */
 int ingot_program_read_kernel(const Program *program, PyObject *capsule, LoadedKernel *loaded);
 
 /* program.c: evaluates the expressions of a stage. */
@@ -253,6 +264,7 @@ PyObject *ingot_program_view(Program *program, Frame *frame, int view);
 PyObject *ingot_program_view_alone(Program *program, Frame *frame, int view);
 PyObject *ingot_program_copied_view(Program *program, Frame *frame, int view);
 /* Sizes and strides of a geometry under the frame's values, in `room` (2 * INGOT_MAX_RANK). */
-IngotLayout ingot_program_layout(const Program *program, const Frame *frame, const Geometry *geometry, int64_t *room);
+IngotLayout ingot_program_layout(const Program *program, const Frame *frame,
+                                 const Geometry *geometry, int64_t *room);
 
 #endif

@@ -2,10 +2,13 @@
 
 #include "tensor.h"
 
-/* -- looks --------------------------------------------------------------------------------------------------------- */
+/* -- looks
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static inline uint64_t mix(uint64_t look, uint64_t word) {
-    look = (look ^ word) * UINT64_C(0x9E3779B97F4A7C15); /* Knuth's multiplier: 2^64 over the golden ratio */
+    look = (look ^ word) *
+           UINT64_C(0x9E3779B97F4A7C15); /* Knuth's multiplier: 2^64 over the golden ratio */
     return look ^ look >> 29;
 }
 
@@ -15,8 +18,9 @@ static uint64_t mix_tensor(uint64_t look, PyObject *tensor) {
         return look;
     IngotTensorFacts facts;
     ingot_tensor_facts(tensor, &facts);
-    look = mix(look, (uint64_t)facts.dtype << 24 ^ (uint64_t)(uint8_t)facts.device_type << 16 ^
-                         (uint64_t)(uint8_t)facts.device_index << 8 ^ (uint64_t)facts.requires_grad);
+    look =
+        mix(look, (uint64_t)facts.dtype << 24 ^ (uint64_t)(uint8_t)facts.device_type << 16 ^
+                      (uint64_t)(uint8_t)facts.device_index << 8 ^ (uint64_t)facts.requires_grad);
     for (int64_t i = 0; i < facts.rank; i++)
         look = mix(look, (uint64_t)facts.sizes[i]);
     return mix(look, (uint64_t)facts.rank);
@@ -27,7 +31,8 @@ static uint64_t mix_plain(uint64_t look, PyObject *value) {
     if (ingot_is_plain_tensor(value))
         return mix_tensor(look, value);
     if (PyLong_CheckExact(value) || PyUnicode_CheckExact(value))
-        return mix(look, (uint64_t)PyObject_Hash(value)); /* of these two it runs no code and raises nothing */
+        return mix(look, (uint64_t)PyObject_Hash(
+                             value)); /* of these two it runs no code and raises nothing */
     return PyBool_Check(value) ? mix(look, value == Py_True) : look;
 }
 
@@ -51,7 +56,9 @@ uint64_t ingot_look_of(PyObject *const *slots, Py_ssize_t count) {
     return look == 0 ? 1 : look;
 }
 
-/* -- memory -------------------------------------------------------------------------------------------------------- */
+/* -- memory
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 #define SETS 128
 #define WAYS 4

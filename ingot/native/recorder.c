@@ -17,7 +17,8 @@ int ingot_make_names(const IngotName *names, size_t count) {
 
 int ingot_objects_init(Objects *objects, Py_ssize_t count) {
     objects->count = count;
-    objects->items = count <= ON_STACK ? objects->on_stack : PyMem_Malloc((size_t)count * sizeof(PyObject *));
+    objects->items =
+        count <= ON_STACK ? objects->on_stack : PyMem_Malloc((size_t)count * sizeof(PyObject *));
     if (objects->items == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -36,13 +37,15 @@ void ingot_objects_clear(Objects *objects) {
 int ingot_objects_from(Objects *objects, PyObject *stolen) {
     bool is_list = stolen && PyList_Check(stolen);
     if (stolen != NULL && !is_list && !PyTuple_Check(stolen)) {
-        PyErr_Format(PyExc_TypeError, "a compiled graph returns a tuple or list of its outputs, not %s",
+        PyErr_Format(PyExc_TypeError,
+                     "a compiled graph returns a tuple or list of its outputs, not %s",
                      Py_TYPE(stolen)->tp_name);
         Py_CLEAR(stolen);
     }
     if (stolen == NULL)
         return -1;
-    PyObject **items = is_list ? ((PyListObject *)stolen)->ob_item : ((PyTupleObject *)stolen)->ob_item;
+    PyObject **items =
+        is_list ? ((PyListObject *)stolen)->ob_item : ((PyTupleObject *)stolen)->ob_item;
     int status = ingot_objects_init(objects, Py_SIZE(stolen));
     for (Py_ssize_t i = 0; status == 0 && i < objects->count; i++)
         objects->items[i] = Py_NewRef(items[i]);
@@ -55,7 +58,9 @@ int ingot_too_few(const char *what) {
     return -1;
 }
 
-/* -- the type ------------------------------------------------------------------------------------------------------ */
+/* -- the type
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static int recorder_traverse(PyObject *self, visitproc visit, void *arg) {
     Recorder *recorder = (Recorder *)self;
@@ -137,7 +142,8 @@ static int read_places(Recorder *recorder, PyObject *tuple) {
     for (Py_ssize_t i = 0; i < length; i++) {
         SizePlace *place = &recorder->places[i];
         const char *kind;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "isi", &place->position, &kind, &place->dim))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(tuple, i), "isi", &place->position, &kind,
+                              &place->dim))
             return -1;
         place->of_result = strncmp(kind, results, strlen(results)) == 0;
         kind += place->of_result ? strlen(results) : 0;
@@ -146,7 +152,8 @@ static int read_places(Recorder *recorder, PyObject *tuple) {
             place->kind++;
         if (place->kind == PLACE_KINDS || place->position < 0 || place->dim < 0 ||
             (!place->of_result && place->position >= recorder->inputs)) {
-            PyErr_Format(PyExc_ValueError, "a size is read nowhere: %R", PyTuple_GET_ITEM(tuple, i));
+            PyErr_Format(PyExc_ValueError, "a size is read nowhere: %R",
+                         PyTuple_GET_ITEM(tuple, i));
             return -1;
         }
     }
@@ -160,29 +167,34 @@ static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
                             "differentiable",  "spent", "wanted",    "usual",  "usual_backward",
                             "looks_for_hooks", NULL};
     Recorder *recorder = (Recorder *)self;
-    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable, *spent, *wanted;
+    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable,
+        *spent, *wanted;
     int usual, usual_backward, looks_for_hooks;
     if (recorder->forward != NULL)
         return PyErr_Format(PyExc_ValueError, "a recorder is described once");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOiiiO!O!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
-                                     &recorder->inputs, &recorder->tensors, &recorder->outputs, &PyTuple_Type, &saved,
-                                     &PyTuple_Type, &untracked, &PyTuple_Type, &unread, &PyTuple_Type, &places,
-                                     &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &PyTuple_Type, &wanted,
-                                     &usual, &usual_backward, &looks_for_hooks))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "$OOOiiiO!O!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
+            &recorder->inputs, &recorder->tensors, &recorder->outputs, &PyTuple_Type, &saved,
+            &PyTuple_Type, &untracked, &PyTuple_Type, &unread, &PyTuple_Type, &places,
+            &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &PyTuple_Type, &wanted, &usual,
+            &usual_backward, &looks_for_hooks))
         return NULL;
     recorder->usual_backward = usual_backward;
     recorder->looks_for_hooks = looks_for_hooks;
     if (recorder->tensors > recorder->inputs ||
         read_positions(saved, INT_MAX, &recorder->saved_count, &recorder->saved) < 0 ||
-        read_positions(untracked, recorder->outputs, &recorder->untracked_count, &recorder->untracked) < 0 ||
+        read_positions(untracked, recorder->outputs, &recorder->untracked_count,
+                       &recorder->untracked) < 0 ||
         read_positions(unread, recorder->tensors, &recorder->unread_count, &recorder->unread) < 0 ||
         read_positions(wanted, recorder->tensors, &recorder->wanted_count, &recorder->wanted) < 0 ||
         read_positions(spent, recorder->outputs, &recorder->spent_count, &recorder->spent) < 0 ||
-        read_positions(differentiable, recorder->outputs, &recorder->tangent_count, &recorder->differentiable) < 0 ||
+        read_positions(differentiable, recorder->outputs, &recorder->tangent_count,
+                       &recorder->differentiable) < 0 ||
         read_places(recorder, places) < 0)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "more tensors than inputs");
     PyMem_Free(recorder->tangents);
-    if ((recorder->tangents = PyMem_Calloc((size_t)recorder->tangent_count + 1, sizeof(Tangent))) == NULL)
+    if ((recorder->tangents = PyMem_Calloc((size_t)recorder->tangent_count + 1, sizeof(Tangent))) ==
+        NULL)
         return PyErr_NoMemory();
     recorder->usual_backward &= recorder->tangent_count <= 64;
     recorder->forward = Py_NewRef(forward);
@@ -199,8 +211,8 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
     Recorder *recorder = (Recorder *)self;
     unsigned long long present, asked;
     PyObject *run, *passed, *wanted, *left;
-    if (!PyArg_ParseTuple(args, "KKOO!O!O:add_way", &present, &asked, &run, &PyLong_Type, &passed, &PyTuple_Type,
-                          &wanted, &left))
+    if (!PyArg_ParseTuple(args, "KKOO!O!O:add_way", &present, &asked, &run, &PyLong_Type, &passed,
+                          &PyTuple_Type, &wanted, &left))
         return NULL;
     for (Way *way = recorder->ways; way; way = way->next)
         if (way->present == present && way->asked == asked)
@@ -234,23 +246,31 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
     return way ? Py_NewRef(Py_None) : NULL;
 }
 
-/* -- the Python side ----------------------------------------------------------------------------------------------- */
+/* -- the Python side
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static PyMethodDef recorder_methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_VARARGS | METH_KEYWORDS,
-     "describe(*, forward, leaf, before, inputs, tensors, outputs, saved, untracked, unread, places, differentiable,\n"
-     "spent, wanted, usual, usual_backward, looks_for_hooks): says once what the calls are; see TrainingProgram."},
+     "describe(*, forward, leaf, before, inputs, tensors, outputs, saved, untracked, unread, "
+     "places, differentiable,\n"
+     "spent, wanted, usual, usual_backward, looks_for_hooks): says once what the calls are; see "
+     "TrainingProgram."},
     {"add_way", add_way, METH_VARARGS,
-     "add_way(present, asked, run, passed, wanted, left): from now on, where just these tangents come in (bits), and\n"
-     "gradients are asked for of these inputs that have one (bits, all ones: of all), `run` is what computes those of\n"
-     "the inputs `wanted`, nobody may go back through the outputs `passed` again, and `left` is left of what is "
+     "add_way(present, asked, run, passed, wanted, left): from now on, where just these tangents "
+     "come in (bits), and\n"
+     "gradients are asked for of these inputs that have one (bits, all ones: of all), `run` is "
+     "what computes those of\n"
+     "the inputs `wanted`, nobody may go back through the outputs `passed` again, and `left` is "
+     "left of what is "
      "saved."},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject IngotRecorder_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Recorder",
-    .tp_doc = "Recorder(): recorder(*inputs) runs a forward's program, and gives its outputs their history. A call\n"
+    .tp_doc = "Recorder(): recorder(*inputs) runs a forward's program, and gives its outputs their "
+              "history. A call\n"
               "that is not as usual is left to the `record` of a subclass.",
     .tp_basicsize = sizeof(Recorder),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
@@ -264,8 +284,9 @@ PyTypeObject IngotRecorder_Type = {
 
 static PyObject *join_autograd(PyObject *Py_UNUSED(module), PyObject *args) {
     IngotTraining given;
-    if (!PyArg_ParseTuple(args, "OOOO!OO:join_autograd", &given.apply, &given.forward, &given.backward, &PyType_Type,
-                          &given.call_type, &given.unchanged, &given.find_places))
+    if (!PyArg_ParseTuple(args, "OOOO!OO:join_autograd", &given.apply, &given.forward,
+                          &given.backward, &PyType_Type, &given.call_type, &given.unchanged,
+                          &given.find_places))
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)given.call_type, &PyTuple_Type))
         return PyErr_Format(PyExc_TypeError, "%R is no tuple", given.call_type);
@@ -281,20 +302,24 @@ static PyObject *join_autograd(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"join_autograd", join_autograd, METH_VARARGS,
-     "join_autograd(apply, forward, backward, Call, unchanged, find_places): what ingot.runtime.training does itself."},
+     "join_autograd(apply, forward, backward, Call, unchanged, find_places): what "
+     "ingot.runtime.training does itself."},
     {"node_forward", (PyCFunction)(void (*)(void))ingot_recorder_forward, METH_FASTCALL,
-     "node_forward(node, recorder, state, leaf, *inputs): the `forward` of the Function that makes the nodes."},
+     "node_forward(node, recorder, state, leaf, *inputs): the `forward` of the Function that makes "
+     "the nodes."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef backward_function = {"node_backward", (PyCFunction)(void (*)(void))ingot_recorder_backward,
-                                        METH_FASTCALL, "node_backward(node, *tangents): the `apply` of the nodes."};
+static PyMethodDef backward_function = {
+    "node_backward", (PyCFunction)(void (*)(void))ingot_recorder_backward, METH_FASTCALL,
+    "node_backward(node, *tangents): the `apply` of the nodes."};
 
 int ingot_recorder_register(PyObject *module) {
     if (ingot_recorder_forward_init() < 0 || ingot_recorder_backward_init() < 0)
         return -1;
     PyObject *function = PyCFunction_New(&backward_function, NULL);
-    PyObject *method = function ? PyInstanceMethod_New(function) : NULL; /* binds to the node, unlike a function of C */
+    PyObject *method = function ? PyInstanceMethod_New(function)
+                                : NULL; /* binds to the node, unlike a function of C */
     Py_XDECREF(function);
     int status = method ? PyModule_AddObjectRef(module, "node_backward", method) : -1;
     Py_XDECREF(method);

@@ -1,5 +1,5 @@
-/* The usual path of a call that records gradients, and of its backward: what `ingot.runtime.training` does, without
-   Python frames. Whatever is unusual is left to that. */
+/* The usual path of a call that records gradients, and of its backward: what
+   `ingot.runtime.training` does, without Python frames. Whatever is unusual is left to that. */
 #ifndef INGOT_RECORDER_H
 #define INGOT_RECORDER_H
 

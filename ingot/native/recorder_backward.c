@@ -6,27 +6,30 @@
 #include "recorder_parts.h"
 #include "stance.h"
 
-static PyObject *name__sequence_nr, *name_expected, *name_passed, *name_left, *name_done, *name_call,
-    *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes, *name_next_functions;
-static PyObject *keeps_graph;   /* whether the backward that runs keeps what is saved */
-static PyObject *all_gradients; /* whether it is after the gradients of all leaves, and not of some */
-static PyObject *will_visit;    /* whether it visits a node */
+static PyObject *name__sequence_nr, *name_expected, *name_passed, *name_left, *name_done,
+    *name_call, *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes,
+    *name_next_functions;
+static PyObject *keeps_graph; /* whether the backward that runs keeps what is saved */
+static PyObject
+    *all_gradients;          /* whether it is after the gradients of all leaves, and not of some */
+static PyObject *will_visit; /* whether it visits a node */
 
-/* Where a node keeps the vectors of its hooks and the number of tensors that retain their gradients, in words; where
-   its Python object keeps its address, in bytes. */
+/* Where a node keeps the vectors of its hooks and the number of tensors that retain their
+   gradients, in words; where its Python object keeps its address, in bytes. */
 static struct {
     bool known;
     Py_ssize_t tensor, before, behind, retained, sequence, python_node;
 } hooks;
 
 static int read_hook_places(void) {
-    PyObject *found = ingot_training.find_places ? PyObject_CallNoArgs(ingot_training.find_places) : Py_NewRef(Py_None);
+    PyObject *found = ingot_training.find_places ? PyObject_CallNoArgs(ingot_training.find_places)
+                                                 : Py_NewRef(Py_None);
     if (found == NULL)
         return -1;
     int status = 0;
     if (found != Py_None) {
-        status = PyArg_ParseTuple(found, "nnnnnn", &hooks.tensor, &hooks.before, &hooks.behind, &hooks.retained,
-                                  &hooks.sequence, &hooks.python_node)
+        status = PyArg_ParseTuple(found, "nnnnnn", &hooks.tensor, &hooks.before, &hooks.behind,
+                                  &hooks.retained, &hooks.sequence, &hooks.python_node)
                      ? 0
                      : -1;
         hooks.known = status == 0;
@@ -50,7 +53,8 @@ static int has_no_hooks(PyObject *node) {
         return -1;
     const uint64_t *words = *(const uint64_t *const *)((const char *)node + hooks.python_node);
     return words[hooks.sequence] == sequence && words[hooks.retained] == 0 &&
-           words[hooks.tensor] == words[hooks.tensor + 1] && words[hooks.before] == words[hooks.before + 1] &&
+           words[hooks.tensor] == words[hooks.tensor + 1] &&
+           words[hooks.before] == words[hooks.before + 1] &&
            words[hooks.behind] == words[hooks.behind + 1];
 }
 
@@ -78,7 +82,8 @@ static int expect(Recorder *recorder, PyObject *sizes) {
     PyObject *expected = PyObject_CallMethodOneArg((PyObject *)recorder, name_expected, sizes);
     int status = expected ? 0 : -1;
     Py_CLEAR(recorder->known_sizes);
-    if (expected && (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != recorder->tangent_count))
+    if (expected &&
+        (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != recorder->tangent_count))
         status = ingot_too_few("tangents");
     for (int i = 0; status == 0 && i < recorder->tangent_count; i++)
         status = read_tangent(&recorder->tangents[i], PyTuple_GET_ITEM(expected, i));
@@ -115,12 +120,14 @@ static int answer(PyObject *question) {
     return truth;
 }
 
-/* Whether the backward that runs visits a node, or is after the gradient that would come in there. -1: error. */
+/* Whether the backward that runs visits a node, or is after the gradient that would come in there.
+ * -1: error. */
 static int is_visited(PyObject *following) {
     if (following == Py_None)
         return 0;
     PyObject *found = PyObject_CallOneArg(will_visit, following);
-    if (found == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a leaf whose gradient is asked for */
+    if (found == NULL &&
+        PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a leaf whose gradient is asked for */
         PyErr_Clear();
         return 1;
     }
@@ -129,8 +136,8 @@ static int is_visited(PyObject *following) {
     return truth;
 }
 
-/* Whether a way has the gradients that the backward that runs asks for, if not those `of_all`: none of the others that
-   there are is asked for. -1: error. */
+/* Whether a way has the gradients that the backward that runs asks for, if not those `of_all`: none
+   of the others that there are is asked for. -1: error. */
 static int suffices(const Recorder *recorder, const Way *way, PyObject *node, bool of_all) {
     if (of_all || way->asked == ALL_ASKED)
         return of_all && way->asked == ALL_ASKED;
@@ -146,9 +153,10 @@ static int suffices(const Recorder *recorder, const Way *way, PyObject *node, bo
     return asked < 0 ? -1 : !asked;
 }
 
-/* The way for the tangents that come in, and for what is asked; NULL where there is none, or an exception is set.
-   `elsewise`: those (bits) that lie in another way than is expected. */
-static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *tangents, uint64_t *elsewise) {
+/* The way for the tangents that come in, and for what is asked; NULL where there is none, or an
+   exception is set. `elsewise`: those (bits) that lie in another way than is expected. */
+static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *tangents,
+                          uint64_t *elsewise) {
     uint64_t present = 0;
     for (int i = 0; i < recorder->spent_count; i++)
         if (tangents[recorder->spent[i]] != Py_None)
@@ -172,15 +180,16 @@ static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *t
     return NULL;
 }
 
-/* The way of a backward that is as usual: the first through this node, of plain gradients, which need no history. NULL
-   where it is not, or an exception is set. */
-static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes, PyObject *const *tangents,
-                            Py_ssize_t count, uint64_t *elsewise) {
+/* The way of a backward that is as usual: the first through this node, of plain gradients, which
+   need no history. NULL where it is not, or an exception is set. */
+static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
+                            PyObject *const *tangents, Py_ssize_t count, uint64_t *elsewise) {
     static PyObject *zero;
     if (zero == NULL && (zero = PyLong_FromLong(0)) == NULL)
         return NULL;
     if (!recorder->usual_backward || count != recorder->outputs || ingot_grad_is_enabled() ||
-        has(node, name_passed, zero) != 1 || has(node, name_left, Py_None) != 1 || has(node, name_done, Py_None) != 1)
+        has(node, name_passed, zero) != 1 || has(node, name_left, Py_None) != 1 ||
+        has(node, name_done, Py_None) != 1)
         return NULL;
     if (recorder->looks_for_hooks && has_no_hooks(node) != 1)
         return NULL;
@@ -190,9 +199,10 @@ static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
 /* Lets go of what is saved, unless the graph is kept. */
 static int let_go(PyObject *node, const Way *way) {
     int kept = answer(keeps_graph);
-    if (kept < 0 || (!kept && (PyObject_SetAttr(node, name_passed, way->passed) < 0 ||
-                               (way->left == Py_None ? PyObject_SetAttr(node, name_call, Py_None)
-                                                     : PyObject_SetAttr(node, name_left, way->left)) < 0)))
+    if (kept < 0 ||
+        (!kept && (PyObject_SetAttr(node, name_passed, way->passed) < 0 ||
+                   (way->left == Py_None ? PyObject_SetAttr(node, name_call, Py_None)
+                                         : PyObject_SetAttr(node, name_left, way->left)) < 0)))
         return -1;
     PyObject *cleared = PyObject_CallMethodNoArgs(node, name_maybe_clear_saved_tensors);
     Py_XDECREF(cleared);
@@ -200,9 +210,10 @@ static int let_go(PyObject *node, const Way *way) {
 }
 
 /* What the backward's program is given. */
-static int collect(Recorder *recorder, const Way *way, PyObject *node, PyObject *sizes, PyObject *const *tangents,
-                   uint64_t elsewise, Objects *given) {
-    PyObject *saved = PyObject_GetAttr(node, name_saved_tensors); /* raises where they were let go, or were written */
+static int collect(Recorder *recorder, const Way *way, PyObject *node, PyObject *sizes,
+                   PyObject *const *tangents, uint64_t elsewise, Objects *given) {
+    PyObject *saved = PyObject_GetAttr(
+        node, name_saved_tensors); /* raises where they were let go, or were written */
     if (saved == NULL)
         return -1;
     Py_ssize_t saved_count = PyTuple_GET_SIZE(saved), size_count = PyTuple_GET_SIZE(sizes), at = 0;
@@ -219,7 +230,8 @@ static int collect(Recorder *recorder, const Way *way, PyObject *node, PyObject 
         if (!(way->present & (uint64_t)1 << i))
             continue;
         if (elsewise & (uint64_t)1 << i)
-            given->items[at] = PyObject_CallMethod((PyObject *)recorder, "laid_out", "iOO", i, sizes, tangent);
+            given->items[at] =
+                PyObject_CallMethod((PyObject *)recorder, "laid_out", "iOO", i, sizes, tangent);
         else
             given->items[at] = Py_NewRef(tangent);
         status = given->items[at++] ? 0 : -1;
@@ -237,7 +249,8 @@ static int run_backward(const Way *way, Objects *given, Objects *results) {
     if (way->program != NULL) {
         if (ingot_objects_init(results, ingot_program_output_count(way->program)) < 0)
             return -1;
-        int status = ingot_program_consume(way->program, given->items, given->count, results->items);
+        int status =
+            ingot_program_consume(way->program, given->items, given->count, results->items);
         if (status < 0)
             ingot_objects_clear(results);
         return status;
@@ -290,7 +303,8 @@ static PyObject *backward_of(PyObject *const *args, Py_ssize_t count) {
     return gradients;
 }
 
-PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *args,
+                                  Py_ssize_t count) {
     if (!ingot_frames_are_hooked())
         return backward_of(args, count);
     PyObject *hook = ingot_hide_from_torch();
@@ -314,5 +328,7 @@ int ingot_recorder_backward_init(void) {
     keeps_graph = ingot_torch_private("get_current_graph_task_keep_graph");
     all_gradients = ingot_torch_private("is_checkpoint_valid");
     will_visit = ingot_torch_private("will_engine_execute_node");
-    return keeps_graph && all_gradients && will_visit ? ingot_make_names(names, Py_ARRAY_LENGTH(names)) : -1;
+    return keeps_graph && all_gradients && will_visit
+               ? ingot_make_names(names, Py_ARRAY_LENGTH(names))
+               : -1;
 }

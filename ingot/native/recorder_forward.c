@@ -2,13 +2,13 @@
 #include "program.h"
 #include "recorder_parts.h"
 
-static PyObject *name___of_ingots_hooks__, *name_record, *name__version, *name_is_inference, *name__is_view,
-    *name_detach, *name_materialize_grads, *name_program, *name_to_save, *name_call, *name_sizes,
-    *name_non_differentiable;
+static PyObject *name___of_ingots_hooks__, *name_record, *name__version, *name_is_inference,
+    *name__is_view, *name_detach, *name_materialize_grads, *name_program, *name_to_save, *name_call,
+    *name_sizes, *name_non_differentiable;
 static PyObject *tensor_class; /* torch.Tensor */
 
-/* A call of `apply`: an error before the forward has ended is the graph's, one behind it comes of the user's hooks on
-   what is saved. */
+/* A call of `apply`: an error before the forward has ended is the graph's, one behind it comes of
+   the user's hooks on what is saved. */
 typedef struct Attempt {
     struct Attempt *outer;
     bool forward_ended;
@@ -37,7 +37,8 @@ PyObject *ingot_recorder_call(PyObject *self, PyObject *inputs, PyObject *keywor
     }
     Py_ssize_t count = PyTuple_GET_SIZE(inputs);
     bool changes = recorder->before != Py_None;
-    PyObject *state = changes ? PyObject_CallOneArg(recorder->before, inputs) : Py_NewRef(ingot_training.unchanged);
+    PyObject *state = changes ? PyObject_CallOneArg(recorder->before, inputs)
+                              : Py_NewRef(ingot_training.unchanged);
     PyObject *arguments = state ? PyTuple_New(3 + count) : NULL;
     if (arguments == NULL) {
         Py_XDECREF(state);
@@ -59,9 +60,11 @@ PyObject *ingot_recorder_call(PyObject *self, PyObject *inputs, PyObject *keywor
 }
 
 /* Runs the forward's program. */
-static int run_forward(Recorder *recorder, PyObject *const *inputs, Py_ssize_t count, Objects *results) {
+static int run_forward(Recorder *recorder, PyObject *const *inputs, Py_ssize_t count,
+                       Objects *results) {
     if (Py_TYPE(recorder->forward) != &IngotProgram_Type)
-        return ingot_objects_from(results, PyObject_Vectorcall(recorder->forward, inputs, (size_t)count, NULL));
+        return ingot_objects_from(
+            results, PyObject_Vectorcall(recorder->forward, inputs, (size_t)count, NULL));
     if (ingot_objects_init(results, ingot_program_output_count(recorder->forward)) < 0)
         return -1;
     int status = ingot_program_run(recorder->forward, inputs, count, results->items);
@@ -77,8 +80,8 @@ static int read_size(const SizePlace *place, PyObject *given, int64_t *value) {
         return *value == -1 && PyErr_Occurred() ? -1 : 0;
     }
     if (!ingot_is_plain_tensor(given)) {
-        PyObject *all =
-            place->kind == SIZE ? PyObject_GetAttrString(given, "shape") : PyObject_CallMethod(given, "stride", NULL);
+        PyObject *all = place->kind == SIZE ? PyObject_GetAttrString(given, "shape")
+                                            : PyObject_CallMethod(given, "stride", NULL);
         PyObject *one = all ? PySequence_GetItem(all, place->dim) : NULL;
         *value = one ? PyLong_AsLongLong(one) : -1;
         Py_XDECREF(all);
@@ -93,12 +96,14 @@ static int read_size(const SizePlace *place, PyObject *given, int64_t *value) {
     return 0;
 }
 
-/* The values of the size symbols in a call; the very tuple of the last call where they are the same. */
+/* The values of the size symbols in a call; the very tuple of the last call where they are the
+ * same. */
 static PyObject *read_sizes(Recorder *recorder, PyObject *const *inputs, const Objects *results) {
     PyObject *known = Py_XNewRef(recorder->known_sizes), *sizes = NULL;
     bool same = known != NULL;
     int64_t on_stack[16], *values = on_stack;
-    if (recorder->size_count > 16 && (values = PyMem_Malloc((size_t)recorder->size_count * sizeof *values)) == NULL) {
+    if (recorder->size_count > 16 &&
+        (values = PyMem_Malloc((size_t)recorder->size_count * sizeof *values)) == NULL) {
         Py_XDECREF(known);
         return PyErr_NoMemory();
     }
@@ -109,7 +114,8 @@ static PyObject *read_sizes(Recorder *recorder, PyObject *const *inputs, const O
             ingot_too_few("results");
             break;
         }
-        PyObject *given = place->of_result ? results->items[place->position] : inputs[place->position];
+        PyObject *given =
+            place->of_result ? results->items[place->position] : inputs[place->position];
         if (read_size(place, given, &values[read]) < 0)
             break;
         same = same && PyLong_AsLongLong(PyTuple_GET_ITEM(known, read)) == values[read];
@@ -180,10 +186,12 @@ static PyObject *call_of(const Recorder *recorder, PyObject *const *inputs, PyOb
     PyObject *given = PyTuple_New(recorder->inputs), *versions = NULL, *call = NULL;
     for (int i = 0; given && i < recorder->inputs; i++)
         PyTuple_SET_ITEM(given, i, Py_NewRef(inputs[i]));
-    if (given && (state == ingot_training.unchanged || replace(given, PyTuple_GET_ITEM(state, 0)) == 0))
+    if (given &&
+        (state == ingot_training.unchanged || replace(given, PyTuple_GET_ITEM(state, 0)) == 0))
         versions = versions_of(recorder, given);
     if (versions)
-        call = ((PyTypeObject *)ingot_training.call_type)->tp_alloc((PyTypeObject *)ingot_training.call_type, 3);
+        call = ((PyTypeObject *)ingot_training.call_type)
+                   ->tp_alloc((PyTypeObject *)ingot_training.call_type, 3);
     if (call == NULL) {
         Py_XDECREF(given);
         Py_XDECREF(versions);
@@ -202,8 +210,8 @@ static int set_stolen(PyObject *node, PyObject *name, PyObject *value) {
     return status;
 }
 
-static PyObject *picked(const int *positions, int count, PyObject *const *inputs, Py_ssize_t input_count,
-                        const Objects *results) {
+static PyObject *picked(const int *positions, int count, PyObject *const *inputs,
+                        Py_ssize_t input_count, const Objects *results) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         Py_ssize_t position = positions[i] - input_count;
@@ -211,7 +219,9 @@ static PyObject *picked(const int *positions, int count, PyObject *const *inputs
             ingot_too_few("results");
             Py_CLEAR(tuple);
         } else
-            PyTuple_SET_ITEM(tuple, i, Py_NewRef(position < 0 ? inputs[positions[i]] : results->items[position]));
+            PyTuple_SET_ITEM(
+                tuple, i,
+                Py_NewRef(position < 0 ? inputs[positions[i]] : results->items[position]));
     }
     return tuple;
 }
@@ -262,13 +272,16 @@ static PyObject *outputs_of(const Recorder *recorder, const Objects *results) {
     return outputs;
 }
 
-PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *args,
+                                 Py_ssize_t count) {
     Attempt *here = attempt;
-    Recorder *recorder = count > 3 && PyObject_TypeCheck(args[1], &IngotRecorder_Type) ? (Recorder *)args[1] : NULL;
+    Recorder *recorder =
+        count > 3 && PyObject_TypeCheck(args[1], &IngotRecorder_Type) ? (Recorder *)args[1] : NULL;
     if (recorder == NULL || !recorder->usual)
         return PyObject_Vectorcall(ingot_training.forward, args, (size_t)count, NULL);
     if (count - 4 != recorder->inputs)
-        return PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd", recorder->inputs, count - 4);
+        return PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd",
+                            recorder->inputs, count - 4);
     PyObject *node = args[0], *const *inputs = args + 4, *outputs = NULL;
     Objects results;
     if (run_forward(recorder, inputs, count - 4, &results) < 0)
@@ -278,7 +291,8 @@ PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *a
     else if (PyObject_SetAttr(node, name_materialize_grads, Py_False) == 0 &&
              PyObject_SetAttr(node, name_program, (PyObject *)recorder) == 0 &&
              set_stolen(node, name_to_save,
-                        picked(recorder->saved, recorder->saved_count, inputs, recorder->inputs, &results)) == 0 &&
+                        picked(recorder->saved, recorder->saved_count, inputs, recorder->inputs,
+                               &results)) == 0 &&
              set_stolen(node, name_call, call_of(recorder, inputs, args[2])) == 0 &&
              set_stolen(node, name_sizes, read_sizes(recorder, inputs, &results)) == 0 &&
              (recorder->untracked_count == 0 ||

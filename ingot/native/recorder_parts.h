@@ -24,12 +24,13 @@ typedef struct {
 
 #define ALL_ASKED UINT64_MAX /* the gradients of all inputs that have one are asked for */
 
-/* What computes the gradients where just the tangents `present` (bits) come in, and those of the inputs `asked` for
-   (bits, among those that have one) are asked for. */
+/* What computes the gradients where just the tangents `present` (bits) come in, and those of the
+   inputs `asked` for (bits, among those that have one) are asked for. */
 typedef struct Way {
     struct Way *next;
     uint64_t present, asked;
-    PyObject *run;     /* callable(list of what is saved, the tangents, the sizes), which empties the list, or ... */
+    PyObject *run; /* callable(list of what is saved, the tangents, the sizes), which empties the
+                      list, or ... */
     PyObject *program; /* ... the Program whose `consume` it is, or NULL */
     PyObject *passed;  /* through which outputs nobody may go back then */
     PyObject *left;    /* what the node is told to be left for a second time; None: there is none */
@@ -40,12 +41,14 @@ typedef struct Way {
 typedef struct {
     PyObject_HEAD PyObject *forward; /* a Program, or a callable(*inputs) -> tuple or list */
     PyObject *leaf;                  /* None, or what requires a gradient where no input does */
-    PyObject *before;                /* None, or callable(inputs) -> State: what the call will change */
+    PyObject *before; /* None, or callable(inputs) -> State: what the call will change */
     int inputs, outputs, tensors;
-    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count, wanted_count, way_count;
-    int *saved, *untracked, *differentiable, *spent; /* among the inputs and all results; among the outputs */
-    int *unread;                                     /* inputs that no gradient depends on */
-    int *wanted;                                     /* inputs that have a gradient */
+    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count,
+        wanted_count, way_count;
+    int *saved, *untracked, *differentiable,
+        *spent;  /* among the inputs and all results; among the outputs */
+    int *unread; /* inputs that no gradient depends on */
+    int *wanted; /* inputs that have a gradient */
     SizePlace *places;
     Tangent *tangents;
     Way *ways;
@@ -64,7 +67,8 @@ typedef struct {
     PyObject *backward;
     PyObject *call_type;   /* Call, a NamedTuple (inputs, versions, state) */
     PyObject *unchanged;   /* the state of a call that changes nothing */
-    PyObject *find_places; /* where nodes keep their hooks, see ingot.runtime.node_hooks; NULL once it is known */
+    PyObject *find_places; /* where nodes keep their hooks, see ingot.runtime.node_hooks; NULL once
+                              it is known */
 } IngotTraining;
 
 extern IngotTraining ingot_training;

@@ -1,9 +1,10 @@
-/* Handlers of signals that are written in Python may raise an exception at any bytecode, behind which locks stay taken
- * and torch's modes stay set. What must not be cut off runs by `run_whole`: while it does, handlers of the main thread
- * are replaced by a Deferral, which only notes that a signal came. The work asks at its safe points (`safe_point`), and
- * is given up there with Interrupted, an exception of this file's own that no handler of an Exception catches. Once the
- * work has ended, the user's handlers are in place again, and those whose signals came are called: where one raises,
- * that is the outcome; where none does, work that was given up is done again. */
+/* Handlers of signals that are written in Python may raise an exception at any bytecode, behind
+ * which locks stay taken and torch's modes stay set. What must not be cut off runs by `run_whole`:
+ * while it does, handlers of the main thread are replaced by a Deferral, which only notes that a
+ * signal came. The work asks at its safe points (`safe_point`), and is given up there with
+ * Interrupted, an exception of this file's own that no handler of an Exception catches. Once the
+ * work has ended, the user's handlers are in place again, and those whose signals came are called:
+ * where one raises, that is the outcome; where none does, work that was given up is done again. */
 #include "signals.h"
 
 #include "stance.h"
@@ -22,28 +23,32 @@
 #define NSIG 65
 #endif
 
-/* Seconds. A signal that came so long ago and met no safe point is handled in the midst of things: what runs is stuck,
- * in the user's code most likely. */
+/* Seconds. A signal that came so long ago and met no safe point is handled in the midst of things:
+ * what runs is stuck, in the user's code most likely. */
 static const double STUCK = 3;
 /* After so long an Interrupted that something has swallowed is raised again. */
 static const double AGAIN = 0.2;
-/* How long a signal waits at first once work was given up for a handler that did not raise; then twice as long. */
+/* How long a signal waits at first once work was given up for a handler that did not raise; then
+ * twice as long. */
 static const double PATIENCE = 0.5;
 
 static PyObject *get_handler, *set_handler, *default_handler; /* of the module `_signal` */
 static PyObject *Interrupted;
 static PyObject *compile_lock; /* a threading.RLock */
 
-/* -- the state: of the main thread, guarded by the GIL ------------------------------------------------------------- */
+/* -- the state: of the main thread, guarded by the GIL
+ * ------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD PyObject *handlers[NSIG]; /* what it stands for; NULL where it stands for nothing */
+    PyObject_HEAD PyObject
+        *handlers[NSIG]; /* what it stands for; NULL where it stands for nothing */
 } Deferral;
 
 static Deferral *current; /* which is in place, or NULL */
 static Deferral *left;    /* the same, where a finalizer has left it there: signals came */
-static PyObject *stashed; /* what a handler raised where it would be lost, to be raised by `settle` */
-static int kept_off;      /* how many calls run in the owner's thread that no handler may cut off */
+static PyObject
+    *stashed;        /* what a handler raised where it would be lost, to be raised by `settle` */
+static int kept_off; /* how many calls run in the owner's thread that no handler may cut off */
 static unsigned long owner;
 static bool came[NSIG];
 static volatile bool any_came;
@@ -65,7 +70,8 @@ static void forget_signals(void) {
     any_came = false;
 }
 
-/* -- the watchdog: sends a signal again that waits for too long -----------------------------------------------------
+/* -- the watchdog: sends a signal again that waits for too long
+ * -----------------------------------------------------
  */
 
 #ifdef _WIN32
@@ -100,7 +106,8 @@ static void *watchdog(void *data) {
     return NULL;
 }
 
-/* A blocking call in the main thread, which the first signal did not end, is ended by the second one. */
+/* A blocking call in the main thread, which the first signal did not end, is ended by the second
+ * one. */
 static void watch(int number) {
     Watch *data = PyMem_RawMalloc(sizeof *data);
     if (data == NULL)
@@ -137,7 +144,8 @@ static void renew_watch(void) {
 
 #endif
 
-/* -- Deferral: stands in for the user's handlers --------------------------------------------------------------------
+/* -- Deferral: stands in for the user's handlers
+ * --------------------------------------------------------------------
  */
 
 static PyTypeObject Deferral_Type;
@@ -150,8 +158,8 @@ static PyObject *call_handler(PyObject *handler, int number, PyObject *frame) {
     return result;
 }
 
-/* Calls the handlers, as they are now, of the signals that came. 0, or -1 with what the first raised; signals behind
- * that one come again. */
+/* Calls the handlers, as they are now, of the signals that came. 0, or -1 with what the first
+ * raised; signals behind that one come again. */
 static int handle_signals(void) {
     bool noted[NSIG];
     for (int n = 0; n < NSIG; n++)
@@ -167,11 +175,13 @@ static int handle_signals(void) {
         }
         PyObject *handler = PyObject_CallFunction(get_handler, "i", n), *result = NULL;
         PyObject *frame = (PyObject *)PyEval_GetFrame();
-        if (handler != NULL && Py_TYPE(handler) == &Deferral_Type) /* it is still in place: what runs is stuck */
+        if (handler != NULL &&
+            Py_TYPE(handler) == &Deferral_Type) /* it is still in place: what runs is stuck */
             Py_SETREF(handler, Py_XNewRef(((Deferral *)handler)->handlers[n]));
         if (handler != NULL)
-            result = PyCallable_Check(handler) ? call_handler(handler, n, frame == NULL ? Py_None : frame)
-                                               : Py_NewRef(Py_None);
+            result = PyCallable_Check(handler)
+                         ? call_handler(handler, n, frame == NULL ? Py_None : frame)
+                         : Py_NewRef(Py_None);
         Py_XDECREF(handler);
         Py_XDECREF(result);
         status = result == NULL ? -1 : 0;
@@ -179,7 +189,8 @@ static int handle_signals(void) {
     return status;
 }
 
-/* Called as a handler. One that the user's code has got hold of stands for the original one, later on too. */
+/* Called as a handler. One that the user's code has got hold of stands for the original one, later
+ * on too. */
 static PyObject *deferral_call(Deferral *deferral, PyObject *args, PyObject *kwargs) {
     int number;
     PyObject *frame;
@@ -231,7 +242,8 @@ static PyTypeObject Deferral_Type = {
     .tp_call = (ternaryfunc)deferral_call,
 };
 
-/* Sets Python's handler, and leaves the system's as it is, with its flags: `signal.signal` would set these anew. */
+/* Sets Python's handler, and leaves the system's as it is, with its flags: `signal.signal` would
+ * set these anew. */
 static int put_handler(int number, PyObject *handler) {
 #ifndef _WIN32
     struct sigaction action;
@@ -250,12 +262,14 @@ static int put_handler(int number, PyObject *handler) {
 static int remove_deferral(Deferral *deferral) {
     PyObject *type = NULL, *raised = NULL, *traceback = NULL;
     for (int n = 1; n < NSIG; n++) {
-        PyObject *handler = deferral->handlers[n] == NULL ? NULL : PyObject_CallFunction(get_handler, "i", n);
+        PyObject *handler =
+            deferral->handlers[n] == NULL ? NULL : PyObject_CallFunction(get_handler, "i", n);
         for (int tries = 0; handler == (PyObject *)deferral && tries < 100; tries++) {
             if (put_handler(n, deferral->handlers[n]) == 0)
                 break;
             Py_XDECREF(type), Py_XDECREF(raised), Py_XDECREF(traceback);
-            PyErr_Fetch(&type, &raised, &traceback); /* of a signal that came just now: it is set all the same */
+            PyErr_Fetch(&type, &raised,
+                        &traceback); /* of a signal that came just now: it is set all the same */
         }
         Py_XDECREF(handler);
     }
@@ -268,7 +282,8 @@ static int remove_deferral(Deferral *deferral) {
     return -1;
 }
 
-/* Whether the exception that is set says that signals are handled by another thread; it is cleared then. */
+/* Whether the exception that is set says that signals are handled by another thread; it is cleared
+ * then. */
 static bool is_of_another_thread(void) {
     if (!PyErr_ExceptionMatches(PyExc_ValueError))
         return false;
@@ -284,8 +299,8 @@ static bool is_of_another_thread(void) {
     return elsewhere;
 }
 
-/* Puts one in place where this thread is the one that handles signals and there is none yet. 1 or 0 whether it did, or
- * -1 with what a handler raised. */
+/* Puts one in place where this thread is the one that handles signals and there is none yet. 1 or 0
+ * whether it did, or -1 with what a handler raised. */
 static int put_deferral(double waits) {
     if (current != NULL)
         return 0;
@@ -366,10 +381,11 @@ static int raise_stashed(void) {
     return -1;
 }
 
-/* Called by the main thread between two bytecodes: handles the signals that came while something was finalized, once
- * nothing runs any more in which that would be in vain. */
+/* Called by the main thread between two bytecodes: handles the signals that came while something
+ * was finalized, once nothing runs any more in which that would be in vain. */
 static int settle(void *Py_UNUSED(nothing)) {
-    if (kept_off > 0) /* added again by what ends last; added here, it would keep a traced function at its first line */
+    if (kept_off > 0) /* added again by what ends last; added here, it would keep a traced function
+                         at its first line */
         return 0;
     int status = 0;
     if (left != NULL && left == current)
@@ -393,7 +409,8 @@ static void settle_in_silence(void) {
     PyErr_Restore(type, raised, traceback);
 }
 
-/* Where nothing runs any more that keeps handlers off: has `settle` called, if there is anything to settle. */
+/* Where nothing runs any more that keeps handlers off: has `settle` called, if there is anything to
+ * settle. */
 static void settle_soon(void) {
     if (kept_off > 0 || (left == NULL && stashed == NULL))
         return;
@@ -401,11 +418,13 @@ static void settle_soon(void) {
         settle_in_silence();
 }
 
-/* -- what runs whole ------------------------------------------------------------------------------------------------
+/* -- what runs whole
+ * ------------------------------------------------------------------------------------------------
  */
 
 /* One attempt. `*gave_up`: it was given up at a safe point. */
-static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits, bool *gave_up) {
+static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits,
+                         bool *gave_up) {
     *gave_up = false;
     bool waits_here = (left != NULL || stashed != NULL) && owner == PyThread_get_thread_ident();
     if (waits_here && settle(NULL) < 0)
@@ -419,7 +438,8 @@ static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, d
     kept_off -= keeps_off;
     if (keeps_off)
         settle_soon();
-    Deferral *deferral = placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
+    Deferral *deferral =
+        placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
     if (deferral == NULL)
         return result;
     *gave_up = result == NULL && PyErr_ExceptionMatches(Interrupted);
@@ -435,7 +455,8 @@ static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, d
     return result;
 }
 
-/* Calls the handlers of signals that came during an attempt. What one raises takes the place of the outcome. */
+/* Calls the handlers of signals that came during an attempt. What one raises takes the place of the
+ * outcome. */
 static PyObject *handled(PyObject *result) {
     if (!any_came || current != NULL)
         return result;
@@ -451,7 +472,8 @@ static PyObject *handled(PyObject *result) {
 }
 
 static int take(PyObject *lock) {
-    PyObject *taken = PyObject_CallMethod(lock, "acquire", NULL); /* a signal's handler that raises ends the wait */
+    PyObject *taken = PyObject_CallMethod(lock, "acquire",
+                                          NULL); /* a signal's handler that raises ends the wait */
     Py_XDECREF(taken);
     return taken == NULL ? -1 : 0;
 }
@@ -490,7 +512,8 @@ static PyObject *run_attempts(PyObject *function, PyObject *args, PyObject *kwar
 static PyObject *run_whole(PyObject *Py_UNUSED(module), PyObject *given) {
     PyObject *function, *args, *kwargs;
     int alone;
-    if (!PyArg_ParseTuple(given, "OO!O!p:run_whole", &function, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &alone))
+    if (!PyArg_ParseTuple(given, "OO!O!p:run_whole", &function, &PyTuple_Type, &args, &PyDict_Type,
+                          &kwargs, &alone))
         return NULL;
     PyObject *hook = ingot_frames_are_hooked() ? ingot_hide_from_torch() : NULL;
     PyObject *result = run_attempts(function, args, kwargs, alone);
@@ -500,7 +523,8 @@ static PyObject *run_whole(PyObject *Py_UNUSED(module), PyObject *given) {
 
 static PyObject *run_handled(PyObject *Py_UNUSED(module), PyObject *given) {
     PyObject *function, *args, *kwargs;
-    if (!PyArg_ParseTuple(given, "OO!O!:run_handled", &function, &PyTuple_Type, &args, &PyDict_Type, &kwargs))
+    if (!PyArg_ParseTuple(given, "OO!O!:run_handled", &function, &PyTuple_Type, &args, &PyDict_Type,
+                          &kwargs))
         return NULL;
     if (!is_owner())
         return PyObject_Call(function, args, kwargs);
@@ -532,7 +556,8 @@ static PyObject *safe_point(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
     if (!any_came || !is_owner())
         Py_RETURN_NONE;
     double time = now();
-    bool raises = default_handler != NULL && came[SIGINT] && current->handlers[SIGINT] == default_handler;
+    bool raises =
+        default_handler != NULL && came[SIGINT] && current->handlers[SIGINT] == default_handler;
     if ((!raises && time - first_came < patience) || time - raised_at < AGAIN)
         Py_RETURN_NONE;
     raised_at = time;
@@ -558,17 +583,20 @@ static PyObject *renew_after_fork(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     PyObject *owned = PyObject_CallMethod(compile_lock, "_is_owned", NULL);
     if (owned == NULL)
         return NULL;
-    PyObject *done = owned == Py_True ? Py_NewRef(Py_None) : PyObject_CallMethod(compile_lock, "_at_fork_reinit", NULL);
+    PyObject *done = owned == Py_True ? Py_NewRef(Py_None)
+                                      : PyObject_CallMethod(compile_lock, "_at_fork_reinit", NULL);
     Py_DECREF(owned);
     return done;
 }
 
-/* -- LibraryLock: in place of llvmlite's, which a signal can make it lose -------------------------------------------
+/* -- LibraryLock: in place of llvmlite's, which a signal can make it lose
+ * -------------------------------------------
  */
 
 typedef struct {
     PyObject_HEAD PyObject *lock; /* a threading.RLock */
-    PyObject *callbacks;          /* a list of pairs: called behind each acquisition, and before each release */
+    PyObject
+        *callbacks; /* a list of pairs: called behind each acquisition, and before each release */
 } LibraryLock;
 
 /* Calls one of each pair; 0, or -1 with what the first raised, behind which none is called. */
@@ -622,7 +650,8 @@ static PyObject *library_lock_unregister(LibraryLock *lock, PyObject *args) {
 static PyObject *library_lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *made, *callbacks;
     static char *names[] = {"lock", "callbacks", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:LibraryLock", names, &made, &PyList_Type, &callbacks))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:LibraryLock", names, &made, &PyList_Type,
+                                     &callbacks))
         return NULL;
     LibraryLock *lock = (LibraryLock *)type->tp_alloc(type, 0);
     if (lock == NULL)
@@ -647,17 +676,19 @@ static void library_lock_dealloc(LibraryLock *lock) {
 
 static PyMethodDef library_lock_methods[] = {
     {"__enter__", (PyCFunction)library_lock_enter, METH_NOARGS, "Takes the lock, then calls back."},
-    {"__exit__", (PyCFunction)library_lock_exit, METH_VARARGS, "Calls back, then lets go of the lock."},
-    {"register", (PyCFunction)library_lock_register, METH_VARARGS, "register(acquired, released): adds callbacks."},
+    {"__exit__", (PyCFunction)library_lock_exit, METH_VARARGS,
+     "Calls back, then lets go of the lock."},
+    {"register", (PyCFunction)library_lock_register, METH_VARARGS,
+     "register(acquired, released): adds callbacks."},
     {"unregister", (PyCFunction)library_lock_unregister, METH_VARARGS, "Takes them away again."},
     {0},
 };
 
 static PyTypeObject LibraryLock_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.LibraryLock",
-    .tp_doc =
-        "LibraryLock(lock, callbacks): a lock as llvmlite's, but taken and left in one step each, between which no "
-        "handler of a signal runs; where a callback raises, it is not taken.",
+    .tp_doc = "LibraryLock(lock, callbacks): a lock as llvmlite's, but taken and left in one step "
+              "each, between which no "
+              "handler of a signal runs; where a callback raises, it is not taken.",
     .tp_basicsize = sizeof(LibraryLock),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = library_lock_new,
@@ -666,7 +697,8 @@ static PyTypeObject LibraryLock_Type = {
     .tp_methods = library_lock_methods,
 };
 
-/* -- forgetting: the callback of weak references. What a signal's handler raises in one written in Python is lost. --
+/* -- forgetting: the callback of weak references. What a signal's handler raises in one written in
+ * Python is lost. --
  */
 
 static PyObject *forget_reference(PyObject *table, PyObject *reference) {
@@ -686,10 +718,12 @@ static PyObject *forgetting(PyObject *Py_UNUSED(module), PyObject *table) {
     return PyCFunction_New(&forget_function, table);
 }
 
-/* -- finalizing: a `__del__`, in which what a signal's handler raises is lost as well ---------------------------------
+/* -- finalizing: a `__del__`, in which what a signal's handler raises is lost as well
+ * ---------------------------------
  */
 
-/* Calls the function; signals that come meanwhile are handled behind it, and behind what is finalized next to it. */
+/* Calls the function; signals that come meanwhile are handled behind it, and behind what is
+ * finalized next to it. */
 static PyObject *finalize(PyObject *function, PyObject *object) {
     int placed = put_deferral(0);
     if (placed < 0)
@@ -707,7 +741,8 @@ static PyObject *finalize(PyObject *function, PyObject *object) {
     return result;
 }
 
-static PyMethodDef finalize_function = {"__del__", finalize, METH_O, "Finalizes an object; signals are handled later."};
+static PyMethodDef finalize_function = {"__del__", finalize, METH_O,
+                                        "Finalizes an object; signals are handled later."};
 
 static PyObject *finalizing(PyObject *Py_UNUSED(module), PyObject *function) {
     PyObject *made = PyCFunction_New(&finalize_function, function);
@@ -716,39 +751,48 @@ static PyObject *finalizing(PyObject *Py_UNUSED(module), PyObject *function) {
     return method;
 }
 
-/* -- the module -----------------------------------------------------------------------------------------------------
+/* -- the module
+ * -----------------------------------------------------------------------------------------------------
  */
 
 static PyMethodDef functions[] = {
     {"run_whole", run_whole, METH_VARARGS,
-     "run_whole(function, args, kwargs, alone): calls it, with no handler of a signal running meanwhile; those of "
+     "run_whole(function, args, kwargs, alone): calls it, with no handler of a signal running "
+     "meanwhile; those of "
      "signals\n"
      "that came run behind it. alone: it holds the lock of compilation."},
     {"run_handled", run_handled, METH_VARARGS,
-     "run_handled(function, args, kwargs): calls it from within `run_whole`, with signals handled as outside."},
-    {"safe_point", safe_point, METH_NOARGS, "Raises Interrupted where a signal waits to be handled."},
+     "run_handled(function, args, kwargs): calls it from within `run_whole`, with signals handled "
+     "as outside."},
+    {"safe_point", safe_point, METH_NOARGS,
+     "Raises Interrupted where a signal waits to be handled."},
     {"forgetting", forgetting, METH_O,
-     "forgetting(table): a callback of weak references that have a `key`, which takes them from the table."},
+     "forgetting(table): a callback of weak references that have a `key`, which takes them from "
+     "the table."},
     {"finalizing", finalizing, METH_O,
-     "finalizing(function): a `__del__` that calls it; the handlers of signals that come meanwhile run behind it."},
+     "finalizing(function): a `__del__` that calls it; the handlers of signals that come meanwhile "
+     "run behind it."},
     {"renew_after_fork", renew_after_fork, METH_NOARGS, "Is called in the child of a fork."},
     {0},
 };
 
 int ingot_signals_register(PyObject *module) {
-    PyObject *signals = PyImport_ImportModule("_signal"), *threads = PyImport_ImportModule("threading");
+    PyObject *signals = PyImport_ImportModule("_signal"),
+             *threads = PyImport_ImportModule("threading");
     int status = -1;
-    if (signals == NULL || threads == NULL || PyType_Ready(&Deferral_Type) < 0 || PyType_Ready(&LibraryLock_Type) < 0)
+    if (signals == NULL || threads == NULL || PyType_Ready(&Deferral_Type) < 0 ||
+        PyType_Ready(&LibraryLock_Type) < 0)
         goto done;
     get_handler = PyObject_GetAttrString(signals, "getsignal");
     set_handler = PyObject_GetAttrString(signals, "signal");
     default_handler = PyObject_GetAttrString(signals, "default_int_handler");
     compile_lock = PyObject_CallMethod(threads, "RLock", NULL);
-    Interrupted = PyErr_NewExceptionWithDoc("ingot.native._native.Interrupted",
-                                            "A compilation is given up, as a signal waits to be handled.",
-                                            PyExc_BaseException, NULL);
-    if (get_handler != NULL && set_handler != NULL && default_handler != NULL && compile_lock != NULL &&
-        Interrupted != NULL && PyModule_AddObjectRef(module, "Interrupted", Interrupted) == 0 &&
+    Interrupted = PyErr_NewExceptionWithDoc(
+        "ingot.native._native.Interrupted",
+        "A compilation is given up, as a signal waits to be handled.", PyExc_BaseException, NULL);
+    if (get_handler != NULL && set_handler != NULL && default_handler != NULL &&
+        compile_lock != NULL && Interrupted != NULL &&
+        PyModule_AddObjectRef(module, "Interrupted", Interrupted) == 0 &&
         PyModule_AddObjectRef(module, "Deferral", (PyObject *)&Deferral_Type) == 0 &&
         PyModule_AddObjectRef(module, "LibraryLock", (PyObject *)&LibraryLock_Type) == 0 &&
         PyModule_AddObjectRef(module, "compile_lock", compile_lock) == 0)

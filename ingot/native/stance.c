@@ -1,5 +1,5 @@
-/* When compiled functions run in eager although they could run compiled: the stance of the process, and the disabled
- * functions that a thread is in. */
+/* When compiled functions run in eager although they could run compiled: the stance of the process,
+ * and the disabled functions that a thread is in. */
 #include "stance.h"
 
 int ingot_eager_reasons;        /* guarded by the GIL, as all below */
@@ -17,7 +17,8 @@ static PyObject *set_eager(PyObject *Py_UNUSED(module), PyObject *wanted) {
     Py_RETURN_NONE;
 }
 
-static PyObject *call_eager(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count, PyObject *names) {
+static PyObject *call_eager(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count,
+                            PyObject *names) {
     if (count == 0) {
         PyErr_SetString(PyExc_TypeError, "call_eager: no function is given");
         return NULL;
@@ -32,7 +33,8 @@ static PyObject *runs_eager(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
     return PyBool_FromLong(ingot_runs_eager());
 }
 
-/* A function of torch.compile's, of its frame hook; NULL where there is none, with an exception or without one. */
+/* A function of torch.compile's, of its frame hook; NULL where there is none, with an exception or
+ * without one. */
 static PyObject *torch_function(const char *name) {
     PyObject *modules = PyImport_GetModuleDict();
     if (PyDict_GetItemString(modules, "torch._dynamo") == NULL)
@@ -44,8 +46,8 @@ static PyObject *torch_function(const char *name) {
     return found;
 }
 
-/* Sets this thread's hook of torch.compile's; gives the one before, or NULL without an exception where there is none to
- * set. */
+/* Sets this thread's hook of torch.compile's; gives the one before, or NULL without an exception
+ * where there is none to set. */
 static PyObject *set_torch_hook(PyObject *hook) {
     PyObject *found = torch_function("set_eval_frame"), *before = NULL;
     if (found != NULL)
@@ -80,10 +82,13 @@ void ingot_show_to_torch(PyObject *hook) {
 }
 
 static PyMethodDef functions[] = {
-    {"set_eager", set_eager, METH_O, "set_eager(eager): whether compiled functions run in eager, in every thread."},
+    {"set_eager", set_eager, METH_O,
+     "set_eager(eager): whether compiled functions run in eager, in every thread."},
     {"call_eager", (PyCFunction)(void (*)(void))call_eager, METH_FASTCALL | METH_KEYWORDS,
-     "call_eager(fn, /, *args, **kwargs): calls it, and what this thread calls meanwhile runs in eager."},
-    {"runs_eager", runs_eager, METH_NOARGS, "Whether compiled functions run in eager in this thread, now."},
+     "call_eager(fn, /, *args, **kwargs): calls it, and what this thread calls meanwhile runs in "
+     "eager."},
+    {"runs_eager", runs_eager, METH_NOARGS,
+     "Whether compiled functions run in eager in this thread, now."},
     {0},
 };
 

@@ -39,7 +39,8 @@ static const struct {
     {&torch.precision, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"},
 };
 
-/* c10::impl::raw_local_dispatch_key_set is thread-local: looking it up gives the calling thread's own. */
+/* c10::impl::raw_local_dispatch_key_set is thread-local: looking it up gives the calling thread's
+ * own. */
 static _Thread_local const uint64_t *local_keys;
 
 static const uint64_t *find_local_keys(void) {
@@ -74,13 +75,15 @@ bool ingot_read_global_state(IngotGlobalState *state) {
     *state = (IngotGlobalState){
         .included = keys[0],
         .excluded = keys[1],
-        .modes = (uint64_t)torch.grad_mode() | (uint64_t)torch.inference_mode() << 1 |
-                 (uint64_t)torch.autocast_cache() << 2 | (uint64_t)torch.deterministic(context) << 3 |
-                 (uint64_t)(torch.function_state() & 0xf) << 4 | (uint64_t)torch.default_dtype() << 8 | modes << 24 |
-                 (uint64_t)torch.dispatch_modes() << 40,
+        .modes =
+            (uint64_t)torch.grad_mode() | (uint64_t)torch.inference_mode() << 1 |
+            (uint64_t)torch.autocast_cache() << 2 | (uint64_t)torch.deterministic(context) << 3 |
+            (uint64_t)(torch.function_state() & 0xf) << 4 | (uint64_t)torch.default_dtype() << 8 |
+            modes << 24 | (uint64_t)torch.dispatch_modes() << 40,
         .cpu_autocast_dtype = torch.autocast_dtype(CPU),
         .cuda_autocast_dtype = torch.autocast_dtype(CUDA),
-        .matmul_precision = lowered_precision(context, BACKEND_CUDA) | lowered_precision(context, BACKEND_MKLDNN) << 8,
+        .matmul_precision = lowered_precision(context, BACKEND_CUDA) |
+                            lowered_precision(context, BACKEND_MKLDNN) << 8,
     };
     return modes == 0;
 }

@@ -3,7 +3,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* -- torch's objects, held for the life of the process ------------------------------------------------------------- */
+/* -- torch's objects, held for the life of the process
+ * ------------------------------------------------------------- */
 
 static PyTypeObject *tensor_type, *parameter_type;
 static PyObject *dtype_numbers; /* dict: torch.dtype -> int */
@@ -13,7 +14,8 @@ static bool layout_verified, forced_slow;
 #define MAX_DTYPES 128
 static uint8_t item_sizes[MAX_DTYPES]; /* by dtype number */
 
-/* Offsets in bytes: of the TensorImpl pointer in the Python object, and of each field in the TensorImpl. */
+/* Offsets in bytes: of the TensorImpl pointer in the Python object, and of each field in the
+ * TensorImpl. */
 static struct {
     Py_ssize_t impl, storage, rank, sizes, offset, dtype, device, keys;
 } layout;
@@ -57,8 +59,8 @@ PyObject *ingot_torch_private(const char *name) {
 
 void *ingot_torch_symbol(const char *name) {
     static void *libraries[5];
-    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libc10_cuda.so",
-                                        "libtorch_cuda.so"};
+    static const char *const files[] = {"libc10.so", "libtorch_cpu.so", "libtorch_python.so",
+                                        "libc10_cuda.so", "libtorch_cuda.so"};
     void *symbol = NULL;
     for (int i = 0; symbol == NULL && i < (int)Py_ARRAY_LENGTH(files); i++) {
         if (libraries[i] == NULL)
@@ -79,7 +81,9 @@ bool ingot_is_plain_tensor(PyObject *object) {
     return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
 }
 
-/* -- the fast path ------------------------------------------------------------------------------------------------- */
+/* -- the fast path
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
 
@@ -106,7 +110,9 @@ static inline void read_facts(PyObject *tensor, IngotTensorFacts *facts) {
     facts->is_leaf = !facts->requires_grad || handle_is_leaf((char *)tensor + layout.impl);
 }
 
-/* -- the slow path ------------------------------------------------------------------------------------------------- */
+/* -- the slow path
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static int64_t integer_attribute(PyObject *object, const char *name) {
     PyObject *value = PyObject_GetAttrString(object, name);
@@ -169,7 +175,8 @@ static int read_facts_slowly(PyObject *tensor, IngotTensorFacts *facts) {
         return -1;
     facts->strides = facts->room + facts->rank;
     if (strided) {
-        if (copy_integers(PyObject_CallMethod(tensor, "stride", NULL), facts->room + facts->rank) < 0)
+        if (copy_integers(PyObject_CallMethod(tensor, "stride", NULL), facts->room + facts->rank) <
+            0)
             return -1;
         facts->storage_offset = called_integer(tensor, "storage_offset");
     }
@@ -178,7 +185,9 @@ static int read_facts_slowly(PyObject *tensor, IngotTensorFacts *facts) {
     return PyErr_Occurred() ? -1 : read_slow_enumerations(tensor, facts);
 }
 
-/* -- what others ask ----------------------------------------------------------------------------------------------- */
+/* -- what others ask
+ * -----------------------------------------------------------------------------------------------
+ */
 
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts) {
     if (ingot_tensor_facts_are_slow())
@@ -188,8 +197,9 @@ int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts) {
 }
 
 static bool same_facts(const IngotTensorFacts *facts, const IngotTensorFacts *wanted) {
-    if (facts->dispatch_keys != wanted->dispatch_keys || facts->rank != wanted->rank || facts->dtype != wanted->dtype ||
-        facts->device_type != wanted->device_type || facts->device_index != wanted->device_index ||
+    if (facts->dispatch_keys != wanted->dispatch_keys || facts->rank != wanted->rank ||
+        facts->dtype != wanted->dtype || facts->device_type != wanted->device_type ||
+        facts->device_index != wanted->device_index ||
         facts->requires_grad != wanted->requires_grad || facts->is_leaf != wanted->is_leaf)
         return false;
     for (int64_t i = 0; i < facts->rank; i++)
@@ -283,31 +293,42 @@ int ingot_device_numbers(PyObject *device, int8_t *type, int8_t *index) {
     return PyErr_Occurred() ? -1 : status;
 }
 
-/* -- probing ------------------------------------------------------------------------------------------------------- */
+/* -- probing
+ * -------------------------------------------------------------------------------------------------------
+ */
 
-/* Tensors with tell-tale facts, and others to verify on. The first is what the geometry is found by. */
+/* Tensors with tell-tale facts, and others to verify on. The first is what the geometry is found
+ * by. */
 static const char probes_source[] =
     "import torch\n"
     "with torch.inference_mode(False), torch.enable_grad(), torch.device('cpu'):\n"
-    "    distinct = torch.empty(60000, dtype=torch.float64).as_strided((3, 5, 7), (1009, 2003, 41), 12345)\n"
+    "    distinct = torch.empty(60000, dtype=torch.float64).as_strided((3, 5, 7), (1009, 2003, "
+    "41), 12345)\n"
     "    meta = torch.empty((2, 3), device='meta', dtype=torch.bool)\n"
     "    grad = torch.ones(2, 3, requires_grad=True)\n"
-    "    others = [torch.empty(()), torch.empty(0), torch.empty(2, 0, 3), torch.ones(4, 5).t(), torch.ones(6)[2:],\n"
-    "              torch.empty(1, 2, 3, 1, 2, 3), torch.empty(1, 2, 1, 2, 1, 2, 1).permute(6, 5, 4, 3, 2, 1, 0)[:, "
+    "    others = [torch.empty(()), torch.empty(0), torch.empty(2, 0, 3), torch.ones(4, 5).t(), "
+    "torch.ones(6)[2:],\n"
+    "              torch.empty(1, 2, 3, 1, 2, 3), torch.empty(1, 2, 1, 2, 1, 2, 1).permute(6, 5, "
+    "4, 3, 2, 1, 0)[:, "
     "1:],\n"
-    "              torch.nn.Parameter(torch.ones(3)), grad, grad * 2, grad.detach(), (grad * 2)[0],\n"
-    "              torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.complex64).conj().imag,\n"
+    "              torch.nn.Parameter(torch.ones(3)), grad, grad * 2, grad.detach(), (grad * "
+    "2)[0],\n"
+    "              torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, "
+    "dtype=torch.complex64).conj().imag,\n"
     "              torch.ones(2, 2).expand(3, 2, 2)]\n"
     "    with torch.inference_mode():\n"
     "        others.append(torch.ones(3))\n"
-    "    raw, dtypes = torch.empty(0, dtype=torch.uint8), {}\n" /* a view of it warns of no unusual dtype */
-    "    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:\n"
+    "    raw, dtypes = torch.empty(0, dtype=torch.uint8), {}\n" /* a view of it warns of no unusual
+                                                                   dtype */
+    "    for dtype in {value for value in vars(torch).values() if isinstance(value, "
+    "torch.dtype)}:\n"
     "        try:\n"
     "            dtypes[dtype] = raw.view(dtype)\n"
     "        except (RuntimeError, TypeError, NotImplementedError):\n"
     "            pass\n";
 
-static Py_ssize_t find_bytes(const char *memory, Py_ssize_t limit, Py_ssize_t step, const void *wanted, size_t length) {
+static Py_ssize_t find_bytes(const char *memory, Py_ssize_t limit, Py_ssize_t step,
+                             const void *wanted, size_t length) {
     for (Py_ssize_t at = 0; at + (Py_ssize_t)length <= limit; at += step)
         if (memcmp(memory + at, wanted, length) == 0)
             return at;
@@ -321,14 +342,16 @@ static bool find_layout(PyObject *distinct, PyObject *meta) {
     uintptr_t storage = untyped == NULL ? 0 : (uintptr_t)integer_attribute(untyped, "_cdata");
     Py_XDECREF(untyped);
     IngotTensorFacts facts, meta_facts;
-    if (PyErr_Occurred() || read_facts_slowly(distinct, &facts) < 0 || read_facts_slowly(meta, &meta_facts) < 0)
+    if (PyErr_Occurred() || read_facts_slowly(distinct, &facts) < 0 ||
+        read_facts_slowly(meta, &meta_facts) < 0)
         return false;
     layout.impl = find_bytes((char *)distinct, Py_TYPE(distinct)->tp_basicsize, 8, &impl, 8);
     if (layout.impl < 0)
         return false;
     const char *memory = (const char *)impl, *meta_memory = impl_of(meta);
-    const int64_t geometry[] = {3, 3, 5, 7};                       /* the rank, then the sizes */
-    const uint8_t cpu[] = {0, 0xff, 1}, on_meta[] = {14, 0xff, 1}; /* optional<Device>: type, index, has a value */
+    const int64_t geometry[] = {3, 3, 5, 7}; /* the rank, then the sizes */
+    const uint8_t cpu[] = {0, 0xff, 1},
+                  on_meta[] = {14, 0xff, 1}; /* optional<Device>: type, index, has a value */
     layout.storage = find_bytes(memory, IMPL_BYTES, 8, &storage, 8);
     layout.rank = find_bytes(memory, IMPL_BYTES, 8, geometry, sizeof geometry);
     layout.sizes = layout.rank + 8;
@@ -339,7 +362,8 @@ static bool find_layout(PyObject *distinct, PyObject *meta) {
     const uint16_t dtype = 7, meta_dtype = 11; /* c10::ScalarType: Double, Bool */
     layout.dtype = layout.device = -1;
     for (Py_ssize_t at = layout.offset + 8; at < layout.keys; at++) {
-        if (at % 2 == 0 && memcmp(memory + at, &dtype, 2) == 0 && memcmp(meta_memory + at, &meta_dtype, 2) == 0)
+        if (at % 2 == 0 && memcmp(memory + at, &dtype, 2) == 0 &&
+            memcmp(meta_memory + at, &meta_dtype, 2) == 0)
             layout.dtype = at;
         if (memcmp(memory + at, cpu, 3) == 0 && memcmp(meta_memory + at, on_meta, 3) == 0)
             layout.device = at;
@@ -351,17 +375,20 @@ static bool find_layout(PyObject *distinct, PyObject *meta) {
 static bool verify_facts(PyObject *tensor) {
     IngotTensorFacts fast, slow;
     uintptr_t impl = (uintptr_t)integer_attribute(tensor, "_cdata");
-    if (PyErr_Occurred() || (uintptr_t)impl_of(tensor) != impl || read_facts_slowly(tensor, &slow) < 0)
+    if (PyErr_Occurred() || (uintptr_t)impl_of(tensor) != impl ||
+        read_facts_slowly(tensor, &slow) < 0)
         return false;
     read_facts(tensor, &fast);
     return fast.rank == slow.rank && memcmp(fast.sizes, slow.sizes, 8 * (size_t)slow.rank) == 0 &&
            memcmp(fast.strides, slow.strides, 8 * (size_t)slow.rank) == 0 &&
            fast.storage_offset == slow.storage_offset && fast.dispatch_keys == slow.dispatch_keys &&
-           fast.dtype == slow.dtype && fast.device_type == slow.device_type && fast.device_index == slow.device_index &&
-           fast.requires_grad == slow.requires_grad && fast.is_leaf == slow.is_leaf;
+           fast.dtype == slow.dtype && fast.device_type == slow.device_type &&
+           fast.device_index == slow.device_index && fast.requires_grad == slow.requires_grad &&
+           fast.is_leaf == slow.is_leaf;
 }
 
-/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in order of the table. */
+/* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in
+ * order of the table. */
 static int number_dtypes(PyObject *samples, bool found) {
     PyObject *dtype, *sample;
     Py_ssize_t at = 0;
@@ -382,13 +409,17 @@ static int number_dtypes(PyObject *samples, bool found) {
 }
 
 static int probe(PyObject *names) {
-    PyObject *distinct = PyDict_GetItemString(names, "distinct"), *meta = PyDict_GetItemString(names, "meta");
-    PyObject *others = PyDict_GetItemString(names, "others"), *samples = PyDict_GetItemString(names, "dtypes");
-    impl_requires_grad = (bool (*)(const void *))ingot_torch_symbol("_ZNK3c1010TensorImpl13requires_gradEv");
+    PyObject *distinct = PyDict_GetItemString(names, "distinct"),
+             *meta = PyDict_GetItemString(names, "meta");
+    PyObject *others = PyDict_GetItemString(names, "others"),
+             *samples = PyDict_GetItemString(names, "dtypes");
+    impl_requires_grad =
+        (bool (*)(const void *))ingot_torch_symbol("_ZNK3c1010TensorImpl13requires_gradEv");
     handle_is_leaf = (bool (*)(const void *))ingot_torch_symbol("_ZNK2at10TensorBase7is_leafEv");
     handle_data = (int32_t (*)(void *, void **))ingot_torch_symbol("aoti_torch_get_data_ptr");
     bool symbols = impl_requires_grad != NULL && handle_is_leaf != NULL && handle_data != NULL;
-    if (number_dtypes(samples, false) < 0) /* find_layout reads the samples' facts slowly, which numbers their dtypes */
+    if (number_dtypes(samples, false) <
+        0) /* find_layout reads the samples' facts slowly, which numbers their dtypes */
         return -1;
     layout_verified = symbols && find_layout(distinct, meta);
     PyErr_Clear();

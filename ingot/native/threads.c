@@ -5,15 +5,15 @@
 #include <pthread.h>
 #endif
 
-/* Waking a thread costs a few microseconds; a share must be worth it. (Two threads for a product of 20 microseconds
-   take 15, for a softmax of 12 they take 8.) */
+/* Waking a thread costs a few microseconds; a share must be worth it. (Two threads for a product of
+   20 microseconds take 15, for a softmax of 12 they take 8.) */
 static const double GRAIN_NANOSECONDS = 7e3;
 
 /* A thread's share is so many pieces, if each is worth it. */
 enum { PIECES = 16, MOST_TAKEN = 256, TAKEN_STRIDE = 8 };
 
-/* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without the GOMP_ entry
-   points on every architecture) kernels run on the calling thread. */
+/* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without
+   the GOMP_ entry points on every architecture) kernels run on the calling thread. */
 static struct {
     void (*parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
     int (*thread_number)(void);
@@ -40,7 +40,8 @@ int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
     return most < 1 ? 1 : most;
 }
 
-/* What a kernel keeps in its scratch from one call to the next begins with a word that is 0 where there is nothing. */
+/* What a kernel keeps in its scratch from one call to the next begins with a word that is 0 where
+ * there is nothing. */
 static void forget(const IngotLaunch *launch, char *scratch) {
     if (launch->scratch_stride >= sizeof(int64_t))
         *(int64_t *)scratch = 0;
@@ -52,11 +53,12 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
         return launch->kernel(launch->buffers, launch->sizes, begin, end, scratch);
     int64_t start = 0;
     for (int i = 0; i < launch->parts && start < end; i++) {
-        int64_t extent = launch->extents[i], from = Py_MAX(begin - start, 0), to = Py_MIN(end - start, extent);
+        int64_t extent = launch->extents[i], from = Py_MAX(begin - start, 0),
+                to = Py_MIN(end - start, extent);
         if (from < to) {
             forget(launch, scratch);
-            int32_t status =
-                launch->kernel(launch->buffers + (size_t)i * launch->width, launch->sizes, from, to, scratch);
+            int32_t status = launch->kernel(launch->buffers + (size_t)i * launch->width,
+                                            launch->sizes, from, to, scratch);
             if (status != 0)
                 return status;
         }
@@ -65,8 +67,8 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
     return 0;
 }
 
-/* A thread takes its share, whole units, as even as they come, in pieces; then pieces of others' that are not begun:
-   processors are not equally fast at all times. */
+/* A thread takes its share, whole units, as even as they come, in pieces; then pieces of others'
+   that are not begun: processors are not equally fast at all times. */
 static void run_shares(void *data) {
     IngotLaunch *launch = data;
     int64_t number = openmp.thread_number(), team = openmp.team_size(), unit = launch->unit;
@@ -82,7 +84,8 @@ static void run_shares(void *data) {
             if (from >= end)
                 break;
             int64_t to = Py_MIN(from + launch->piece, end);
-            int32_t status = run_range(launch, from * unit, Py_MIN(to * unit, launch->extent), scratch);
+            int32_t status =
+                run_range(launch, from * unit, Py_MIN(to * unit, launch->extent), scratch);
             if (status != 0) {
                 __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
                 return;
@@ -101,9 +104,11 @@ int32_t ingot_launch(IngotLaunch *launch, int threads) {
         threads = MOST_TAKEN;
     for (int i = 0; i < threads; i++)
         taken[i * TAKEN_STRIDE] = 0;
-    int64_t units = (launch->extent + launch->unit - 1) / launch->unit, share = (units + threads - 1) / threads;
+    int64_t units = (launch->extent + launch->unit - 1) / launch->unit,
+            share = (units + threads - 1) / threads;
     double worth = launch->nanoseconds / GRAIN_NANOSECONDS / threads;
-    int64_t pieces = Py_MAX(Py_MIN(Py_MIN(share, PIECES), worth < PIECES ? (int64_t)worth : PIECES), 1);
+    int64_t pieces =
+        Py_MAX(Py_MIN(Py_MIN(share, PIECES), worth < PIECES ? (int64_t)worth : PIECES), 1);
     launch->piece = (share + pieces - 1) / pieces;
     launch->taken = taken;
     launch->status = 0;
@@ -131,8 +136,8 @@ static int find_openmp(void) { return 0; }
 
 #else
 
-/* A handle whose search covers torch and what torch was linked with: never another copy of libgomp in the same process,
-   whose threads would compete with torch's. */
+/* A handle whose search covers torch and what torch was linked with: never another copy of libgomp
+   in the same process, whose threads would compete with torch's. */
 static void *torch_handle(void) {
     PyObject *core = PyImport_ImportModule("torch._C");
     PyObject *path = core ? PyObject_GetAttrString(core, "__file__") : NULL;

@@ -7,10 +7,12 @@
 #include <stdint.h>
 
 /* See "Kernel ABI" in ingot/runtime/program.py. */
-typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch);
+typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin,
+                               int64_t end, void *scratch);
 
-/* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an extent for each. Its
-   range is then that of all parts, one after the other, each beginning at a multiple of `unit`. */
+/* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an
+   extent for each. Its range is then that of all parts, one after the other, each beginning at a
+   multiple of `unit`. */
 typedef struct {
     IngotKernel kernel;
     void *const *buffers;
@@ -22,12 +24,14 @@ typedef struct {
     char *scratch;          /* one block per thread */
     size_t scratch_stride;  /* bytes from one thread's block to the next */
     double nanoseconds;     /* of the whole range, on one core */
-    int64_t piece, *taken;  /* while it runs: units that a thread takes at a time, and those taken of each share */
-    int32_t status;         /* out: 0, or what one failing share returned */
+    int64_t piece, *taken; /* while it runs: units that a thread takes at a time, and those taken of
+                              each share */
+    int32_t status;        /* out: 0, or what one failing share returned */
 } IngotLaunch;
 
-/* How many threads a range deserves: at most torch.get_num_threads(), one per ten microseconds of work, one inside a
-   parallel region or where OpenMP is out of reach. `nanoseconds` is the whole range's work on one core. */
+/* How many threads a range deserves: at most torch.get_num_threads(), one per ten microseconds of
+   work, one inside a parallel region or where OpenMP is out of reach. `nanoseconds` is the whole
+   range's work on one core. */
 int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds);
 
 /* Runs the whole range and returns the status. Needs no GIL. */

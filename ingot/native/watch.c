@@ -58,7 +58,8 @@ static void forget(Watched **place) {
 }
 
 /* Called before the dict changes, or is freed. */
-static int on_event(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key), PyObject *Py_UNUSED(value)) {
+static int on_event(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key),
+                    PyObject *Py_UNUSED(value)) {
     Watched **place = find(dict), *watched = *place;
     if (watched == NULL || (watched->all_changed && event != PyDict_EVENT_DEALLOCATED))
         return 0;

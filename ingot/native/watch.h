@@ -22,12 +22,13 @@ typedef struct IngotWatch {
     struct IngotWatch *next, *previous; /* of the same dict */
 } IngotWatch;
 
-/* Whether dicts can be watched: there is a place left among the interpreter's few watchers. Tests can forbid it. */
+/* Whether dicts can be watched: there is a place left among the interpreter's few watchers. Tests
+ * can forbid it. */
 bool ingot_can_watch(void);
 void ingot_forbid_watching(bool forbidden);
 
-/* Begins to watch a dict that is alive, and says that it has not changed. False, with no exception set, where memory is
-   short; what is watched already stays so. */
+/* Begins to watch a dict that is alive, and says that it has not changed. False, with no exception
+   set, where memory is short; what is watched already stays so. */
 bool ingot_watch(IngotWatch *watch);
 
 /* Ends it; nothing happens where it is not watched. */

@@ -22,8 +22,8 @@ from ingot.torch_private import (
 
 
 class Replay:
-    """Replays a graph. What dies while something else is recorded, as garbage or with its function, is kept until the
-    next recording: to destroy it then would spoil that."""
+    """Replays a graph. What dies while something else is recorded, as garbage or with its function,
+    is kept until the next recording: to destroy it then would spoil that."""
 
     kept: ClassVar[list[torch.cuda.CUDAGraph]] = []
 
@@ -33,13 +33,16 @@ class Replay:
     def __call__(self) -> None:
         CUDAGraph.replay(self.graph)
 
-    def __del__(self, is_recording: Callable[[], bool] = torch.cuda.is_current_stream_capturing) -> None:
+    def __del__(
+        self, is_recording: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+    ) -> None:
         if is_recording():
             self.kept.append(self.graph)
 
 
 class Cuda:
-    """`cuda_graphs.Machine` of one device. What it makes is never freed: streams and pools are few."""
+    """`cuda_graphs.Machine` of one device. What it makes is never freed: streams and pools are
+    few."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -54,11 +57,18 @@ class Cuda:
     def pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
 
-    def capture(self, run: Callable[[], Sequence[Any]], pool: Any) -> tuple[Callable[[], None], Sequence[Any]]:
+    def capture(
+        self, run: Callable[[], Sequence[Any]], pool: Any
+    ) -> tuple[Callable[[], None], Sequence[Any]]:
         Replay.kept.clear()
-        if self._side is None:  # one for all: memory of a pool serves the stream that it was allocated on
+        # one for all: memory of a pool serves the stream that it was allocated on
+        if self._side is None:
             self._side = torch.cuda.Stream(self.device)
-        graph, side, current = torch.cuda.CUDAGraph(), self._side, torch.cuda.current_stream(self.device)
+        graph, side, current = (
+            torch.cuda.CUDAGraph(),
+            self._side,
+            torch.cuda.current_stream(self.device),
+        )
         side.wait_stream(current)
         with torch.cuda.stream(side), paused_collection():
             # Other threads may go on meanwhile, also with what must not be recorded.
@@ -82,8 +92,8 @@ class Cuda:
         return Replay(graph), outputs
 
     def _mend(self, pool: Any) -> None:
-        """A recording that failed leaves the allocator waiting for its end, and the random numbers' state marked as
-        being recorded; a copy of the state is not."""
+        """A recording that failed leaves the allocator waiting for its end, and the random numbers'
+        state marked as being recorded; a copy of the state is not."""
         with contextlib.suppress(Exception):
             cuda_end_allocate_to_pool(self.device.index, pool)
         generator = torch.cuda.default_generators[self.device.index]

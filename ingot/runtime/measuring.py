@@ -1,4 +1,5 @@
-"""What plans take on a GPU: each is recorded as a CUDA graph of several calls, and these are replayed in turns."""
+"""What plans take on a GPU: each is recorded as a CUDA graph of several calls, and these are
+replayed in turns."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def chip_of(device: torch.device) -> Chip:
 
 
 class Measurement:
-    """`tuning.Measure` on a device. The first plan is the oracle: what gives something else does not count."""
+    """`tuning.Measure` on a device. The first plan is the oracle: what gives something else does
+    not count."""
 
     def __init__(self, device: torch.device, chip: Chip) -> None:
         self.device, self.chip = device, chip
@@ -48,12 +50,14 @@ class Measurement:
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 inputs = self._inputs(plans[0], given)
                 return self._times(plans, compiled, inputs, machine) if inputs else nothing
-        except Exception as problem:  # out of memory, or what a library refuses: the program calls it as ever
+        except Exception as problem:
+            # out of memory, or what a library refuses: the program calls it as ever
             log.info("a product could not be measured: %s", problem)
             return nothing
 
     def _compiled(self, plans: Sequence[Plan]) -> list[Any]:
-        """The kernels of each plan, None for those that cannot be compiled or take too much shared memory."""
+        """The kernels of each plan, None for those that cannot be compiled or take too much shared
+        memory."""
         gpu = Gpu("cuda", self.chip.capability)
 
         def compiled(steps: list[KernelStep]) -> Any:
@@ -69,29 +73,39 @@ class Measurement:
 
     def _fits(self, compiled: Any, steps: Sequence[KernelStep]) -> bool:
         kernels = [s.kernel for s in steps]
-        return all(compiled.binary(k).shared <= self.chip.shared for k in kernels if isinstance(k, Kernel))
+        return all(
+            compiled.binary(k).shared <= self.chip.shared for k in kernels if isinstance(k, Kernel)
+        )
 
     def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[torch.Tensor]]:
-        """Sets of inputs. What the program is given is another in each, so many that it is in no cache when its turn
-        comes; what it made itself may be."""
+        """Sets of inputs. What the program is given is another in each, so many that it is in no
+        cache when its turn comes; what it made itself may be."""
         buffers = [plan.graph.buffers[name] for name in plan.graph.inputs]
         cold = sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers if b.name in given)
         if sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers) > MOST_BYTES:
             return []
         count = min(16, -(-2 * self.chip.cache // cold)) if 0 < cold < 2 * self.chip.cache else 1
         warm = {b.name: self._tensor(b) for b in buffers if b.name not in given}
-        return [[warm[b.name] if b.name in warm else self._tensor(b) for b in buffers] for _ in range(count)]
+        return [
+            [warm[b.name] if b.name in warm else self._tensor(b) for b in buffers]
+            for _ in range(count)
+        ]
 
     def _tensor(self, buffer: Any) -> torch.Tensor:
         sizes, strides = ([e.constant for e in of] for of in (buffer.sizes, buffer.strides))
         tensor = torch.empty_strided(sizes, strides, dtype=buffer.dtype, device=self.device)
         if not buffer.dtype.is_floating_point:
             return tensor.zero_()
-        generator = torch.Generator(self.device).manual_seed(0)  # the program's own numbers go on as they were
+        # the program's own numbers go on as they were
+        generator = torch.Generator(self.device).manual_seed(0)
         return tensor.normal_(generator=generator)
 
     def _times(
-        self, plans: Sequence[Plan], compiled: Sequence[Any], inputs: list[list[torch.Tensor]], machine: Any
+        self,
+        plans: Sequence[Plan],
+        compiled: Sequence[Any],
+        inputs: list[list[torch.Tensor]],
+        machine: Any,
     ) -> list[float | None]:
         programs = self._programs(plans, compiled, inputs[0])
         found: dict[int, list[float]] = {k: [] for k in programs}
@@ -170,10 +184,16 @@ def alike(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bo
         if not a.is_floating_point():
             continue
         a, b = a.float().nan_to_num(0, 0, 0), b.float().nan_to_num(0, 0, 0)
-        if float((a - b).norm()) > (2**-5 if found[0].dtype.itemsize == 2 else 2**-8) * float(b.norm()):
+        if float((a - b).norm()) > (2**-5 if found[0].dtype.itemsize == 2 else 2**-8) * float(
+            b.norm()
+        ):
             return False
     return True
 
 
 def _kernels(plan: Plan) -> str:
-    return ", ".join(str(k.product.tiling) for k in plan.kernels if isinstance(k, Kernel) and k.product is not None)
+    return ", ".join(
+        str(k.product.tiling)
+        for k in plan.kernels
+        if isinstance(k, Kernel) and k.product is not None
+    )

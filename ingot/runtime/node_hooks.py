@@ -1,8 +1,8 @@
 """The hooks on a node of autograd's graph, which torch lets one add, and not see.
 
-They are read where the node keeps them. Where that is in memory is not written down here but found out: hooks are put
-on nodes made for the purpose, and what changes tells the place. Where that is not as expected, on another build of
-torch, `hooks_of` knows nothing and says so.
+They are read where the node keeps them. Where that is in memory is not written down here but found
+out: hooks are put on nodes made for the purpose, and what changes tells the place. Where that is
+not as expected, on another build of torch, `hooks_of` knows nothing and says so.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Words = ctypes.c_size_t * _LOOKED_AT
 
 
 class NodeHooks(NamedTuple):
-    """Hooks by when they run: on single gradients that come in (each table with the position of the gradient), on all
-    that come in, and on what the node made of them. `retained` are the positions of the gradients that are stored in
-    tensors as they come in."""
+    """Hooks by when they run: on single gradients that come in (each table with the position of the
+    gradient), on all that come in, and on what the node made of them. `retained` are the positions
+    of the gradients that are stored in tensors as they come in."""
 
     tensor: tuple[tuple[dict[int, Any], int], ...]
     before: tuple[dict[int, Any], ...]
@@ -38,9 +38,10 @@ NO_HOOKS = NodeHooks((), (), (), ())
 
 
 class _Places(NamedTuple):
-    """The words of a node that hold the vectors of hooks, the number of tensors that retain their gradients, and the
-    sequence number, by which a node is known to be one; what hooks of Python's begin with; and where a Python object
-    that stands for a function of Python's keeps the node's address, in bytes."""
+    """The words of a node that hold the vectors of hooks, the number of tensors that retain their
+    gradients, and the sequence number, by which a node is known to be one; what hooks of Python's
+    begin with; and where a Python object that stands for a function of Python's keeps the node's
+    address, in bytes."""
 
     tensor: int
     before: int
@@ -52,8 +53,8 @@ class _Places(NamedTuple):
 
 
 def hooks_of(node: Any) -> NodeHooks:
-    """The hooks of a node; of one that accumulates, without those of the tensor. Raises Unsupported where they cannot
-    be told, as those of C++ cannot."""
+    """The hooks of a node; of one that accumulates, without those of the tensor. Raises Unsupported
+    where they cannot be told, as those of C++ cannot."""
     places = _places()
     if places is None:
         raise Unsupported("hooks on results cannot be seen with this torch")
@@ -83,12 +84,20 @@ def hooks_if_seen(node: Any) -> NodeHooks:
 
 
 def places_of_hooks() -> tuple[int, ...] | None:
-    """Where nodes that are functions of Python's keep their hooks: the words of the vectors, of the number of tensors
-    that retain their gradients and of the sequence number, and the byte of the node's address."""
+    """Where nodes that are functions of Python's keep their hooks: the words of the vectors, of the
+    number of tensors that retain their gradients and of the sequence number, and the byte of the
+    node's address."""
     places = _places()
     if places is None:
         return None
-    return places.tensor, places.before, places.behind, places.retained, places.sequence, places.python_node
+    return (
+        places.tensor,
+        places.before,
+        places.behind,
+        places.retained,
+        places.sequence,
+        places.python_node,
+    )
 
 
 def _address(node: Any, python_node: int) -> int:
@@ -107,7 +116,8 @@ def _vector(address: int, position: int) -> list[int]:
 
 
 def _positions(address: int, retained: int) -> tuple[int, ...]:
-    """The keys of the map whose number of elements is the word `retained`: before it is the first of a list."""
+    """The keys of the map whose number of elements is the word `retained`: before it is the first
+    of a list."""
     found, count = list[int](), _word(address, retained)
     entry = _word(address, retained - 1) if count else 0
     while entry and len(found) < count:
@@ -142,9 +152,17 @@ def _found_places() -> _Places:
         return y._backward_hooks
 
     tensor, tensor_kind = _vector_of(tensor_hook)
-    before, before_kind = _vector_of(lambda y: y.grad_fn.register_prehook(_nothing).hooks_dict_ref())  # type: ignore
-    behind, behind_kind = _vector_of(lambda y: y.grad_fn.register_hook(_nothing).hooks_dict_ref())  # type: ignore
-    retained = _only([k for k, old, new in _changes(lambda y: y.retain_grad()) if (old, new) == (0, 1)])
+
+    def node_of(y: torch.Tensor) -> Any:
+        return y.grad_fn
+
+    before, before_kind = _vector_of(
+        lambda y: node_of(y).register_prehook(_nothing).hooks_dict_ref()
+    )
+    behind, behind_kind = _vector_of(lambda y: node_of(y).register_hook(_nothing).hooks_dict_ref())
+    retained = _only(
+        [k for k, old, new in _changes(lambda y: y.retain_grad()) if (old, new) == (0, 1)]
+    )
     second = torch.zeros(3, requires_grad=True).unbind()[1]
     second.retain_grad()
     if _positions(_address(second.grad_fn, 0), retained) != (1,):
@@ -158,7 +176,8 @@ def _found_places() -> _Places:
 
 def _python_node(sequence: int) -> int:
     """A pointer, or a pointer and what counts its users, is the last that such an object holds."""
-    y = _Plain.apply(torch.zeros(1, requires_grad=True))  # only it keeps the node alive, before torch 2.13
+    # only it keeps the node alive, before torch 2.13
+    y = _Plain.apply(torch.zeros(1, requires_grad=True))
     function = y.grad_fn
     function._set_sequence_nr(0x1A60_7000_1A61)
     size = FunctionBase.__basicsize__
@@ -183,8 +202,11 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _changes(change: Callable[[torch.Tensor], Any], y: torch.Tensor | None = None) -> list[tuple[int, int, int]]:
-    """The words of the node of `y`, a new one, that a change of it changes: their positions, before and after it."""
+def _changes(
+    change: Callable[[torch.Tensor], Any], y: torch.Tensor | None = None
+) -> list[tuple[int, int, int]]:
+    """The words of the node of `y`, a new one, that a change of it changes: their positions, before
+    and after it."""
     y = torch.zeros(1, requires_grad=True).sin() if y is None else y
     address = _address(y.grad_fn, 0)
     before = [_word(address, k) for k in range(_LOOKED_AT)]
@@ -194,11 +216,14 @@ def _changes(change: Callable[[torch.Tensor], Any], y: torch.Tensor | None = Non
 
 
 def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
-    """Where the vector is to which `add` adds a hook, whose table it returns, and what such a hook begins with."""
+    """Where the vector is to which `add` adds a hook, whose table it returns, and what such a hook
+    begins with."""
     y, tables = torch.zeros(1, requires_grad=True).sin(), list[Any]()
     changed = _changes(lambda y: tables.append(add(y)), y)
     first = changed[0][0] if changed else 0
-    if [k for k, *_ in changed] != [first, first + 1, first + 2] or any(old for _, old, _ in changed):
+    if [k for k, *_ in changed] != [first, first + 1, first + 2] or any(
+        old for _, old, _ in changed
+    ):
         raise _Unexpected
     if changed[1][2] - changed[0][2] != _WORD:
         raise _Unexpected

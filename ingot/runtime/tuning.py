@@ -1,5 +1,6 @@
-"""Choosing by measurement (`mode="max-autotune"`): which matrix products of a GPU's program are kernels of ours, with
-what comes next in them, and in which tiles, rather than calls of the library. What was chosen is kept on disk."""
+"""Choosing by measurement (`mode="max-autotune"`): which matrix products of a GPU's program are
+kernels of ours, with what comes next in them, and in which tiles, rather than calls of the library.
+What was chosen is kept on disk."""
 
 from __future__ import annotations
 
@@ -24,38 +25,52 @@ MOST_OF_OTHERS = 4  # of a form beside the one that does most at once
 _FORMAT = 2  # of what is kept
 
 Measure = Callable[[Sequence[Plan], frozenset[str]], Sequence[float | None]]
-"""Microseconds of plans that do the same, None for those that do not run; of their inputs, those that are named are not
-in a cache when they are read."""
+"""Microseconds of plans that do the same, None for those that do not run; of their inputs, those
+that are named are not in a cache when they are read."""
 
 
 class Tuner:
-    """Chooses for a program, as `schedule.templates.Choose`. `notes` are what it has to say, a line for each site."""
+    """Chooses for a program, as `schedule.templates.Choose`. `notes` are what it has to say, a line
+    for each site."""
 
-    def __init__(self, chip: Chip, measure: Measure, precisions: Sequence[str] = ("ieee",), store: Store | None = None):
+    def __init__(
+        self,
+        chip: Chip,
+        measure: Measure,
+        precisions: Sequence[str] = ("ieee",),
+        store: Store | None = None,
+    ):
         self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
         self._store = store_in("tuned") if store is None else store
         self.notes: list[str] = []
-        self._known: dict[object, Sequence[float | None]] = {}  # of this program: most of its sites are alike
+        # of this program: most of its sites are alike
+        self._known: dict[object, Sequence[float | None]] = {}
 
     def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
         return [self._choose(site, plan) for site in sites]
 
     def candidates(self, site: Site) -> list[tuple[Form, Tiling]]:
-        """What is tried: the best guesses for each form, and of these those that are best of all."""
+        """What is tried: the best guesses for each form, and of these those that are best of
+        all."""
         found: list[tuple[float, int, Form, Tiling]] = []
         for number, form in enumerate(site.forms):
             more = after_parts(form.sizes, form.parts)
             guessed = tilings(form.sizes, site.dtype, self.chip, self.precisions, form.work)
             guessed = guessed[:MOST_OF_OTHERS] if number else guessed
             found += [(time + more, number, form, tiling) for time, tiling in guessed]
-        return [(form, tiling) for *_, form, tiling in sorted(found, key=lambda f: f[:2])[:MOST_TRIED]]
+        return [
+            (form, tiling) for *_, form, tiling in sorted(found, key=lambda f: f[:2])[:MOST_TRIED]
+        ]
 
     def _choose(self, site: Site, plan: Callable[[Site, Choice], Plan]) -> Choice:
         tried = self.candidates(site)
         if not tried:
             return None
         as_it_is = plan(site, None)
-        alike = _text(as_it_is, site.given), tuple((form.parts, len(form.positions), tiling) for form, tiling in tried)
+        alike = (
+            _text(as_it_is, site.given),
+            tuple((form.parts, len(form.positions), tiling) for form, tiling in tried),
+        )
         again = alike in self._known
         if not again:
             plans = [as_it_is, *(plan(site, choice) for choice in tried)]
@@ -71,7 +86,9 @@ class Tuner:
         text = f"{_title(site)}: {'a kernel' if chosen else 'the library'}"
         if ran:
             text += f"; of {len(ran)} tilings the best, {_described(*tried[ran[0][1]])}, takes {ran[0][0]:.1f} us,"
-        self.notes.append(f"{text} the library {library:.1f} us{' (measured before)' if again else ''}")
+        self.notes.append(
+            f"{text} the library {library:.1f} us{' (measured before)' if again else ''}"
+        )
         return tried[ran[0][1]] if chosen else None
 
     def _times(
@@ -89,10 +106,12 @@ class Tuner:
         return measured, False
 
     def _key(self, site: Site, plans: Sequence[Plan], tried: Sequence[Tiling]) -> str:
-        """A digest of what decides the times: the device, the compiler, the libraries, and what is computed."""
+        """A digest of what decides the times: the device, the compiler, the libraries, and what is
+        computed."""
         facts = (
-            _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda, site.sizes, site.dtype,
-            self.precisions, [_text(p, site.given) for p in plans], [tuple(t) for t in tried],
+            _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda,
+            site.sizes, site.dtype, self.precisions, [_text(p, site.given) for p in plans],
+            [tuple(t) for t in tried],
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -123,12 +142,18 @@ def _text(plan: Plan, given: frozenset[str]) -> str:
             assert isinstance(step.kernel, Kernel)
             touched = list(step.arguments)
             written = write_kernel(step.kernel)
-            lines += [line for line in written.source.splitlines()[2:] if not line.lstrip().startswith("#")]
+            lines += [
+                line
+                for line in written.source.splitlines()[2:]
+                if not line.lstrip().startswith("#")
+            ]
         else:
             assert isinstance(step, LibraryStep)
             views = [v for v in step.node.args if isinstance(v, View)]
             touched = [*(v.buffer for v in views), *(t for t in step.node.targets if t is not None)]
-            lines.append(f"{step.node.function.__name__}{[(v.sizes, v.strides, v.offset) for v in views]}")
+            lines.append(
+                f"{step.node.function.__name__}{[(v.sizes, v.strides, v.offset) for v in views]}"
+            )
         for name in touched:
             names.setdefault(name, f"b{len(names)}")
         lines.append(str([names[name] for name in touched]))

@@ -1,5 +1,5 @@
-"""Outputs of a program that share the memory of an input or of another output, and what follows from the values of the
-size symbols."""
+"""Outputs of a program that share the memory of an input or of another output, and what follows
+from the values of the size symbols."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ Made = TypeVar("Made")
 
 
 class BySizes(Generic[Made]):
-    """What `make` makes of the values of the size symbols, which are read among the inputs of a call at `places`:
-    (position, "size" | "stride" | "value", dimension), or among its results: "result size", "result value"."""
+    """What `make` makes of the values of the size symbols, which are read among the inputs of a
+    call at `places`: (position, "size" | "stride" | "value", dimension), or among its results:
+    "result size", "result value"."""
 
     most = 256  # sets of values that are remembered
 
     def __init__(
-        self, make: Callable[[Mapping[Symbol, int]], Made], places: Mapping[Symbol, tuple[int, str, int]]
+        self,
+        make: Callable[[Mapping[Symbol, int]], Made],
+        places: Mapping[Symbol, tuple[int, str, int]],
     ) -> None:
         self.make, self.places = make, dict(places)
         self._made: dict[tuple[int, ...], Made] = {}
@@ -51,10 +54,10 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
 
 @dataclass(frozen=True)
 class Window:
-    """An output that shares the memory of an input or of another output, `base` ("input" | "output", position): a
-    window on it, `offset` elements from its first, with a history if `tracked`. To autograd it is a "view" of it, "one
-    of several" that an op gives at once, which must not be written, "detached", its "data", a "view of data", or the
-    "same" tensor: `alias`."""
+    """An output that shares the memory of an input or of another output, `base` ("input" |
+    "output", position): a window on it, `offset` elements from its first, with a history if
+    `tracked`. To autograd it is a "view" of it, "one of several" that an op gives at once, which
+    must not be written, "detached", its "data", a "view of data", or the "same" tensor: `alias`."""
 
     output: int
     base: tuple[str, int]
@@ -85,12 +88,15 @@ class Window:
         if not self.tracked and base.requires_grad:
             base = base.detach()
         if self.is_whole(base):
-            return base.view(self.sizes)  # and not as_strided, whose gradient is another where elements share memory
+            # and not as_strided, whose gradient is another where elements share memory
+            return base.view(self.sizes)
         if base.dtype.is_complex and not self.dtype.is_complex:
             base = torch.view_as_real(base)
         elif self.dtype.is_complex and not base.dtype.is_complex:
             pairs, steps = (*self.sizes, 2), (*(2 * stride for stride in self.strides), 1)
-            return torch.view_as_complex(base.as_strided(pairs, steps, base.storage_offset() + 2 * self.offset))
+            return torch.view_as_complex(
+                base.as_strided(pairs, steps, base.storage_offset() + 2 * self.offset)
+            )
         elif base.dtype != self.dtype:
             base = base.view(self.dtype)
         if 0 in self.sizes:
@@ -98,7 +104,8 @@ class Window:
         return base.as_strided(self.sizes, self.strides, base.storage_offset() + self.offset)
 
     def _empty(self, base: Tensor) -> Tensor:
-        """A window of no elements. The gradient of as_strided has none of its own then, a slice's has."""
+        """A window of no elements. The gradient of as_strided has none of its own then, a slice's
+        has."""
         offset = base.storage_offset() + self.offset
         for dim, (size, stride) in enumerate(zip(base.shape, base.stride())):
             if stride and self.offset % stride == 0 and self.offset // stride <= size:
@@ -109,9 +116,12 @@ class Window:
 
 
 class WithWindows:
-    """Runs a program and makes the outputs that are windows, whose place it leaves empty; `count` outputs in all."""
+    """Runs a program and makes the outputs that are windows, whose place it leaves empty; `count`
+    outputs in all."""
 
-    def __init__(self, run: Callable[..., Sequence[Any]], windows: BySizes[Sequence[Window]], count: int) -> None:
+    def __init__(
+        self, run: Callable[..., Sequence[Any]], windows: BySizes[Sequence[Window]], count: int
+    ) -> None:
         self.run, self.windows, self.count = run, windows, count
 
     def __call__(self, *inputs: Tensor) -> tuple[Any, ...]:

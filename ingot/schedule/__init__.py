@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ingot.loops.ir import Attention, AttentionBackward, Contraction, Library, LoopGraph, Node, Origin, View
+from ingot.loops.ir import (
+    Attention,
+    AttentionBackward,
+    Contraction,
+    Library,
+    LoopGraph,
+    Node,
+    Origin,
+    View,
+)
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
 from ingot.schedule.blocks import keeps_rows
@@ -38,14 +47,18 @@ def schedule(
     target: Target = CPU,
     choose: Choose | None = None,
 ) -> Plan:
-    """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for what is `frugal`.
-    `choose` says which products of a GPU's are kernels rather than calls (see `templates`)."""
+    """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for
+    what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
+    `templates`)."""
     nodes, graph = split_reductions(placed(used_nodes(graph), graph), graph, target)
     nodes = inlined(nodes, graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
         found = sites(groups, graph, target)
-        chosen = choose(found, lambda site, choice: _plan(*excerpt(site, choice, groups, graph), target, frugal=True))
+        chosen = choose(
+            found,
+            lambda site, choice: _plan(*excerpt(site, choice, groups, graph), target, frugal=True),
+        )
         groups, graph = with_templates(groups, graph, found, chosen)
     return _plan(groups, graph, target, frugal)
 
@@ -65,7 +78,8 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
 
 
 def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str]]:
-    """For each group, the temporaries that only it touches, and that nobody is given or must see computed."""
+    """For each group, the temporaries that only it touches, and that nobody is given or must see
+    computed."""
     users: Counter[str] = Counter()
     for group in groups:
         users.update(group.touches)
@@ -90,23 +104,35 @@ def _step(
     if isinstance(first, (Attention, AttentionBackward)):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
-        build = build_contraction(group.members, internal, graph.buffers, group.tiling, group.prologues)
+        build = build_contraction(
+            group.members, internal, graph.buffers, group.tiling, group.prologues
+        )
         kernel, arguments = build
-        step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
+        step = KernelStep(
+            kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host
+        )
         return begun_at_offsets(step, target)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         names = dict(zip(arguments, [p.name for p in kernel.parameters]))
-        again = recomputed(kernel, {names[borrower]: names[lender] for lender, borrower in loans.items()})
+        again = recomputed(
+            kernel, {names[borrower]: names[lender] for lender, borrower in loans.items()}
+        )
         if again is not None:
             kernel = again
         else:
-            kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target, with_rows=False)
+            kernel, arguments = build_kernel(
+                group.overlay, internal, graph.buffers, target, with_rows=False
+            )
     places = {arguments.index(lender): arguments.index(loans[lender]) for lender in loans}
-    parameters = tuple([p._replace(lends=places.get(k, -1)) for k, p in enumerate(kernel.parameters)])
+    parameters = tuple(
+        [p._replace(lends=places.get(k, -1)) for k, p in enumerate(kernel.parameters)]
+    )
     kernel = replace(kernel, parameters=parameters) if places else kernel
-    step = KernelStep(kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host)
+    step = KernelStep(
+        kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host
+    )
     return begun_at_offsets(step, target)
 
 

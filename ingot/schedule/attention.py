@@ -8,12 +8,19 @@ from types import MappingProxyType
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Attention, AttentionBackward, Buffer, View
-from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel, Operand, Parameter
+from ingot.schedule.kernel import (
+    AnyKernel,
+    AttentionBackwardKernel,
+    AttentionKernel,
+    Operand,
+    Parameter,
+)
 from ingot.schedule.plan import KernelStep
 
 LANES = 16  # queries of a block are a multiple of this, which fills the widest vectors
 WIDEST = 4  # vectors of queries in a block, at most
-PICOSECONDS_PER_OPERATION = 1000 / 120  # of one core, a multiplication and an addition counting as two
+# of one core, a multiplication and an addition counting as two
+PICOSECONDS_PER_OPERATION = 1000 / 120
 PICOSECONDS_PER_WEIGHT = 500
 
 
@@ -64,7 +71,11 @@ def _forward(
         None if node.logarithms is None else operand(node.logarithms),
     )
     weights = kernel.query_block * (0.5 if node.causal else 1.0)  # for each key
-    return kernel, batches * heads * kernel.blocks, _picoseconds(weights, _int(width) + _int(value_width)) * keys
+    return (
+        kernel,
+        batches * heads * kernel.blocks,
+        _picoseconds(weights, _int(width) + _int(value_width)) * keys,
+    )
 
 
 def _backward(
@@ -93,7 +104,11 @@ def _backward(
         query_block(queries),
     )
     widths = 3 * _int(width) + 2 * _int(value_width)  # of the five products
-    return kernel, batches * heads, _picoseconds(0.5 if node.causal else 1.0, widths) * keys * queries
+    return (
+        kernel,
+        batches * heads,
+        _picoseconds(0.5 if node.causal else 1.0, widths) * keys * queries,
+    )
 
 
 def _operand(names: Sequence[str], view: View) -> Operand:
@@ -102,11 +117,14 @@ def _operand(names: Sequence[str], view: View) -> Operand:
 
 def _picoseconds(weights: float, widths: int) -> int:
     """The time for so many weights, of products that are so wide together."""
-    return round(2 * weights * widths * PICOSECONDS_PER_OPERATION + weights * PICOSECONDS_PER_WEIGHT)
+    return round(
+        2 * weights * widths * PICOSECONDS_PER_OPERATION + weights * PICOSECONDS_PER_WEIGHT
+    )
 
 
 def query_block(queries: Expr) -> int:
-    """How many queries make a block: wide ones do more with each key that is loaded, narrow ones fill up better."""
+    """How many queries make a block: wide ones do more with each key that is loaded, narrow ones
+    fill up better."""
     known = queries.constant
     if known is None:
         return LANES * WIDEST

@@ -9,7 +9,9 @@ from ingot.loops.expr import Expr, minimum, product
 from ingot.schedule.kernel import Kernel, Stage, ceil_div, scaling
 from ingot.schedule.online import in_one_pass
 
-FLAT = 1024  # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16 bytes
+# points of a block where each is on its own: eight for each of 128 threads, two accesses of 16
+# bytes
+FLAT = 1024
 ROWS = 2048  # elements of a block of short rows ...
 SHORT_ROW = 512  # ... of less than this ...
 LEAST_ROWS = 512  # ... and at least, where there are few rows: two warps
@@ -18,29 +20,34 @@ LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multipr
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
 MOST_BESIDE = 128  # ... of one that reads each element once
 STEP = 4096  # elements of a longer row that are taken at a time ...
-STEP_AGAIN = 8192  # ... of one that is read again: of fewer rows at a time, so that these stay in the L2 cache ...
+# ... of one that is read again: of fewer rows at a time, so that these stay in the L2 cache ...
+STEP_AGAIN = 8192
 STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
 PER_THREAD = 8  # elements, and twice as many before there are ...
 FEW_WARPS = 8  # ... more warps than this, which would wait for each other at every sum
 MOST_WARPS = 16
-WARPS_OF_RUN = 8  # of blocks that take one row after another, at most: of more, few fit a multiprocessor
-PER_THREAD_OF_RUN = 4  # ... where that is enough: then rows of float32 and of halves are spread over threads alike
+# of blocks that take one row after another, at most: of more, few fit a multiprocessor
+WARPS_OF_RUN = 8
+# ... where that is enough: then rows of float32 and of halves are spread over threads alike
+PER_THREAD_OF_RUN = 4
 LONGEST_OF_RUN = 4096
 MANY_LOADS = 8  # of a point, that are not part of wider ones
 FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
-MOST_SCALING = 2048  # blocks that find out whether there is anything to do: as many as an H200 runs at a time
-SHORTEST_FORM = 64  # elements of the shortest rows that there is a form for, where sizes are symbols
+# blocks that find out whether there is anything to do: as many as an H200 runs at a time
+MOST_SCALING = 2048
+# elements of the shortest rows that there is a form for, where sizes are symbols
+SHORTEST_FORM = 64
 
 Condition = tuple[Expr, int]  # an expression over sizes, and what it must not be greater than
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`, that many of the
-    last loop by `tile` of the one before. `inner` elements of the inner loops are taken at a time; where a block is
-    `persistent`, that is all of them, so each is read once and stays in registers: of loops whose size is a symbol's,
-    `lengths` says how many these may be. If there are `most` blocks, of flat points, each takes one share of the points
-    after another."""
+    """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`,
+    that many of the last loop by `tile` of the one before. `inner` elements of the inner loops are
+    taken at a time; where a block is `persistent`, that is all of them, so each is read once and
+    stays in registers: of loops whose size is a symbol's, `lengths` says how many these may be. If
+    there are `most` blocks, of flat points, each takes one share of the points after another."""
 
     points: int
     inner: int = 0
@@ -60,7 +67,11 @@ class Blocks:
         if not self.tile:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
-        return product(s.extent for s in rest) * ceil_div(tile.extent, self.tile) * ceil_div(vector.extent, self.points)
+        return (
+            product(s.extent for s in rest)
+            * ceil_div(tile.extent, self.tile)
+            * ceil_div(vector.extent, self.points)
+        )
 
     @property
     def slack(self) -> int:
@@ -68,13 +79,15 @@ class Blocks:
         return max(self.points * max(self.tile, 1), self.inner)
 
     def length(self, stage: Stage) -> int:
-        """How many elements of a stage's inner loops there are at most, if all of them are taken at once."""
+        """How many elements of a stage's inner loops there are at most, if all of them are taken at
+        once."""
         size = inner_size(stage)
         return dict(self.lengths)[size] if size.constant is None else size.constant
 
 
 def choose_blocks(kernel: Kernel) -> Blocks:
-    """The blocks of a kernel, which depend on its sizes alone, and are right for all that symbols may be."""
+    """The blocks of a kernel, which depend on its sizes alone, and are right for all that symbols
+    may be."""
     rows = _rows(kernel)
     if kernel.run:
         blocks = rows_of_run(rows[0].constant or 0)
@@ -86,7 +99,11 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not rows:
         if kernel.tile is not None:
             return Blocks(TILE, tile=TILE)
-        blocks = _alone(kernel.points.constant) if _reads_apart(kernel) else _flat(kernel.points.constant)
+        blocks = (
+            _alone(kernel.points.constant)
+            if _reads_apart(kernel)
+            else _flat(kernel.points.constant)
+        )
         return replace(blocks, most=MOST_SCALING) if scaling(kernel) else blocks
     known = all(row.constant is not None for row in rows)
     width = _known_width(rows)
@@ -101,8 +118,9 @@ def choose_blocks(kernel: Kernel) -> Blocks:
 
 
 def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition, ...]]]:
-    """The blocks of a kernel of symbolic sizes that are better than those of `choose_blocks` where these conditions
-    hold. The first whose conditions hold are nearly those that known sizes would have."""
+    """The blocks of a kernel of symbolic sizes that are better than those of `choose_blocks` where
+    these conditions hold. The first whose conditions hold are nearly those that known sizes would
+    have."""
     rows = _rows(kernel)
     unknown = [row for row in rows if row.constant is None]
     if kernel.run:
@@ -112,10 +130,16 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
             return []
         widths = [BESIDE << k for k in range((MOST_BESIDE // BESIDE).bit_length() - 1)]
         width = 0 if unknown else _known_width(rows)
-        return [(_columns_of(w, width), ((kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * w),)) for w in widths]
+        return [
+            (_columns_of(w, width), ((kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * w),))
+            for w in widths
+        ]
     result: list[tuple[Blocks, tuple[Condition, ...]]] = []
     width = SHORTEST_FORM
-    while unknown and (all_rows := max(width, _known_width(rows))) * _least_points(kernel) <= LARGEST_ROW:
+    while (
+        unknown
+        and (all_rows := max(width, _known_width(rows))) * _least_points(kernel) <= LARGEST_ROW
+    ):
         lengths = _lengths(unknown, width)
         result.append((_whole_rows(kernel, all_rows, lengths), lengths))
         width *= 2
@@ -142,14 +166,20 @@ def _least_points(kernel: Kernel) -> int:
 def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ()) -> Blocks:
     least, rows = _least_points(kernel), kernel.points.constant
     points = max((ROWS if width < SHORT_ROW else FLAT) // width, least)
-    while rows is not None and points > least and points * width > LEAST_ROWS and rows < points * FEW_BLOCKS // 4:
+    while (
+        rows is not None
+        and points > least
+        and points * width > LEAST_ROWS
+        and rows < points * FEW_BLOCKS // 4
+    ):
         points //= 2
     points = _at_most(points, rows)
     return Blocks(points, width, warps=_warps(points * width), lengths=lengths)
 
 
 def _lengths(rows: Sequence[Expr], width: int) -> tuple[Condition, ...]:
-    """How long rows may be of which none is longer than `width`; a multiple of another's length is one of its limit."""
+    """How long rows may be of which none is longer than `width`; a multiple of another's length is
+    one of its limit."""
     factors = {row: row.terms[0] if len(row.terms) == 1 else (1, (row,)) for row in rows}
     most: dict[object, int] = {}
     for factor, atoms in factors.values():
@@ -158,16 +188,20 @@ def _lengths(rows: Sequence[Expr], width: int) -> tuple[Condition, ...]:
 
 
 def rows_of_run(columns: int) -> Blocks | None:
-    """The blocks of a kernel that sums columns over runs of rows; None where the sums take too many registers."""
+    """The blocks of a kernel that sums columns over runs of rows; None where the sums take too many
+    registers."""
     width = power_of_two(columns)
     if width > LONGEST_OF_RUN:
         return None
     points = max(FLAT // width, 1)
-    return Blocks(points, width, warps=min(WARPS_OF_RUN, max(1, points * width // (32 * PER_THREAD_OF_RUN))))
+    return Blocks(
+        points, width, warps=min(WARPS_OF_RUN, max(1, points * width // (32 * PER_THREAD_OF_RUN)))
+    )
 
 
 def _columns(width: int, points: int | None) -> Blocks:
-    """The blocks of columns that are read once: neighbours in memory side by side, and sums of each thread's own."""
+    """The blocks of columns that are read once: neighbours in memory side by side, and sums of each
+    thread's own."""
     block = MOST_BESIDE
     while points is not None and block > BESIDE and -(-points // block) < FEW_BLOCKS // 4:
         block //= 2
@@ -178,8 +212,9 @@ def _columns_of(block: int, width: int) -> Blocks:
     inner = max(ROWS // block, 1)
     if 0 < width <= inner:
         return Blocks(block, width, warps=max(1, _warps(block * width) // 4))
-    # Each thread has several loads under way. Measured on an H200, sums of columns of 16384 x 3072, us: 119 with GELU's
-    # gradient and 32 alone with 16 elements a thread, 146 and 35 with 8; above, of 16 x 786432, 15 with 32, 60 with 8.
+    # Each thread has several loads under way. Measured on an H200, sums of columns of 16384 x 3072,
+    # us: 119 with GELU's gradient and 32 alone with 16 elements a thread, 146 and 35 with 8; above,
+    # of 16 x 786432, 15 with 32, 60 with 8.
     return Blocks(block, inner, persistent=False, warps=max(1, _warps(block * inner) // 2))
 
 
@@ -189,14 +224,17 @@ def inner_size(stage: Stage) -> Expr:
 
 
 def keeps_rows(kernel: Kernel) -> bool:
-    """Whether the kernel's rows of scratch can be values in registers: each is read where it was written."""
+    """Whether the kernel's rows of scratch can be values in registers: each is read where it was
+    written."""
     if not choose_blocks(kernel).persistent:
         return False
     rows = {row.name for row in kernel.rows}
     written: dict[str, set[tuple[object, object]]] = {}
     for stage in kernel.stages:
         for load in stage.body.loads:
-            if load.attrs[0] in rows and written.get(load.attrs[0]) != {(stage.loops, load.attrs[1])}:
+            if load.attrs[0] in rows and written.get(load.attrs[0]) != {
+                (stage.loops, load.attrs[1])
+            }:
                 return False
         for store in stage.stores:
             if store.buffer in rows:
@@ -213,7 +251,9 @@ def _reads_again(kernel: Kernel) -> bool:
     """Whether rows are read that were read or written before."""
     met: set[str] = set()
     for stage in in_one_pass(kernel).stages:
-        here = {i.attrs[0] for i in stage.body.loads if not i.attrs[1].symbols.isdisjoint(stage.loops)}
+        here = {
+            i.attrs[0] for i in stage.body.loads if not i.attrs[1].symbols.isdisjoint(stage.loops)
+        }
         if here & met:
             return True
         met |= here
@@ -226,8 +266,9 @@ def _at_most(points: int, all_points: int | None) -> int:
 
 
 def _flat(points: int | None) -> Blocks:
-    """Eight points a thread where there are many. Measured on an H200, 16.8 million points, us by blocks of 512, 1024
-    and 256: `sin(x) * cos(x)` and more 37.5, 37.8 and 41.8, tanh-GELU 95.7, 95.8 and 120.0."""
+    """Eight points a thread where there are many. Measured on an H200, 16.8 million points, us by
+    blocks of 512, 1024 and 256: `sin(x) * cos(x)` and more 37.5, 37.8 and 41.8, tanh-GELU 95.7,
+    95.8 and 120.0."""
     block = FLAT // 2
     if points is None or points >= FEW_BLOCKS * block:
         return Blocks(block, warps=2)
@@ -238,9 +279,10 @@ def _flat(points: int | None) -> Blocks:
 
 
 def _alone(points: int | None) -> Blocks:
-    """Blocks whose threads take a point or two, side by side: what is loaded for one would be in the others' way.
-    Measured on an H200, depthwise windows of 3x3 with what is before and behind them, us: 2.4 at 75 thousand points and
-    5.7 at 450 thousand, with four points a thread 3.0 and 7.3."""
+    """Blocks whose threads take a point or two, side by side: what is loaded for one would be in
+    the others' way. Measured on an H200, depthwise windows of 3x3 with what is before and behind
+    them, us: 2.4 at 75 thousand points and 5.7 at 450 thousand, with four points a thread 3.0 and
+    7.3."""
     block = FLAT // 4 if points is None or points >= FEW_BLOCKS * FLAT // 4 else FLAT // 8
     return Blocks(_at_most(block, points), warps=4)
 
@@ -251,12 +293,16 @@ def _reads_apart(kernel: Kernel) -> bool:
         return False
     last = kernel.loops[-1]
     linear = [load.attrs[1].linear((last,)) for stage in kernel.stages for load in stage.body.loads]
-    steps = [None if found is None else found[1].get(last) for found in linear if found is None or last in found[1]]
+    steps = [
+        None if found is None else found[1].get(last)
+        for found in linear
+        if found is None or last in found[1]
+    ]
     return sum(step is None or step.constant not in (0, 1) for step in steps) >= MANY_LOADS
 
 
 def _warps(elements: int) -> int:
-    """The warps of a block of so many elements. Measured on an H200, the layer norm of 16384 x 4096 of bfloat16, us: 67
-    with 8 warps, 66 with 4, 83 with 16; RMS norm 64, 64 and 72."""
+    """The warps of a block of so many elements. Measured on an H200, the layer norm of 16384 x 4096
+    of bfloat16, us: 67 with 8 warps, 66 with 4, 83 with 16; RMS norm 64, 64 and 72."""
     warps = elements // (32 * PER_THREAD)
     return max(1, min(warps, max(FEW_WARPS, warps // 2), MOST_WARPS))

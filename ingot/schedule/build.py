@@ -1,5 +1,5 @@
-"""Kernels from fused groups: stages, forwarding of values, scratch, canonical names, and the choice of the vector
-loop."""
+"""Kernels from fused groups: stages, forwarding of values, scratch, canonical names, and the choice
+of the vector loop."""
 
 from __future__ import annotations
 
@@ -28,21 +28,27 @@ ZERO = integer(0)
 
 
 def build_kernel(
-    laid: Overlay, internal: set[str], buffers: dict[str, Buffer], target: Target = CPU, with_rows: bool = True
+    laid: Overlay,
+    internal: set[str],
+    buffers: dict[str, Buffer],
+    target: Target = CPU,
+    with_rows: bool = True,
 ) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel of a fused group and the buffers its parameters stand for.
 
-    `internal` names the buffers nobody outside of the group needs: they become values, scalars or rows, not memory;
-    without rows, those are memory that the kernel alone uses.
+    `internal` names the buffers nobody outside of the group needs: they become values, scalars or
+    rows, not memory; without rows, those are memory that the kernel alone uses.
     """
     return _Builder(laid, internal, buffers, target, with_rows).build()
 
 
-# Stages ---------------------------------------------------------------------------------------------------------------
+# Stages
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def assign_stages(laid: Overlay) -> list[int]:
-    """The stage of each member: the earliest that its conflicts with earlier members allow and that has its loops."""
+    """The stage of each member: the earliest that its conflicts with earlier members allow and that
+    has its loops."""
     stage_loops: list[tuple[Symbol, ...]] = []
     result: list[int] = []
     for k in range(len(laid.members)):
@@ -59,16 +65,23 @@ def assign_stages(laid: Overlay) -> list[int]:
 
 
 def _gap(laid: Overlay, j: int, k: int) -> int | None:
-    """How many stages member k must come after the earlier member j: 0, 1, or None when they do not conflict."""
+    """How many stages member k must come after the earlier member j: 0, 1, or None when they do not
+    conflict."""
     first, second = laid.members[j], laid.members[k]
-    pairs = [(first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target]
-    pairs += [(i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target]
+    pairs = [
+        (first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target
+    ]
+    pairs += [
+        (i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target
+    ]
     if first.target == second.target and not _apart(laid, j, k):
         pairs.append((first.index, second.index, False))
     if not pairs:
         return None
     for a, b, reads_result in pairs:
-        unfinished = isinstance(first, Reduction) and (reads_result or first.target == second.target)
+        unfinished = isinstance(first, Reduction) and (
+            reads_result or first.target == second.target
+        )
         if unfinished or laid.inner[j] != laid.inner[k] or relation(a, b, laid.outer) != SAME_POINT:
             return 1
     return 0
@@ -83,7 +96,8 @@ def _apart(laid: Overlay, j: int, k: int) -> bool:
 
 @dataclass
 class StageDraft:
-    """A stage under construction: instructions with common subexpressions shared, and the values stored so far."""
+    """A stage under construction: instructions with common subexpressions shared, and the values
+    stored so far."""
 
     loops: tuple[Symbol, ...]
     instructions: list[Instruction] = field(default_factory=list)
@@ -102,12 +116,19 @@ class StageDraft:
 
     def stage(self) -> Stage:
         body = Body(tuple(self.instructions), ())
-        return Stage(self.loops, body, tuple(self.stores), tuple(self.reductions), tuple(self.scalars))
+        return Stage(
+            self.loops, body, tuple(self.stores), tuple(self.reductions), tuple(self.scalars)
+        )
 
 
 class _Builder:
     def __init__(
-        self, laid: Overlay, internal: set[str], buffers: dict[str, Buffer], target: Target, with_rows: bool
+        self,
+        laid: Overlay,
+        internal: set[str],
+        buffers: dict[str, Buffer],
+        target: Target,
+        with_rows: bool,
     ) -> None:
         self.laid = laid
         self.target = target
@@ -138,15 +159,19 @@ class _Builder:
         for m in self.laid.members:
             origin = origin.merged(m.origin)
         rows = list(self.rows.values())
-        return _canonical_kernel(origin, self.outer, stages, rows, self.buffers, self.target, self.run)
+        return _canonical_kernel(
+            origin, self.outer, stages, rows, self.buffers, self.target, self.run
+        )
 
-    # -- what becomes of a buffer ----------------------------------------------------------------------------------
+    # -- what becomes of a buffer ------------------------------------------------------------------
 
     def _buffers_crossing_stages(self) -> set[str]:
         crossing = set()
         for k, m in enumerate(self.laid.members):
             for i in m.body.loads:
-                if any(self.stage_of[w] < self.stage_of[k] for w in self.writers.get(i.attrs[0], ())):
+                if any(
+                    self.stage_of[w] < self.stage_of[k] for w in self.writers.get(i.attrs[0], ())
+                ):
                     crossing.add(i.attrs[0])
         return crossing
 
@@ -164,13 +189,15 @@ class _Builder:
         return not self.laid.inner[writers[0]] and buffer in self.internal
 
     def _row(self, buffer: str) -> Row | None:
-        """The scratch row of an internal buffer that crosses stages; None where its inner addresses are not known to
-        be bounded."""
+        """The scratch row of an internal buffer that crosses stages; None where its inner addresses
+        are not known to be bounded."""
         if buffer in self.rows or not self.with_rows:
             return self.rows.get(buffer)
         dense = self._dense(buffer)
         if dense is not None:
-            row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, dense[1])
+            row = self.rows[buffer] = Row(
+                f"w{len(self.rows)}", self.buffers[buffer].dtype, dense[1]
+            )
             return row
         length = ZERO
         for w in self.writers[buffer]:
@@ -183,16 +210,22 @@ class _Builder:
         return row
 
     def _dense(self, buffer: str) -> tuple[Expr, Expr] | None:
-        """(number, count) of the elements of a row within an outer point where all members walk through it alike: they
-        then lie side by side, however far apart they are in the buffer."""
+        """(number, count) of the elements of a row within an outer point where all members walk
+        through it alike: they then lie side by side, however far apart they are in the buffer."""
         if buffer not in self.dense:
             found = None
             loops = {self.laid.inner[w] for w in self.writers[buffer]}
-            inner = {_inner_part(index, self.outer) for m in self.laid.members for index in _indices_of(m, buffer)}
+            inner = {
+                _inner_part(index, self.outer)
+                for m in self.laid.members
+                for index in _indices_of(m, buffer)
+            }
             if len(loops) == len(inner) == 1 and None not in inner:
                 (symbols,), (part,) = loops, inner
                 linear = part.linear(symbols) if part is not None else None
-                if linear is not None and all((linear[1].get(s, ZERO).constant or 0) > 0 for s in symbols):
+                if linear is not None and all(
+                    (linear[1].get(s, ZERO).constant or 0) > 0 for s in symbols
+                ):
                     strides = contiguous_strides([s.extent for s in symbols])
                     number = sum((s * stride for s, stride in zip(symbols, strides)), ZERO)
                     found = number, product(s.extent for s in symbols)
@@ -208,7 +241,7 @@ class _Builder:
                 return row.name, inner
         return buffer, index
 
-    # -- adding a member -------------------------------------------------------------------------------------------
+    # -- adding a member ---------------------------------------------------------------------------
 
     def _add(self, member: Compute, draft: StageDraft) -> None:
         numbers: list[int] = []
@@ -223,7 +256,9 @@ class _Builder:
         if isinstance(member, Scan):
             value = draft.emit(Instruction("running", (value,), member.dtype, (member.kind,)))
         elif isinstance(member, Reduction):
-            draft.reductions.append(Accumulate(member.kind, value, self._scalar(member.target), member.dtype))
+            draft.reductions.append(
+                Accumulate(member.kind, value, self._scalar(member.target), member.dtype)
+            )
             return
         draft.stored[member.target, index] = value
         if member.target in self.internal:
@@ -261,17 +296,23 @@ class _Builder:
         return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
 
     def _with_final_stores(self, drafts: list[StageDraft]) -> list[StageDraft]:
-        """Add the stores of reduction results that are wanted in memory, to the first scalar stage after the
-        reduction."""
+        """Add the stores of reduction results that are wanted in memory, to the first scalar stage
+        after the reduction."""
         for k, member in enumerate(self.laid.members):
-            if not isinstance(member, Reduction) or isinstance(member, Scan) or member.target in self.internal:
+            if (
+                not isinstance(member, Reduction)
+                or isinstance(member, Scan)
+                or member.target in self.internal
+            ):
                 continue
             after = self.stage_of[k] + 1
             if after == len(drafts) or drafts[after].loops:
                 drafts.insert(after, StageDraft(()))
                 self.stage_of = [s + (s >= after) for s in self.stage_of]
             draft = drafts[after]
-            value = draft.emit(Instruction("scalar", (), member.dtype, (self._scalar(member.target),)))
+            value = draft.emit(
+                Instruction("scalar", (), member.dtype, (self._scalar(member.target),))
+            )
             draft.stores.append(Store(member.target, member.index, value))
         return drafts
 
@@ -288,8 +329,8 @@ def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
 
 
 def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
-    """One more than the largest value of an address over the loops; None unless linear with constant nonnegative
-    strides."""
+    """One more than the largest value of an address over the loops; None unless linear with
+    constant nonnegative strides."""
     linear = address.linear(loops)
     if linear is None:
         return None
@@ -302,9 +343,14 @@ def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
 
 
 def without_dead(stage: Stage) -> Stage:
-    """The stage without instructions that nothing uses. An indirect lookup stays: it may have to report an error."""
+    """The stage without instructions that nothing uses. An indirect lookup stays: it may have to
+    report an error."""
     instructions = stage.body.instructions
-    live = {s.value for s in stage.stores} | {r.value for r in stage.reductions} | {d.value for d in stage.scalars}
+    live = (
+        {s.value for s in stage.stores}
+        | {r.value for r in stage.reductions}
+        | {d.value for d in stage.scalars}
+    )
     live |= {n for n, i in enumerate(instructions) if i.op == "indirect"}
     for n in range(len(instructions) - 1, -1, -1):
         if n in live:
@@ -313,14 +359,21 @@ def without_dead(stage: Stage) -> Stage:
     number = {old: new for new, old in enumerate(kept)}
     return Stage(
         stage.loops,
-        Body(tuple(instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args)) for n in kept), ()),
+        Body(
+            tuple(
+                instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args))
+                for n in kept
+            ),
+            (),
+        ),
         tuple(replace(s, value=number[s.value]) for s in stage.stores),
         tuple(replace(r, value=number[r.value]) for r in stage.reductions),
         tuple(replace(d, value=number[d.value]) for d in stage.scalars),
     )
 
 
-# Canonical form -------------------------------------------------------------------------------------------------------
+# Canonical form
+# -------------------------------------------------------------------------------------------------------
 
 
 def _canonical_kernel(
@@ -332,12 +385,17 @@ def _canonical_kernel(
     target: Target,
     run: int = 0,
 ) -> tuple[Kernel, tuple[str, ...]]:
-    """Merge loops, name loops and parameters by position, and choose the vector and parallel loops."""
+    """Merge loops, name loops and parameters by position, and choose the vector and parallel
+    loops."""
     outer, stages = _merge_loops(outer, stages)
     if not outer:
         outer = [loop_symbol("o0", 1)]
     in_blocks = target.has_registers
-    if not in_blocks and not any(s.loops or s.scalars for s in stages) and is_unrolled(outer, stages):
+    if (
+        not in_blocks
+        and not any(s.loops or s.scalars for s in stages)
+        and is_unrolled(outer, stages)
+    ):
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers, target)
     stages = tuple(_rename_buffers(s, names) for s in stages)
@@ -350,7 +408,9 @@ def _canonical_kernel(
     for store in (store for s in stages for store in s.stores if store.scatters):
         parallel = min(parallel, _independent(outer, store.index))
     name, loops = kernel_name(origin), tuple(outer)
-    kernel = Kernel(name, origin, loops, stages, parameters, tuple(rows), parallel, vector, tile, run=run)
+    kernel = Kernel(
+        name, origin, loops, stages, parameters, tuple(rows), parallel, vector, tile, run=run
+    )
     return kernel, tuple(names)
 
 
@@ -363,10 +423,14 @@ def _independent(outer: Sequence[Symbol], index: Expr) -> int:
     return len(outer)
 
 
-def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list[Symbol], tuple[Stage, ...]]:
+def _merge_loops(
+    outer: Sequence[Symbol], stages: Sequence[Stage]
+) -> tuple[list[Symbol], tuple[Stage, ...]]:
     substitution: dict[Symbol, Expr] = {}
     outer = _renumber(
-        "o", merge_neighbours(outer, [e for s in stages for e in _stage_indices(s)], substitution), substitution
+        "o",
+        merge_neighbours(outer, [e for s in stages for e in _stage_indices(s)], substitution),
+        substitution,
     )
     result = []
     for s in stages:
@@ -376,7 +440,9 @@ def _merge_loops(outer: Sequence[Symbol], stages: Sequence[Stage]) -> tuple[list
     return outer, tuple(result)
 
 
-def _renumber(prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, Expr]) -> list[Symbol]:
+def _renumber(
+    prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, Expr]
+) -> list[Symbol]:
     fresh = fresh_loops(prefix, [s.extent for s in loops])
     names: dict[Symbol, Expr] = dict(zip(loops, fresh))
     for old, new in substitution.items():
@@ -388,12 +454,16 @@ def _renumber(prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, E
 
 def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
     found = [s.index for s in stage.stores if s.buffer not in but]
-    found += [i.attrs[1] for i in stage.body.instructions if i.op == "load" and i.attrs[0] not in but]
+    found += [
+        i.attrs[1] for i in stage.body.instructions if i.op == "load" and i.attrs[0] not in but
+    ]
     found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
     return found
 
 
-def _substitute_stage(stage: Stage, substitution: dict[Symbol, Expr], loops: Sequence[Symbol]) -> Stage:
+def _substitute_stage(
+    stage: Stage, substitution: dict[Symbol, Expr], loops: Sequence[Symbol]
+) -> Stage:
     def put(e: Expr) -> Expr:
         return e.substitute(substitution)
 
@@ -415,7 +485,9 @@ def _parameters(
             if name not in rows:
                 names.setdefault(name, f"p{len(names)}")
     parameters = tuple(
-        Parameter(p, b.dtype, name in read, name in written, b.length, b.on_host and target.has_registers)
+        Parameter(
+            p, b.dtype, name in read, name in written, b.length, b.on_host and target.has_registers
+        )
         for name, p in names.items()
         if (b := buffers[name])
     )
@@ -431,13 +503,17 @@ def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
     return replace(stage, body=Body(instructions, stage.body.results), stores=stores)
 
 
-def choose_vector_loop(outer: Sequence[Symbol], stages: Sequence[Stage], rows: set[str]) -> Symbol | None:
-    """The last outer loop when it is the one along which memory is contiguous, or where steps depend on each other that
-    take longer than moving what lies apart; None for each stage's own last loop. The memory of `rows` lies as it is
-    wanted either way."""
+def choose_vector_loop(
+    outer: Sequence[Symbol], stages: Sequence[Stage], rows: set[str]
+) -> Symbol | None:
+    """The last outer loop when it is the one along which memory is contiguous, or where steps
+    depend on each other that take longer than moving what lies apart; None for each stage's own
+    last loop. The memory of `rows` lies as it is wanted either way."""
     if all(not s.loops for s in stages):
         return outer[-1]
-    if any(i.op == "running" and i.attrs[0] == "logaddexp" for s in stages for i in s.body.instructions):
+    if any(
+        i.op == "running" and i.attrs[0] == "logaddexp" for s in stages for i in s.body.instructions
+    ):
         return outer[-1]
     along_inner = along_outer = 0
     for s in stages:

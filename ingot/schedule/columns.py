@@ -1,10 +1,12 @@
-"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias, and of the bias that
-was added before. A block of threads takes a run of rows one after the other and keeps a sum for each column, so that
-what the rows are made of is read once; a second kernel, as of any sum in parts, adds up those of the runs.
+"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias,
+and of the bias that was added before. A block of threads takes a run of rows one after the other
+and keeps a sum for each column, so that what the rows are made of is read once; a second kernel, as
+of any sum in parts, adds up those of the runs.
 
-How long the runs are depends on sizes alone, and each is summed in order. Measured on an H200, backward of a layer
-norm, us: 16384 x 768 of float32 and bfloat16 with three sums 62 instead of 56 + 27 + 10, 16384 x 4096 of bfloat16 with
-two 108 instead of 97 + 78 (with twice as many threads 112, and 125 instead of 108 for RMS norm).
+How long the runs are depends on sizes alone, and each is summed in order. Measured on an H200,
+backward of a layer norm, us: 16384 x 768 of float32 and bfloat16 with three sums 62 instead of 56 +
+27 + 10, 16384 x 4096 of bfloat16 with two 108 instead of 97 + 78 (with twice as many threads 112,
+and 125 instead of 108 for RMS norm).
 """
 
 from __future__ import annotations
@@ -16,25 +18,39 @@ from ingot.loops.ir import Buffer, Node, Pointwise, Reduction, Scan
 from ingot.schedule.blocks import rows_of_run
 from ingot.schedule.nests import Compute, index_expressions, map_indices, merge_neighbours, renamed
 
-THREADS = 1 << 16  # that run at once, a quarter of what a GPU of about a hundred multiprocessors has room for
+# that run at once, a quarter of what a GPU of about a hundred multiprocessors has room for
+THREADS = 1 << 16
 SHORTEST_RUN = 8  # rows, fewer of which make as many sums as there is to be saved
 MOST_SUMS = 4  # of one kernel: a register for each of a thread's columns
 
 
 def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
-    """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else None."""
+    """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else
+    None."""
     found = {_rows_and_columns(m, buffers) for m in members}
     return found.pop() if len(found) == 1 else None
 
 
 def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
-    if not isinstance(node, Reduction) or isinstance(node, Scan) or node.kind != "sum" or len(node.reduced) != 1:
+    if (
+        not isinstance(node, Reduction)
+        or isinstance(node, Scan)
+        or node.kind != "sum"
+        or len(node.reduced) != 1
+    ):
         return None
     part, *columns = node.loops or (None,)
     result = node.body.instructions[node.body.results[0]].dtype
-    if part is None or not node.target.endswith("_parts") or not node.dtype.is_floating_point or result != node.dtype:
+    if (
+        part is None
+        or not node.target.endswith("_parts")
+        or not node.dtype.is_floating_point
+        or result != node.dtype
+    ):
         return None
-    if part.extent != buffers[node.target].sizes[0] or any(i.op == "indirect" for i in node.body.instructions):
+    if part.extent != buffers[node.target].sizes[0] or any(
+        i.op == "indirect" for i in node.body.instructions
+    ):
         return None
     width = product(s.extent for s in columns)
     if node.index != _number(part, columns, width) or _row(node) is None:
@@ -48,8 +64,8 @@ def _number(row: Expr, columns: Sequence[Symbol], width: Expr) -> Expr:
 
 
 def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
-    """The loop over rows of which a node sums parts, and what its loops over parts and within them become; None where
-    the body does not walk through both as one."""
+    """The loop over rows of which a node sums parts, and what its loops over parts and within them
+    become; None where the body does not walk through both as one."""
     substitution: dict[Symbol, Expr] = {}
     loops = [node.loops[0], node.reduced[0]]
     merged = merge_neighbours(loops, index_expressions(node)[1:], substitution)
@@ -71,7 +87,8 @@ def is_total(node: Node) -> bool:
 
 
 def length_of_runs(width: Expr, rows: Expr) -> int:
-    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0 if none is good."""
+    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0
+    if none is good."""
     columns, count = width.constant, rows.constant
     blocks = rows_of_run(columns) if columns is not None else None
     if blocks is None or count is None:
@@ -83,9 +100,13 @@ def length_of_runs(width: Expr, rows: Expr) -> int:
 
 
 def along_rows(
-    outer: Sequence[Symbol], members: Sequence[Compute], inner: Sequence[tuple[Symbol, ...]], width: Expr
+    outer: Sequence[Symbol],
+    members: Sequence[Compute],
+    inner: Sequence[tuple[Symbol, ...]],
+    width: Expr,
 ) -> bool:
-    """Whether members laid over rows have no inner loops or the same ones: over columns, which lie side by side."""
+    """Whether members laid over rows have no inner loops or the same ones: over columns, which lie
+    side by side."""
     if len({loops for loops in inner if loops}) != 1:
         return False
     for m, loops in zip(members, inner):
@@ -101,7 +122,8 @@ def along_rows(
 
 
 def with_parts(members: Sequence[Node], sizes: Mapping[str, int]) -> list[Node]:
-    """The nodes that add up the parts, of which there are as many as `sizes` says for each buffer."""
+    """The nodes that add up the parts, of which there are as many as `sizes` says for each
+    buffer."""
     return [_with_parts(m, sizes) for m in members]
 
 

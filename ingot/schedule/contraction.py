@@ -22,9 +22,11 @@ def build_contraction(
     tiling: Tiling | None = None,
     prologues: Prologues = (None, None),
 ) -> tuple[Kernel, tuple[str, ...]]:
-    """The kernel of a contraction and the pointwise nodes laid over it, and the buffers its parameters stand for.
+    """The kernel of a contraction and the pointwise nodes laid over it, and the buffers its
+    parameters stand for.
 
-    What is in `internal` is not stored. A GPU's kernel has a `tiling`, and `prologues`: operands that it computes.
+    What is in `internal` is not stored. A GPU's kernel has a `tiling`, and `prologues`: operands
+    that it computes.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -43,10 +45,14 @@ def build_contraction(
             i = i._replace(args=tuple(numbers[a] for a in i.args))
             numbers.append(_load(draft, i, known) if i.op == "load" else draft.emit(i))
         values.append((member.target, member.index, numbers[member.body.results[0]]))
-        if member.origin != contraction.origin:  # equal where it is the rest of the same op, its bias
+        # equal where it is the rest of the same op, its bias
+        if member.origin != contraction.origin:
             origin = origin.merged(member.origin)
-    last = {name: (index, value) for name, index, value in values}  # of several values stored in one place
-    draft.stores = [Store(name, index, value) for name, (index, value) in last.items() if name not in internal]
+    # of several values stored in one place
+    last = {name: (index, value) for name, index, value in values}
+    draft.stores = [
+        Store(name, index, value) for name, (index, value) in last.items() if name not in internal
+    ]
     stage = without_dead(draft.stage())
     return _canonical_kernel(contraction, origin, stage, buffers, tiling, prologues)
 
@@ -72,7 +78,12 @@ def _canonical_kernel(
     """Loops and parameters named by position."""
     loops: dict[Symbol, Expr] = {}
     groups = []
-    for prefix, symbols in (("o", node.batch), ("m", node.rows), ("n", node.columns), ("k", node.reduced)):
+    for prefix, symbols in (
+        ("o", node.batch),
+        ("m", node.rows),
+        ("n", node.columns),
+        ("k", node.reduced),
+    ):
         fresh = fresh_loops(prefix, [s.extent for s in symbols])
         loops.update(zip(symbols, fresh))
         groups.append(fresh)
@@ -93,7 +104,8 @@ def _canonical_kernel(
 
     def put(body: Body) -> Body:
         instructions = tuple(
-            i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i for i in body.instructions
+            i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i
+            for i in body.instructions
         )
         return map_indices(body._replace(instructions=instructions), lambda e: e.substitute(loops))
 
@@ -101,7 +113,10 @@ def _canonical_kernel(
         stage,
         loops=rows + columns,
         body=put(stage.body._replace(results=())),
-        stores=tuple(replace(s, buffer=names[s.buffer], index=s.index.substitute(loops)) for s in stage.stores),
+        stores=tuple(
+            replace(s, buffer=names[s.buffer], index=s.index.substitute(loops))
+            for s in stage.stores
+        ),
     )
     left, right = (
         Access(names[a.buffer], a.index.substitute(loops)) if body is None else Access("", ZERO)
@@ -114,9 +129,14 @@ def _canonical_kernel(
         blocks = tiling.rows, tiling.columns
     elif copies_rows(rows, reduced, left, columns[0].extent):
         steps, size = reduced[0].extent.constant, node.dtype.itemsize
-        blocks, copies = choose_squares(points, height, columns[0].extent, steps * size if steps else None), True
+        blocks, copies = (
+            choose_squares(points, height, columns[0].extent, steps * size if steps else None),
+            True,
+        )
     else:
-        blocks = choose_blocks(points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced))
+        blocks = choose_blocks(
+            points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced)
+        )
     before = tuple(None if body is None else put(body) for body in bodies)
     whole = Product(
         SUM, rows, columns, reduced, left, right, node.dtype, *blocks,
@@ -128,35 +148,53 @@ def _canonical_kernel(
     return kernel, tuple(names)
 
 
-# Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more rows, the less that
-# matters; but the sums of a block should stay in the second-level cache, and there should be blocks for all threads.
+# Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more
+# rows, the less that matters; but the sums of a block should stay in the second-level cache, and
+# there should be blocks for all threads.
 LARGEST_ROWS = 264
 LARGEST_COLUMNS = 256
-WANTED_BLOCKS = 16  # ... or half as many where the left operand has so many elements: each column of blocks reads it
+# ... or half as many where the left operand has so many elements: each column of blocks reads it
+WANTED_BLOCKS = 16
 LARGE = 1 << 20  # again, and not from a cache
 TALLER = 4  # Where there are more than that, they have up to so many times as many rows,
 FEWEST_ROWS = 128  # ... and if there is one block of at least so many rows,
-PACKED = 3  # it is halved, so that a thread reads what it has written before, unless packing twice takes longer:
-# elements of the right operand that are packed while one of the left operand comes from another core
-SHARED = 1 << 20  # One block of fewer rows, but of so many products, is halved across: each half packs its own columns
+# it is halved, so that a thread reads what it has written before, unless packing twice takes
+# longer:
+PACKED = 3
+# elements of the right operand that are packed while one of the left operand comes from another
+# core One block of fewer rows, but of so many products, is halved across: each half packs its own
+# columns
+SHARED = 1 << 20
 
 
 def choose_blocks(
     batch: Expr, rows: Expr, columns: Expr, right_size: int | None = None, left_size: int = 0
 ) -> tuple[int, int]:
-    """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little empty. The sizes are
-    the elements of the operands for each point of the batch, as far as they are known."""
+    """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little
+    empty. The sizes are the elements of the operands for each point of the batch, as far as they
+    are known."""
     width = _tile_width(columns.constant or 48)
     across = _ceil(columns.constant or 48, width)
     height = rows.constant or LARGEST_ROWS
     if height > LARGEST_ROWS:
         wanted = _ceil(WANTED_BLOCKS, (batch.constant or 1) * across)
         count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
-        unit = 6 if width == 64 else 24  # whole tiles, of 6 rows if they are as wide: threads have as many of them each
+        # whole tiles, of 6 rows if they are as wide: threads have as many of them each
+        unit = 6 if width == 64 else 24
         height = _ceil(_ceil(height, count), unit) * unit
-    elif height >= FEWEST_ROWS and batch.constant == 1 and right_size and right_size < PACKED * left_size:
+    elif (
+        height >= FEWEST_ROWS
+        and batch.constant == 1
+        and right_size
+        and right_size < PACKED * left_size
+    ):
         height = _ceil(height, 2)
-    elif across == 1 and width % 32 == 0 and batch.constant == 1 and height * (right_size or 0) >= SHARED:
+    elif (
+        across == 1
+        and width % 32 == 0
+        and batch.constant == 1
+        and height * (right_size or 0) >= SHARED
+    ):
         width, across = width // 2, 2
     blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
@@ -167,34 +205,47 @@ def choose_blocks(
     return height, width * together
 
 
-# Where steps of the reduction are at least so many elements apart, and rows are adjacent, as in a weight's gradient, a
-# block copies its rows of the left operand: each step would be on another page, and all of them in few sets of a cache.
+# Where steps of the reduction are at least so many elements apart, and rows are adjacent, as in a
+# weight's gradient, a block copies its rows of the left operand: each step would be on another
+# page, and all of them in few sets of a cache.
 FAR = 256
 FEWEST_COLUMNS = 48  # for which that pays
 SQUARE_BLOCKS = 8  # wanted: fewer than of others, since each makes two copies
 FEWEST_SQUARE_ROWS = 48
-KEPT = 640 << 10  # bytes of a block's copied rows, over all steps, that stay for the next blocks of the same rows:
+# bytes of a block's copied rows, over all steps, that stay for the next blocks of the same rows:
+KEPT = 640 << 10
 LARGEST_KEPT_ROWS = 528  # these are narrow then,
 PANELS = 2  # of so many tiles' width
 
 
-def copies_rows(rows: Sequence[Symbol], reduced: Sequence[Symbol], left: Access, columns: Expr) -> bool:
+def copies_rows(
+    rows: Sequence[Symbol], reduced: Sequence[Symbol], left: Access, columns: Expr
+) -> bool:
     """Whether a block copies its rows of the left operand."""
     linear = left.index.linear((*rows, *reduced))
-    if linear is None or len(rows) != 1 or len(reduced) != 1 or (columns.constant or 0) < FEWEST_COLUMNS:
+    if (
+        linear is None
+        or len(rows) != 1
+        or len(reduced) != 1
+        or (columns.constant or 0) < FEWEST_COLUMNS
+    ):
         return False
     apart = linear[1].get(reduced[0], ZERO).constant
     return linear[1].get(rows[0]) is ONE and (apart is None or apart >= FAR)
 
 
-def choose_squares(batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None = None) -> tuple[int, int]:
-    """The blocks where both operands are copied, of rows of so many bytes over all steps: about as wide as they are
-    high, or as high as is kept."""
+def choose_squares(
+    batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None = None
+) -> tuple[int, int]:
+    """The blocks where both operands are copied, of rows of so many bytes over all steps: about as
+    wide as they are high, or as high as is kept."""
     width = _tile_width(columns.constant or 48)
     across, height = _ceil(columns.constant or 48, width), rows.constant or LARGEST_ROWS
     most = 0 if row_bytes is None else min(KEPT // row_bytes // 24 * 24, LARGEST_KEPT_ROWS)
     keeps = most >= FEWEST_ROWS
-    together = min(across, PANELS) if keeps else _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
+    together = (
+        min(across, PANELS) if keeps else _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
+    )
     down = _ceil(height, most if keeps else LARGEST_ROWS)
     if keeps and down > 1:
         down += down % 2  # else two threads share the blocks of some rows, and each copies these
@@ -210,16 +261,22 @@ def choose_squares(batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None
 
 
 def _reach(index: Expr, loops: Sequence[Symbol]) -> int:
-    """How many elements lie between the first and the last that an index gives over `loops`, 0 if that is not known."""
+    """How many elements lie between the first and the last that an index gives over `loops`, 0 if
+    that is not known."""
     linear = index.linear(loops)
-    steps = [(c.constant, s.extent.constant) for s, c in linear[1].items()] if linear is not None else []
+    steps = (
+        [(c.constant, s.extent.constant) for s, c in linear[1].items()]
+        if linear is not None
+        else []
+    )
     if not steps or any(step is None or extent is None for step, extent in steps):
         return 0
     return 1 + sum((step or 0) * ((extent or 1) - 1) for step, extent in steps)
 
 
 def _tile_width(columns: int) -> int:
-    """16 to 64 columns at a time, so that few lanes are idle in the last ones; 48 where nothing speaks for others."""
+    """16 to 64 columns at a time, so that few lanes are idle in the last ones; 48 where nothing
+    speaks for others."""
     return min((48, 64, 32, 16), key=lambda width: (_ceil(columns, width) * width, width != 48))
 
 

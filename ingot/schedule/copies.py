@@ -1,4 +1,5 @@
-"""The steps of parts of a program that are like a part which has been scheduled: the same on other buffers."""
+"""The steps of parts of a program that are like a part which has been scheduled: the same on other
+buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ Step = KernelStep | LibraryStep
 
 
 def with_copies(steps: Sequence[Step], graph: LoopGraph) -> tuple[list[Step], LoopGraph]:
-    """The steps with those of the copies that a graph says there are, and the graph with the copies' buffers."""
+    """The steps with those of the copies that a graph says there are, and the graph with the
+    copies' buffers."""
     if not graph.copies:
         return list(steps), graph
     result, buffers = list(steps), dict(graph.buffers)
@@ -49,6 +51,8 @@ def _copied(part: Sequence[Step], names: dict[str, str], buffers: dict[str, Buff
     return [
         replace(step, arguments=tuple(map(put, step.arguments)))
         if isinstance(step, KernelStep)
-        else LibraryStep(replace(renamed_library(step.node, put), name=f"{step.node.name}_{len(buffers)}"))
+        else LibraryStep(
+            replace(renamed_library(step.node, put), name=f"{step.node.name}_{len(buffers)}")
+        )
         for step in part
     ]

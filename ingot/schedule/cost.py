@@ -9,28 +9,49 @@ from ingot.schedule.kernel import Kernel, Product, Stage
 LANES = 8.0  # elements per vector operation, averaged over machines and types
 NANOSECONDS_PER_OPERATION = 0.3
 NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
-NANOSECONDS_PER_PRODUCT = 0.015  # of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
+# of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
+NANOSECONDS_PER_PRODUCT = 0.015
 NANOSECONDS_TO_PACK = 0.1  # ... and for each element of its right operand besides
 
 # Vector operations per scalar op; everything else counts as one.
 _WEIGHTS = {
-    **dict.fromkeys(("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0),
+    **dict.fromkeys(
+        ("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0
+    ),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid"), 15.0),
     **dict.fromkeys(("tanh", "erf", "erfc", "gelu"), 15.0),
     **dict.fromkeys(
-        ("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow"), 30.0
+        (
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "atan2",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "pow",
+        ),
+        30.0,
     ),
     **dict.fromkeys(("constant", "scalar", "index"), 0.0),
 }
 
 
 def work_per_point(kernel: Kernel) -> float | Expr:
-    """What one point of the collapsed parallel loops takes on one core: nanoseconds, or an expression of picoseconds
-    where it depends on sizes."""
+    """What one point of the collapsed parallel loops takes on one core: nanoseconds, or an
+    expression of picoseconds where it depends on sizes."""
     if kernel.product is not None:
         work = _block_work(kernel, kernel.product)
     else:
-        stages = [_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None) for s in kernel.stages]
+        stages = [
+            _stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None)
+            for s in kernel.stages
+        ]
         work = product(s.extent for s in kernel.loops[kernel.parallel :]) * sum(stages, integer(0))
     return nanoseconds(work)
 
@@ -49,7 +70,8 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
     """Picoseconds of one block, of average size."""
     (stage,) = kernel.stages
     rows, columns, depth = (
-        product(s.extent for s in loops) for loops in (product_.rows, product_.columns, product_.reduced)
+        product(s.extent for s in loops)
+        for loops in (product_.rows, product_.columns, product_.reduced)
     )
     packs = product_.row_blocks * round(1000 * NANOSECONDS_TO_PACK)
     products = columns * depth * (maximum(rows, 8) * round(1000 * NANOSECONDS_PER_PRODUCT) + packs)

@@ -1,7 +1,8 @@
 """Dependencies between nodes as symbolic memory addresses, and the order they impose.
 
-Two accesses of one buffer conflict when either writes. Inside a kernel a conflict is harmless if both touch the same
-element at the same point, or if the later access stays within what the earlier one covers during the same outer point.
+Two accesses of one buffer conflict when either writes. Inside a kernel a conflict is harmless if
+both touch the same element at the same point, or if the later access stays within what the earlier
+one covers during the same outer point.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or whose call has an effect, or that may be an
-    error (readers may look at nothing of what checks an index: `x ** 0`), or that bind a size, or are read by such
-    nodes. Loops over no points do nothing."""
+    """The nodes whose results are returned, or written to an input, or whose call has an effect, or
+    that may be an error (readers may look at nothing of what checks an index: `x ** 0`), or that
+    bind a size, or are read by such nodes. Loops over no points do nothing."""
     kept: list[Node] = []
     wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
-    wanted |= {name for name, buffer in graph.buffers.items() if buffer.role != "temporary"} | graph.checked
+    wanted |= {
+        name for name, buffer in graph.buffers.items() if buffer.role != "temporary"
+    } | graph.checked
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
@@ -37,7 +40,8 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
 
 
 def readers_and_writers(nodes: Sequence[Node]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The positions of the nodes that read each buffer, and of those that write it; none for others."""
+    """The positions of the nodes that read each buffer, and of those that write it; none for
+    others."""
     readers, writers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for position, node in enumerate(nodes):
         for name in node.reads():
@@ -50,20 +54,25 @@ def readers_and_writers(nodes: Sequence[Node]) -> tuple[dict[str, list[int]], di
 def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) -> list[set[int]]:
     """For each node, the positions of earlier nodes that must run before it.
 
-    Two writers of one buffer without a read between them (the pieces of a concatenation) are independent when both
-    write it wholly by loops; anything that reads the buffer waits for all of its writers so far. What depends on a
-    size, or writes a buffer of such a size, waits for the call that binds it. Calls with effects keep their order, and
-    what acts its place among what may be an error: only that happens which eager does before the error. (Random draws
-    do not: they join what is around them.)
+    Two writers of one buffer without a read between them (the pieces of a concatenation) are
+    independent when both write it wholly by loops; anything that reads the buffer waits for all of
+    its writers so far. What depends on a size, or writes a buffer of such a size, waits for the
+    call that binds it. Calls with effects keep their order, and what acts its place among what may
+    be an error: only that happens which eager does before the error. (Random draws do not: they
+    join what is around them.)
     """
-    binders = {s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds}
+    binders = {
+        s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds
+    }
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
     result: list[set[int]] = []
     last_ordered = last_acting = -1
     failing: list[int] = []  # what may be an error behind the last that acts
     for k, node in enumerate(nodes):
-        before = {binders[s] for s in _sizes_of(node, buffers) if s in binders} if binders else set()
+        before = (
+            {binders[s] for s in _sizes_of(node, buffers) if s in binders} if binders else set()
+        )
         for name in node.reads():
             before.update(writers[name])
         for name in node.writes():
@@ -90,22 +99,26 @@ def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) ->
 
 
 def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
-    """The symbols in a node and in the sizes of what it writes, which may be more: a piece of a concatenation has sizes
-    of its own."""
-    written = [expr for name in node.writes() for expr in (*buffers[name].sizes, *buffers[name].strides)]
+    """The symbols in a node and in the sizes of what it writes, which may be more: a piece of a
+    concatenation has sizes of its own."""
+    written = [
+        expr for name in node.writes() for expr in (*buffers[name].sizes, *buffers[name].strides)
+    ]
     return symbols_in(node).union(*(expr.symbols for expr in written))
 
 
 def may_fail(node: Node) -> bool:
-    """Whether a loop nest checks an index that it loads, or a call may raise for what it gets, or is made for that."""
+    """Whether a loop nest checks an index that it loads, or a call may raise for what it gets, or
+    is made for that."""
     if isinstance(node, Compute):
         return any(i.op == "indirect" and i.attrs[2].possible for i in node.body.instructions)
     return not node.writes() or isinstance(node, Library) and node.may_raise
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:
-    """Whether two writers of one buffer provably write different elements: their address ranges do not meet, or do
-    so only in strides that interleave (pieces of a concatenation along an inner dimension)."""
+    """Whether two writers of one buffer provably write different elements: their address ranges do
+    not meet, or do so only in strides that interleave (pieces of a concatenation along an inner
+    dimension)."""
     a, b = _piece(first), _piece(second)
     return a is not None and b is not None and _apart(a, b)
 
@@ -118,7 +131,11 @@ def _apart(a: _Piece, b: _Piece) -> bool:
         if stride_a != stride_b or extent_a != extent_b:
             return False
         a, b = a.without(stride_a), b.without(stride_b)
-        if _within(a.index, stride_a) and _within(b.index, stride_b) and disjoint_ranges(a.index, b.index):
+        if (
+            _within(a.index, stride_a)
+            and _within(b.index, stride_b)
+            and disjoint_ranges(a.index, b.index)
+        ):
             return True
     return False
 
@@ -133,14 +150,20 @@ class _Piece:
     def by_stride(self) -> list[tuple[Expr, Expr]]:
         linear = self.index.linear(self.loops)
         assert linear is not None
-        pairs = [(c, s.extent) for s, c in linear[1].items() if s.extent.constant != 1 and c.constant is not None]
+        pairs = [
+            (c, s.extent)
+            for s, c in linear[1].items()
+            if s.extent.constant != 1 and c.constant is not None
+        ]
         return sorted(pairs, key=lambda p: -(p[0].constant or 0))
 
     def without(self, stride: Expr) -> _Piece:
         linear = self.index.linear(self.loops)
         assert linear is not None
         symbol = next(s for s, c in linear[1].items() if c == stride)
-        return _Piece(self.index.substitute({symbol: 0}), tuple(s for s in self.loops if s is not symbol))
+        return _Piece(
+            self.index.substitute({symbol: 0}), tuple(s for s in self.loops if s is not symbol)
+        )
 
 
 def _piece(node: Node) -> _Piece | None:
@@ -161,7 +184,8 @@ def disjoint_ranges(a: Expr, b: Expr) -> bool:
     return high_b is not None and low_a is not None and high_b < low_a
 
 
-# Conflicts inside a kernel --------------------------------------------------------------------------------------------
+# Conflicts inside a kernel
+# --------------------------------------------------------------------------------------------
 
 SAME_POINT = "same point"  # both touch the same element at the same point of a common stage
 SAME_ROW = "same row"  # the accesses of one outer point meet only accesses of that outer point
@@ -169,11 +193,12 @@ SAME_ROW = "same row"  # the accesses of one outer point meet only accesses of t
 
 @lru_cache(ALIKE)
 def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None:
-    """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they may meet across
-    outer points.
+    """How two addresses in one buffer, both over the outer loops `outer`, relate; None when they
+    may meet across outer points.
 
-    Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row` linear in the outer
-    loops that all have nonzero strides, and 0 <= inner < the smallest of those strides.
+    Equal expressions are the same point. Otherwise each must be `row + inner`, with one `row`
+    linear in the outer loops that all have nonzero strides, and 0 <= inner < the smallest of those
+    strides.
     """
     if first == second and all(s.kind != "value" for s in first.symbols):
         return SAME_POINT
@@ -191,23 +216,30 @@ def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None
 
 
 @lru_cache(ALIKE)
-def pieces(first: Expr, second: Expr, loops: tuple[Symbol, ...], others: tuple[Symbol, ...]) -> bool:
-    """Whether two addresses in one buffer, over these and those loops, are never the same at any of their points, as
-    those of pieces that are put together along an inner dimension."""
+def pieces(
+    first: Expr, second: Expr, loops: tuple[Symbol, ...], others: tuple[Symbol, ...]
+) -> bool:
+    """Whether two addresses in one buffer, over these and those loops, are never the same at any of
+    their points, as those of pieces that are put together along an inner dimension."""
     if first.linear(loops) is None or second.linear(others) is None:
         return False
     return _apart(_Piece(first, loops), _Piece(second, others))
 
 
 def never_meet(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> bool:
-    """Whether two addresses in one buffer are never the same, neither at one outer point nor at two."""
+    """Whether two addresses in one buffer are never the same, neither at one outer point nor at
+    two."""
     if relation(first, second, outer) != SAME_ROW:
         return False
     parts = _row_and_inner(first, outer), _row_and_inner(second, outer)
-    return parts[0] is not None and parts[1] is not None and disjoint_ranges(parts[0][1], parts[1][1])
+    return (
+        parts[0] is not None and parts[1] is not None and disjoint_ranges(parts[0][1], parts[1][1])
+    )
 
 
-def _row_and_inner(address: Expr, outer: Sequence[Symbol]) -> tuple[dict[Symbol, Expr], Expr] | None:
+def _row_and_inner(
+    address: Expr, outer: Sequence[Symbol]
+) -> tuple[dict[Symbol, Expr], Expr] | None:
     """(strides over the outer loops, the rest), or None."""
     linear = address.linear(outer)
     if linear is None:

@@ -1,4 +1,5 @@
-"""Contractions among the nests: their canonical loops, and which pointwise nodes finish them (their epilogues)."""
+"""Contractions among the nests: their canonical loops, and which pointwise nodes finish them (their
+epilogues)."""
 
 from __future__ import annotations
 
@@ -7,14 +8,24 @@ from dataclasses import replace
 
 from ingot.loops.expr import Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Contraction, Node, Pointwise
-from ingot.schedule.nests import distribute, fresh_loops, laid_over, merge_neighbours, refine, renamed, walked_as
+from ingot.schedule.nests import (
+    distribute,
+    fresh_loops,
+    laid_over,
+    merge_neighbours,
+    refine,
+    renamed,
+    walked_as,
+)
 
 ZERO, ONE = integer(0), integer(1)
-Prologues = tuple[Pointwise | None, Pointwise | None]  # what computes the operands, over a contraction's loops
+# what computes the operands, over a contraction's loops
+Prologues = tuple[Pointwise | None, Pointwise | None]
 
 
 def canonical_contraction(node: Contraction) -> Contraction:
-    """The node without batch, row and outer reduced loops of one iteration, and with neighbours merged."""
+    """The node without batch, row and outer reduced loops of one iteration, and with neighbours
+    merged."""
     left, right, index = node.left.index, node.right.index, node.index
     substitution: dict[Symbol, Expr] = {}
 
@@ -37,12 +48,15 @@ def canonical_contraction(node: Contraction) -> Contraction:
     )  # fmt: skip
 
 
-def laid_over_contraction(node: Node, members: Sequence[Node], along: bool = True) -> list[Node] | None:
-    """`members`, which begin with a contraction, and `node` over its loops, if that may be computed on finished tiles.
+def laid_over_contraction(
+    node: Node, members: Sequence[Node], along: bool = True
+) -> list[Node] | None:
+    """`members`, which begin with a contraction, and `node` over its loops, if that may be computed
+    on finished tiles.
 
-    It may when it goes over the same elements, touches what the members write only at its own point, overwrites nothing
-    that the contraction reads, and, if that is asked for, its memory lies `along` the columns. Loops are split where it
-    needs that.
+    It may when it goes over the same elements, touches what the members write only at its own
+    point, overwrites nothing that the contraction reads, and, if that is asked for, its memory lies
+    `along` the columns. Loops are split where it needs that.
     """
     contraction = members[0]
     assert isinstance(contraction, Contraction)
@@ -66,8 +80,16 @@ def laid_over_contraction(node: Node, members: Sequence[Node], along: bool = Tru
         return None
     for m in members:
         assert isinstance(m, (Contraction, Pointwise))
-        read = [] if isinstance(m, Contraction) else [(i.attrs[0], i.attrs[1]) for i in m.body.loads]
-        meets = [*((e, m.index) for name, e in [*accesses, (laid.target, laid.index)] if name == m.target)]
+        read = (
+            [] if isinstance(m, Contraction) else [(i.attrs[0], i.attrs[1]) for i in m.body.loads]
+        )
+        meets = [
+            *(
+                (e, m.index)
+                for name, e in [*accesses, (laid.target, laid.index)]
+                if name == m.target
+            )
+        ]
         meets += [(e, laid.index) for name, e in read if name == laid.target]
         if any(a != b for a, b in meets):
             return None
@@ -75,15 +97,18 @@ def laid_over_contraction(node: Node, members: Sequence[Node], along: bool = Tru
 
 
 def _in_order(e: Expr, loops: Sequence[Symbol]) -> bool:
-    """Whether an index walks through memory as its loops are ordered, outermost first, as far as that is known."""
+    """Whether an index walks through memory as its loops are ordered, outermost first, as far as
+    that is known."""
     linear = e.linear(loops)
     steps = [None if linear is None else linear[1].get(s, ZERO).constant for s in loops]
     return all(a is None or b is None or a >= b for a, b in zip(steps, steps[1:]))
 
 
-def _through_memory(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node], Pointwise] | None:
-    """The members, and the node over the contraction's loops as far as what it reads of a member says which they are.
-    Loops are split where the node begins another one."""
+def _through_memory(
+    node: Pointwise, members: Sequence[Node]
+) -> tuple[list[Node], Pointwise] | None:
+    """The members, and the node over the contraction's loops as far as what it reads of a member
+    says which they are. Loops are split where the node begins another one."""
     contraction = members[0]
     assert isinstance(contraction, Contraction)
     targets = {m.target for m in members if isinstance(m, (Contraction, Pointwise))}
@@ -93,19 +118,25 @@ def _through_memory(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node
             return None
         contraction = finer[0]
         assert isinstance(contraction, Contraction)
-        place = next(m.index for m in finer if isinstance(m, (Contraction, Pointwise)) and m.target == name)
+        place = next(
+            m.index for m in finer if isinstance(m, (Contraction, Pointwise)) and m.target == name
+        )
         laid = walked_as(node, own, place, [s for s in contraction.loops if s.extent is not ONE])
         return None if laid is None else (finer, laid)
     return None
 
 
 def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contraction) -> list[Expr]:
-    """The extents of the contraction's loops, each cut where one of `loops` begins to move through the same memory."""
+    """The extents of the contraction's loops, each cut where one of `loops` begins to move through
+    the same memory."""
     mine, theirs = own.linear(loops), contraction.index.linear(contraction.loops)
     cuts = sorted(c.constant for c in mine[1].values() if c.constant) if mine is not None else []
     found: list[Expr] = []
     for s in contraction.loops:
-        left, step = s.extent.constant, theirs[1].get(s, ZERO).constant if theirs is not None else None
+        left, step = (
+            s.extent.constant,
+            theirs[1].get(s, ZERO).constant if theirs is not None else None,
+        )
         if not left or not step:
             found.append(s.extent)
             continue
@@ -120,7 +151,8 @@ def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contractio
 
 
 def _over_refined(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node], Pointwise] | None:
-    """The members and the node over the coarsest loops that refine those of both, taken in order."""
+    """The members and the node over the coarsest loops that refine those of both, taken in
+    order."""
     contraction = members[0]
     assert isinstance(contraction, Contraction)
     extents = [s.extent for s in contraction.loops if s.extent is not ONE]
@@ -140,7 +172,8 @@ def _over_refined(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node],
 
 
 def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | None:
-    """The members over finer loops, of the extents `refined` where they are not one; None if that splits columns."""
+    """The members over finer loops, of the extents `refined` where they are not one; None if that
+    splits columns."""
     contraction = members[0]
     assert isinstance(contraction, Contraction)
     left, finer = list(refined), dict[Symbol, tuple[Symbol, ...]]()
@@ -159,13 +192,19 @@ def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | Non
     def put(access: Access) -> Access:
         return replace(access, index=access.index.substitute(substitution))
 
-    batch, rows = (tuple(f for s in loops for f in finer[s]) for loops in (contraction.batch, contraction.rows))
+    batch, rows = (
+        tuple(f for s in loops for f in finer[s]) for loops in (contraction.batch, contraction.rows)
+    )
     split = replace(
-        contraction, batch=batch, rows=rows, left=put(contraction.left), right=put(contraction.right),
+        contraction, batch=batch, rows=rows, left=put(contraction.left),
+        right=put(contraction.right),
         index=contraction.index.substitute(substitution),
     )  # fmt: skip
     loops = [s for s in split.loops if s.extent is not ONE]
-    return [split, *(renamed(m, substitution, loops, ()) for m in members[1:] if isinstance(m, Pointwise))]
+    return [
+        split,
+        *(renamed(m, substitution, loops, ()) for m in members[1:] if isinstance(m, Pointwise)),
+    ]
 
 
 def _lies_along(e: Expr, column: Symbol) -> bool:

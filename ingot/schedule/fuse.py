@@ -1,4 +1,5 @@
-"""Fusion: which nodes share a kernel. Whether a fusion is legal and whether it is worthwhile are separate questions."""
+"""Fusion: which nodes share a kernel. Whether a fusion is legal and whether it is worthwhile are
+separate questions."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ MAX_INSTRUCTIONS = 1500
 SHORTEST_ROW = 16  # inner loops of pointwise nodes shorter than this leave vectors empty ...
 VECTOR_ELEMENTS = 1 << 12  # ... which matters from this many elements on
 COLUMNS = 16  # points that make a vector where neighbouring ones lie side by side
-CACHED_ELEMENTS = 1 << 16  # of the rows of a point, or of a vector of points, which are read more than once
+# of the rows of a point, or of a vector of points, which are read more than once
+CACHED_ELEMENTS = 1 << 16
 NEGLIGIBLE = 64  # bytes that are not worth a kernel of all that read them: one cache line
 SMALLEST_SHARE = 1 / 64  # of the lesser of two groups' traffic, that one kernel has to save ...
 FREE_TRAFFIC = 1 << 16  # ... where that is more bytes than this: a launch costs no more than that
@@ -54,8 +56,9 @@ ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
 
 @dataclass(frozen=True)
 class Overlay:
-    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k. `run` is how many neighbouring
-    outer points add up their sums of columns (`columns`), where members are such sums."""
+    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k. `run` is
+    how many neighbouring outer points add up their sums of columns (`columns`), where members are
+    such sums."""
 
     outer: tuple[Symbol, ...]
     members: tuple[Compute, ...]
@@ -65,10 +68,11 @@ class Overlay:
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the number of outer
-    points, `before` holds the groups that must run first. `scatters` says whether one of the nodes does, `work` counts
-    their instructions, `traffic` the bytes of the buffers. On a GPU some are `on_host`, the CPU, and a contraction has
-    a `tiling`, and may have `prologues`: what computes its left and its right operand, over its loops."""
+    """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the
+    number of outer points, `before` holds the groups that must run first. `scatters` says whether
+    one of the nodes does, `work` counts their instructions, `traffic` the bytes of the buffers. On
+    a GPU some are `on_host`, the CPU, and a contraction has a `tiling`, and may have `prologues`:
+    what computes its left and its right operand, over its loops."""
 
     id: int
     positions: list[int]
@@ -105,8 +109,9 @@ def fuse(
     target: Target = CPU,
     frugal: bool = False,
 ) -> list[Group]:
-    """Partition `nodes` into groups, returned in an order that respects all dependencies. `note` receives each
-    decision. Where `frugal`, nothing that takes memory is computed long before it is needed to save a little time."""
+    """Partition `nodes` into groups, returned in an order that respects all dependencies. `note`
+    receives each decision. Where `frugal`, nothing that takes memory is computed long before it is
+    needed to save a little time."""
     return _Fusion(nodes, buffers, note, target, frugal).run()
 
 
@@ -114,10 +119,11 @@ Lay = Callable[[Compute, tuple[Symbol, ...], tuple[Symbol, ...]], Compute]
 
 
 def overlay(members: Sequence[Compute], points: Expr, lay: Lay = laid_over) -> Overlay | None:
-    """Lay the members over outer loops of `points` points, each by `lay`, or None if one of them cannot be.
+    """Lay the members over outer loops of `points` points, each by `lay`, or None if one of them
+    cannot be.
 
-    Members whose inner parts have equally many elements get the same inner loops, so that their indices can be
-    compared.
+    Members whose inner parts have equally many elements get the same inner loops, so that their
+    indices can be compared.
     """
     common = _common_loops(tuple([(m.loops, inner_loops(m)) for m in members]), points)
     if common is None:
@@ -130,7 +136,8 @@ def overlay(members: Sequence[Compute], points: Expr, lay: Lay = laid_over) -> O
 def _common_loops(
     nests: tuple[tuple[tuple[Symbol, ...], tuple[Symbol, ...]], ...], points: Expr
 ) -> tuple[tuple[Symbol, ...], tuple[tuple[Symbol, ...], ...]] | None:
-    """Outer loops of `points` points for nests of these loops and reduced loops, and the inner loops of each."""
+    """Outer loops of `points` points for nests of these loops and reduced loops, and the inner
+    loops of each."""
     fits = []
     for loops, reduced in nests:
         fit = Shape.of_loops(loops, reduced).over(points)
@@ -147,7 +154,9 @@ def _common_loops(
             return None
         inner[numel] = refined
     assert outer is not None
-    return fresh_loops("o", outer), tuple([fresh_loops("r", inner[product(extents)]) for _, extents in fits])
+    return fresh_loops("o", outer), tuple(
+        [fresh_loops("r", inner[product(extents)]) for _, extents in fits]
+    )
 
 
 class _Fusion:
@@ -164,11 +173,14 @@ class _Fusion:
         self.frugal = frugal
         self.note = note
         self.groups: dict[int, Group] = {}
-        self.users: dict[str, set[int]] = defaultdict(set)  # buffer -> the groups that could be fused over it ...
+        # buffer -> the groups that could be fused over it ...
+        self.users: dict[str, set[int]] = defaultdict(set)
         self.writers: dict[str, set[int]] = defaultdict(set)  # ... and those of them that write it
         self._sizes: dict[str, float] = {}
-        self._laid: dict[tuple[Any, ...], tuple[Compute, Compute]] = {}  # a member by its id, and what became of it
-        self._refused: set[tuple[int, ...]] = set()  # pairs, with their sizes: no merging of others makes them legal
+        # a member by its id, and what became of it
+        self._laid: dict[tuple[Any, ...], tuple[Compute, Compute]] = {}
+        # pairs, with their sizes: no merging of others makes them legal
+        self._refused: set[tuple[int, ...]] = set()
         self.nodes: dict[int, int] = {}  # group -> bit set of its nodes
         self.ancestors: dict[int, int] = {}  # group -> bit set of the nodes that run before it
         self.after: dict[int, set[int]] = defaultdict(set)  # group -> those that wait for it
@@ -185,7 +197,11 @@ class _Fusion:
                 self.after[b].add(k)
         self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
         self.failing = {k for k, node in enumerate(nodes) if may_fail(node)}
-        self.writing = {k for k, node in enumerate(nodes) if any(buffers[n].role == "input" for n in node.writes())}
+        self.writing = {
+            k
+            for k, node in enumerate(nodes)
+            if any(buffers[n].role == "input" for n in node.writes())
+        }
 
     def _single(self, k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
@@ -201,8 +217,11 @@ class _Fusion:
             group.members = [canonical_contraction(node)]
         return group
 
-    def _lay(self, member: Compute, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...]) -> Compute:
-        """`laid_over`, once for each member: a group's are laid again for each partner that is tried."""
+    def _lay(
+        self, member: Compute, outer: tuple[Symbol, ...], inner: tuple[Symbol, ...]
+    ) -> Compute:
+        """`laid_over`, once for each member: a group's are laid again for each partner that is
+        tried."""
         key = id(member), outer, inner
         found = self._laid.get(key)
         if found is None:
@@ -210,7 +229,8 @@ class _Fusion:
         return found[1]
 
     def run(self) -> list[Group]:
-        for k in sorted(self.groups, reverse=True):  # of two that are added, the later one adds: the earlier is done
+        # of two that are added, the later one adds: the earlier is done
+        for k in sorted(self.groups, reverse=True):
             if k in self.groups and isinstance(self.groups[k].members[0], Contraction):
                 self._finish(self.groups[k])
         changed = True
@@ -222,16 +242,18 @@ class _Fusion:
             self._sum_in_rows()
         return self._ordered()
 
-    # -- contractions ----------------------------------------------------------------------------------------------
+    # -- contractions ------------------------------------------------------------------------------
 
     def _finish(self, group: Group) -> None:
-        """Merge a contraction with the pointwise nodes that can be computed on its finished tiles, one by one."""
+        """Merge a contraction with the pointwise nodes that can be computed on its finished tiles,
+        one by one."""
         merged = True
         while merged:
             merged = False
             for k in sorted(set().union(*(self.users[name] for name in group.writes))):
                 other = self.groups[k]
-                comes_before = k in group.before  # as what reads a buffer that the group goes on to write
+                # as what reads a buffer that the group goes on to write
+                comes_before = k in group.before
                 if len(other.members) > 1 or comes_before or self._path_between(group, other):
                     continue
                 laid = laid_over_contraction(other.members[0], group.members)
@@ -241,23 +263,37 @@ class _Fusion:
                     merged = True
                     break
 
-    # -- sums of columns -------------------------------------------------------------------------------------------
+    # -- sums of columns ---------------------------------------------------------------------------
 
     def _sum_in_rows(self) -> None:
         """Merge sums of columns into the kernels that go over the same rows."""
         for k in sorted(self.groups):
             group = self.groups.get(k)
-            found = summed_rows(group.members, self.buffers) if group is not None and group.fusible else None
+            found = (
+                summed_rows(group.members, self.buffers)
+                if group is not None and group.fusible
+                else None
+            )
             if group is None or found is None:
                 continue
-            saved = {g.id: sum(map(self._bytes, g.touches & group.reads)) for g in self._neighbours(group)}
+            saved = {
+                g.id: sum(map(self._bytes, g.touches & group.reads))
+                for g in self._neighbours(group)
+            }
             for other in sorted(saved, key=lambda g: -saved[g]):
                 if self._sum_in(self.groups[other], group, saved[other], *found):
                     break
 
     def _sum_in(self, rows: Group, sums: Group, saved: float, count: Expr, width: Expr) -> bool:
-        """Merge sums of columns with a group over the same rows; whether that is legal and worthwhile."""
-        if rows.overlay is None or not rows.reduces or rows.points != count or rows.on_host or rows.scatters:
+        """Merge sums of columns with a group over the same rows; whether that is legal and
+        worthwhile."""
+        if (
+            rows.overlay is None
+            or not rows.reduces
+            or rows.points != count
+            or rows.on_host
+            or rows.scatters
+        ):
             return False
         if self._path_between(rows, sums) or self._writes_before_it_fails(rows, sums):
             return False
@@ -265,14 +301,26 @@ class _Fusion:
         if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
             return False
         parts = (count // run).constant or 0
-        more = sum(self._bytes(m) * (parts / (self.buffers[m].sizes[0].constant or 1) - 1) for m in sums.writes)
-        readers = [self.groups[g] for g in set().union(*(self.users[name] for name in sums.writes)) - {sums.id}]
-        if saved < 4 * more or not all(adds_up_parts(m, sums.writes) for g in readers for m in g.members):
+        more = sum(
+            self._bytes(m) * (parts / (self.buffers[m].sizes[0].constant or 1) - 1)
+            for m in sums.writes
+        )
+        readers = [
+            self.groups[g]
+            for g in set().union(*(self.users[name] for name in sums.writes)) - {sums.id}
+        ]
+        if saved < 4 * more or not all(
+            adds_up_parts(m, sums.writes) for g in readers for m in g.members
+        ):
             return False
         added: list[Node] = [in_runs(m, run) for m in sums.members]  # type: ignore[arg-type]
         members = self._in_order(rows.positions, rows.members, sums.positions, added)
         laid = overlay(members, count, self._lay)  # type: ignore[arg-type]
-        if laid is None or not self._no_conflict(laid) or not along_rows(laid.outer, laid.members, laid.inner, width):
+        if (
+            laid is None
+            or not self._no_conflict(laid)
+            or not along_rows(laid.outer, laid.members, laid.inner, width)
+        ):
             return False
         for name in sums.writes:
             buffer = self.buffers[name]
@@ -286,7 +334,7 @@ class _Fusion:
         self._merge(rows, sums, count, replace(laid, run=run), members)
         return True
 
-    # -- candidates ------------------------------------------------------------------------------------------------
+    # -- candidates --------------------------------------------------------------------------------
 
     def _merge_best(self, group: Group) -> bool:
         """Merge `group` with its best partner, again and again; whether anything was merged."""
@@ -315,23 +363,31 @@ class _Fusion:
         return None
 
     def _neighbours(self, group: Group) -> list[Group]:
-        shared = [self.users[n] for n in group.touches if n in group.writes or self._bytes(n) > NEGLIGIBLE]
+        shared = [
+            self.users[n] for n in group.touches if n in group.writes or self._bytes(n) > NEGLIGIBLE
+        ]
         ids = set().union(*shared, *(self.writers[name] for name in group.reads)) - {group.id}
         return [self.groups[k] for k in sorted(ids)]
 
-    # -- worthwhile ------------------------------------------------------------------------------------------------
+    # -- worthwhile --------------------------------------------------------------------------------
 
     def score(self, first: Group, second: Group) -> float:
-        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile. A scatter joins the
-        copy that it writes into and nothing else: what it writes is finished when all of it has run. Two groups with
-        much traffic of their own and next to none in common stay apart, for what they read had to wait for both; of two
-        that are far apart, the earlier one does not wait to save next to nothing. Where memory is scarce, the later one
-        does not run early to save less than what it writes takes until then."""
+        """Bytes of memory traffic that one kernel saves over two; 0 when fusing is not worthwhile.
+        A scatter joins the copy that it writes into and nothing else: what it writes is finished
+        when all of it has run. Two groups with much traffic of their own and next to none in common
+        stay apart, for what they read had to wait for both; of two that are far apart, the earlier
+        one does not wait to save next to nothing. Where memory is scarce, the later one does not
+        run early to save less than what it writes takes until then."""
         if first.on_host is not second.on_host:
             return 0
         if first.scatters or second.scatters:
-            return self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
-        if len(first.members) + len(second.members) > MAX_MEMBERS or first.work + second.work > MAX_INSTRUCTIONS:
+            return (
+                self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
+            )
+        if (
+            len(first.members) + len(second.members) > MAX_MEMBERS
+            or first.work + second.work > MAX_INSTRUCTIONS
+        ):
             return 0
         written = (first.writes & second.touches) | (second.writes & first.reads)
         shared = sum(self._bytes(name) for name in (first.reads & second.reads) - written)
@@ -364,17 +420,26 @@ class _Fusion:
             return True
         if first.points == second.points == points:
             return True
-        most = max(estimate(Shape.of(m).total) for g in (first, second) for m in g.members if isinstance(m, Compute))
-        cores = estimate(points) if self.target.has_registers else 1  # a block of threads for each point
+        most = max(
+            estimate(Shape.of(m).total)
+            for g in (first, second)
+            for m in g.members
+            if isinstance(m, Compute)
+        )
+        # a block of threads for each point
+        cores = estimate(points) if self.target.has_registers else 1
         return most <= self.target.serial_elements * cores
 
-    # -- legal -----------------------------------------------------------------------------------------------------
+    # -- legal -------------------------------------------------------------------------------------
 
     def can_fuse(self, first: Group, second: Group) -> tuple[Expr, Overlay, list[Node]] | None:
-        """The outer points, the overlay and the members of the fused group when fusing is legal, else None."""
+        """The outer points, the overlay and the members of the fused group when fusing is legal,
+        else None."""
         if self._path_between(first, second) or self._writes_before_it_fails(first, second):
             return None
-        if self._only_complete(first, second) and any(g.traffic > FREE_TRAFFIC and _turns(g) for g in (first, second)):
+        if self._only_complete(first, second) and any(
+            g.traffic > FREE_TRAFFIC and _turns(g) for g in (first, second)
+        ):
             return None
         for points in self._outer_candidates(first, second):
             if not self.keeps_parallelism(first, second, points):
@@ -394,8 +459,9 @@ class _Fusion:
         return not (first.reads & second.touches or second.reads & first.touches)
 
     def _arrangements(self, first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
-        """The members of both groups as they are; and where one of them reduces, those of the other with the loops that
-        are reduced innermost, as in a softmax over a dimension that is not the last."""
+        """The members of both groups as they are; and where one of them reduces, those of the other
+        with the loops that are reduced innermost, as in a softmax over a dimension that is not the
+        last."""
         yield first.members, second.members
         if first.reduces != second.reduces:
             reducing, other = (first, second) if first.reduces else (second, first)
@@ -404,8 +470,8 @@ class _Fusion:
                 yield (first.members, moved) if first.reduces else (moved, second.members)
 
     def _meet(self, first: Group, second: Group, laid: Overlay) -> bool:
-        """Whether one of two groups reads what the other writes, or the largest of what both read is read at the same
-        outer points: loops that go over it in different orders save nothing."""
+        """Whether one of two groups reads what the other writes, or the largest of what both read
+        is read at the same outer points: loops that go over it in different orders save nothing."""
         if first.writes & second.touches or second.writes & first.touches:
             return True
         largest = max(first.reads & second.reads, key=self._bytes)
@@ -417,7 +483,8 @@ class _Fusion:
 
     @staticmethod
     def _leaves_vectors_empty(laid: Overlay) -> bool:
-        """Whether rows of a few elements, written by one pointwise node and read by another, would be the vectors."""
+        """Whether rows of a few elements, written by one pointwise node and read by another, would
+        be the vectors."""
         if any(isinstance(m, Reduction) for m in laid.members):
             return False
         rows = [estimate(product(s.extent for s in inner)) for inner in laid.inner]
@@ -425,21 +492,29 @@ class _Fusion:
         return largest > VECTOR_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
     @staticmethod
-    def _in_order(first: list[int], members: list[Node], second: list[int], others: list[Node]) -> list[Node]:
+    def _in_order(
+        first: list[int], members: list[Node], second: list[int], others: list[Node]
+    ) -> list[Node]:
         """The members of two groups in the order of their positions."""
         pairs = sorted([*zip(first, members), *zip(second, others)], key=lambda pair: pair[0])
         return [member for _, member in pairs]
 
     def _writes_before_it_fails(self, first: Group, second: Group) -> bool:
-        """Whether one kernel of these groups would write an input before an error that could be found first: in it, as
-        that of a later point may be, or in what waits for it."""
+        """Whether one kernel of these groups would write an input before an error that could be
+        found first: in it, as that of a later point may be, or in what waits for it."""
         positions = [*first.positions, *second.positions]
         writing = self.writing.intersection(positions) if self.failing else ()
         if not writing:
             return False
         nodes = self.nodes[first.id] | self.nodes[second.id]
-        waiting = [g for g in self.groups.values() if g not in (first, second) and self.ancestors[g.id] & nodes]
-        failing = self.failing.intersection([*positions, *(k for group in waiting for k in group.positions)])
+        waiting = [
+            g
+            for g in self.groups.values()
+            if g not in (first, second) and self.ancestors[g.id] & nodes
+        ]
+        failing = self.failing.intersection(
+            [*positions, *(k for group in waiting for k in group.positions)]
+        )
         return any(f != w and not self.needs[f] >> w & 1 for f in failing for w in writing)
 
     def _path_between(self, first: Group, second: Group) -> bool:
@@ -470,8 +545,9 @@ class _Fusion:
 
     @staticmethod
     def _no_conflict(laid: Overlay) -> bool:
-        """Whether every pair of accesses to one buffer of which one writes meets at the same point or in the same
-        row only; writes to a buffer that is not read may be of pieces that never meet."""
+        """Whether every pair of accesses to one buffer of which one writes meets at the same point
+        or in the same row only; writes to a buffer that is not read may be of pieces that never
+        meet."""
         accesses: dict[str, list[tuple[int, bool, Expr]]] = defaultdict(list)
         for k, m in enumerate(laid.members):
             for i in m.body.loads:
@@ -489,7 +565,7 @@ class _Fusion:
                         return False
         return True
 
-    # -- merging ---------------------------------------------------------------------------------------------------
+    # -- merging -----------------------------------------------------------------------------------
 
     def _merge(
         self,
@@ -500,7 +576,9 @@ class _Fusion:
         members: list[Node] | None = None,
     ) -> Group:
         if members is None:
-            members = self._in_order(first.positions, first.members, second.positions, second.members)
+            members = self._in_order(
+                first.positions, first.members, second.positions, second.members
+            )
         names = [" + ".join(m.name for m in g.members) for g in (first, second)]
         over = "" if points is None else f" over {points}"
         self.note(f"fuse {names[0]} with {names[1]}{over}")
@@ -514,7 +592,9 @@ class _Fusion:
         for name in gone.touches:
             self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())
         for name in gone.writes:
-            self.writers[name] = self.writers[name] - {gone.id} | ({new.id} if new.fusible else set())
+            self.writers[name] = self.writers[name] - {gone.id} | (
+                {new.id} if new.fusible else set()
+            )
         new.before = (new.before | gone.before) - {new.id, gone.id}
         nodes = self.nodes[new.id] = self.nodes[new.id] | self.nodes.pop(gone.id)
         self.ancestors[new.id] = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~nodes
@@ -527,7 +607,8 @@ class _Fusion:
         return new
 
     def _tell_followers(self, group: Group) -> None:
-        """What runs after a group runs after what it waits for. What knows has told its own followers."""
+        """What runs after a group runs after what it waits for. What knows has told its own
+        followers."""
         known = self.ancestors[group.id] | self.nodes[group.id]
         waiting = [group.id]
         while waiting:
@@ -537,8 +618,9 @@ class _Fusion:
                     waiting.append(k)
 
     def _ordered(self) -> list[Group]:
-        """The groups in dependency order, keeping program order where there is a choice. What writes inputs comes late,
-        and with it what needs that: an error before it leaves them as they were."""
+        """The groups in dependency order, keeping program order where there is a choice. What
+        writes inputs comes late, and with it what needs that: an error before it leaves them as
+        they were."""
         done: set[int] = set()
         result: list[Group] = []
 
@@ -556,14 +638,26 @@ class _Fusion:
                     result.append(g)
                     stack.pop()
 
-        written = sum(self.nodes[k] for k, g in self.groups.items() if not self.writing.isdisjoint(g.positions))
-        fails_before = {k for k, g in self.groups.items() if not self.failing.isdisjoint(g.positions)}
-        fails_before = {k for k in fails_before if not (self.ancestors[k] | self.nodes[k]) & written}
+        written = sum(
+            self.nodes[k]
+            for k, g in self.groups.items()
+            if not self.writing.isdisjoint(g.positions)
+        )
+        fails_before = {
+            k for k, g in self.groups.items() if not self.failing.isdisjoint(g.positions)
+        }
+        fails_before = {
+            k for k in fails_before if not (self.ancestors[k] | self.nodes[k]) & written
+        }
         needed = any(ancestors & written for ancestors in self.ancestors.values())
 
         def late(k: int) -> tuple[bool, bool, int]:
             positions = self.groups[k].positions
-            return needed and k not in fails_before, not self.writing.isdisjoint(positions), positions[-1]
+            return (
+                needed and k not in fails_before,
+                not self.writing.isdisjoint(positions),
+                positions[-1],
+            )
 
         for k in sorted(self.groups, key=late):
             visit(self.groups[k])
@@ -571,9 +665,9 @@ class _Fusion:
 
 
 def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | None:
-    """The pointwise nodes of `other` in the loops of those of `reducing` that touch the same elements, so that what is
-    reduced is innermost. None where they are not found, or where it would cost parallelism or what is read a second
-    time would have left the cache."""
+    """The pointwise nodes of `other` in the loops of those of `reducing` that touch the same
+    elements, so that what is reduced is innermost. None where they are not found, or where it would
+    cost parallelism or what is read a second time would have left the cache."""
     laid = reducing.overlay
     assert laid is not None
     places: dict[str, list[tuple[Expr, tuple[Symbol, ...]]]] = defaultdict(list)
@@ -582,13 +676,21 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
             for name, index in _accesses(m):
                 places[name].append((index, laid.outer + laid.inner[k]))
     members = list(other.members)
-    waiting = [k for k, m in enumerate(members) if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points]
+    waiting = [
+        k
+        for k, m in enumerate(members)
+        if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points
+    ]
     while waiting:
         for k in waiting:
             node = members[k]
             assert isinstance(node, Pointwise)
             apart = target.has_registers  # pieces of one buffer, that several nodes write
-            found = (walked_as(node, own, *place, apart) for name, own in _accesses(node) for place in places[name])
+            found = (
+                walked_as(node, own, *place, apart)
+                for name, own in _accesses(node)
+                for place in places[name]
+            )
             moved = next((n for n in found if n is not None), None)
             if moved is not None:
                 break
@@ -605,14 +707,24 @@ def _accesses(node: Compute) -> list[tuple[str, Expr]]:
     return [(node.target, node.index), *((i.attrs[0], i.attrs[1]) for i in node.body.loads)]
 
 
-def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol], target: Target) -> bool:
-    """Whether the elements of one outer point, or of as many as lie side by side, are still cached when they are read
-    again; and, where they are computed side by side, whether the vectors are enough for all cores."""
-    points, row = estimate(product(s.extent for s in outer)), estimate(product(s.extent for s in inner))
+def _stays_cached(
+    node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol], target: Target
+) -> bool:
+    """Whether the elements of one outer point, or of as many as lie side by side, are still cached
+    when they are read again; and, where they are computed side by side, whether the vectors are
+    enough for all cores."""
+    points, row = (
+        estimate(product(s.extent for s in outer)),
+        estimate(product(s.extent for s in inner)),
+    )
     last = outer[-1] if outer else None
     beside = last is not None and any(
         linear is not None and last in linear[1] and linear[1][last].constant == 1
-        for linear in (index.linear((last,)) for _, index in _accesses(node) if index.symbols.intersection(inner))
+        for linear in (
+            index.linear((last,))
+            for _, index in _accesses(node)
+            if index.symbols.intersection(inner)
+        )
     )
     if not beside:
         return row <= CACHED_ELEMENTS
@@ -622,21 +734,28 @@ def _stays_cached(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol
 
 
 def _turns(group: Group) -> bool:
-    """Whether a group's node writes along other dimensions than it reads along: a kernel that does nothing else walks
-    in blocks, which is faster than what is saved by a launch."""
+    """Whether a group's node writes along other dimensions than it reads along: a kernel that does
+    nothing else walks in blocks, which is faster than what is saved by a launch."""
     (node, *others) = group.members
     if others or not isinstance(node, Pointwise):
         return False
-    return any(is_transposed(load, loop, node.loops[-1]) for load in node.body.loads for loop in node.loops[:-1])
+    return any(
+        is_transposed(load, loop, node.loops[-1])
+        for load in node.body.loads
+        for loop in node.loops[:-1]
+    )
 
 
 def estimate(e: Expr) -> float:
-    """The value of a size expression, with ASSUMED_SIZE for every symbol, or near it where a difference divides."""
+    """The value of a size expression, with ASSUMED_SIZE for every symbol, or near it where a
+    difference divides."""
     if e.constant is not None:
         return e.constant
     for apart in (0, 1, -1):
         with contextlib.suppress(ZeroDivisionError):
-            found = e.evaluate({s: ASSUMED_SIZE + apart * k for k, s in enumerate(sorted(e.symbols, key=str))})
+            found = e.evaluate(
+                {s: ASSUMED_SIZE + apart * k for k, s in enumerate(sorted(e.symbols, key=str))}
+            )
             if found >= 0:
                 return found
     return ASSUMED_SIZE

@@ -1,8 +1,9 @@
-"""Horizontal fusion: launches of one kernel over many sets of buffers, none of which needs another's results, become
-one launch. The update of a model's parameters is the case in point: the same short loop over hundreds of tensors.
+"""Horizontal fusion: launches of one kernel over many sets of buffers, none of which needs
+another's results, become one launch. The update of a model's parameters is the case in point: the
+same short loop over hundreds of tensors.
 
-A launch moves ahead to an earlier one of the same kernel, which changes nothing for what lies between: that neither
-writes what the launch touches nor reads what it writes.
+A launch moves ahead to an earlier one of the same kernel, which changes nothing for what lies
+between: that neither writes what the launch touches nor reads what it writes.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from ingot.schedule.build import map_indices
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep
 
-MOST_EARLY = 1 << 16  # bytes of temporaries that launches may make earlier than needed, in one batch
+# bytes of temporaries that launches may make earlier than needed, in one batch
+MOST_EARLY = 1 << 16
 ON_GPU = 1 << 20  # points of a launch on a GPU that costs more than it does ...
-FEWEST, MOST = 4, 512  # ... how many of them make up for a table of their buffers, and how many a block looks through
+# ... how many of them make up for a table of their buffers, and how many a block looks through
+FEWEST, MOST = 4, 512
 LONGEST = 1 << 40  # stands for the extent of a loop whose length does not show in the code
 
 Step = KernelStep | LibraryStep
 
 
 def side_by_side(steps: Sequence[Step], graph: LoopGraph, target: Target) -> list[Step]:
-    """The steps with equal launches put together where their order allows it, each at the place of the first."""
+    """The steps with equal launches put together where their order allows it, each at the place of
+    the first."""
     batches = _Batches(graph, target)
     for step in steps:
         batches.add(step)
@@ -53,23 +57,29 @@ class _Batches:
         self.graph, self.target = graph, target
         self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
         self.members: list[list[Step]] = []
-        self._open: dict[tuple[int, bool], int] = {}  # by id of what kernels share, and whether the CPU runs it
+        # by id of what kernels share, and whether the CPU runs it
+        self._open: dict[tuple[int, bool], int] = {}
         self._early: dict[int, int] = defaultdict(int)
         self._written: dict[str, int] = {}  # the last place that writes a buffer ...
         self._touched: dict[str, int] = {}  # ... and that touches it
         self._failing = -1  # the last place where an error may be raised
-        self._shapes: dict[int, tuple[Any, Kernel | None]] = {}  # by id of a kernel: many steps share one
+        # by id of a kernel: many steps share one
+        self._shapes: dict[int, tuple[Any, Kernel | None]] = {}
         self._alike: dict[Kernel, Kernel] = {}
 
     def add(self, step: Step) -> None:
         reads, writes = accesses(step)
         lent = _lenders(step)
-        waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(step.extent.symbols)  # for a size
+        # for a size
+        waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(
+            step.extent.symbols
+        )
         shape = self._shape_of(step) if isinstance(step, KernelStep) and not waits else None
         beside = isinstance(step, KernelStep) and step.on_host
         shared = shape is not None and (beside or self._shares(step))
         place = self._open.get((id(shape), beside)) if shape is not None and shared else None
-        read = any(self._touched.get(name, -1) >= (place or 0) for name in lent)  # beside what may be written over it
+        # beside what may be written over it
+        read = any(self._touched.get(name, -1) >= (place or 0) for name in lent)
         if place is None or read or not self._may_move(place, reads, writes):
             place = len(self.members)
             self.members.append([])
@@ -97,11 +107,15 @@ class _Batches:
             return self.target.shares_launches
         assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
         small = step.extent.constant is not None and 0 < step.extent.constant <= ON_GPU
-        return small and _is_flat(step.kernel) and all(p.length is not None for p in step.kernel.parameters)
+        return (
+            small
+            and _is_flat(step.kernel)
+            and all(p.length is not None for p in step.kernel.parameters)
+        )
 
     def _may_move(self, place: int, reads: Sequence[str], writes: Sequence[str]) -> bool:
-        """Whether a step can run at a place behind which others have been put. It does not write an input before what
-        may fail, and does not hold much memory for longer."""
+        """Whether a step can run at a place behind which others have been put. It does not write an
+        input before what may fail, and does not hold much memory for longer."""
         if any(self._written.get(name, -1) >= place for name in reads):
             return False
         if any(self._touched.get(name, -1) >= place for name in writes):
@@ -109,7 +123,11 @@ class _Batches:
         buffers = [self.graph.buffers[name] for name in writes if name not in self._returned]
         if self._failing >= place and any(buffer.role == "input" for buffer in buffers):
             return False
-        sizes = [(buffer.length * buffer.dtype.itemsize).constant for buffer in buffers if buffer.role == "temporary"]
+        sizes = [
+            (buffer.length * buffer.dtype.itemsize).constant
+            for buffer in buffers
+            if buffer.role == "temporary"
+        ]
         if any(size is None for size in sizes):
             return False
         early = self._early[place] + sum(size for size in sizes if size is not None)
@@ -139,8 +157,8 @@ def _may_fail(kernel: Kernel) -> bool:
 
 
 def _shape(step: KernelStep) -> Kernel | None:
-    """What equal launches have in common: the kernel without its names, and, of a kernel that is one vector loop, over
-    any number of points. None for kernels of other kinds."""
+    """What equal launches have in common: the kernel without its names, and, of a kernel that is
+    one vector loop, over any number of points. None for kernels of other kinds."""
     kernel = step.kernel
     if not isinstance(kernel, Kernel) or kernel.product is not None or kernel.rows:
         return None
@@ -150,8 +168,13 @@ def _shape(step: KernelStep) -> Kernel | None:
 
 
 def _is_flat(kernel: Kernel) -> bool:
-    """Whether the only loop is the one that threads share and that fills vectors: its extent is then an argument."""
-    return kernel.parallel == 1 and kernel.loops == (kernel.vector,) and not any(stage.loops for stage in kernel.stages)
+    """Whether the only loop is the one that threads share and that fills vectors: its extent is
+    then an argument."""
+    return (
+        kernel.parallel == 1
+        and kernel.loops == (kernel.vector,)
+        and not any(stage.loops for stage in kernel.stages)
+    )
 
 
 def _of_any_length(kernel: Kernel) -> Kernel:
@@ -173,18 +196,24 @@ def _of_any_length(kernel: Kernel) -> Kernel:
 
 
 def _joined(members: Sequence[Step], table: bool = False) -> Step:
-    """One launch for all, with the code of the longest of them, which finds the buffers in a `table` on a GPU."""
+    """One launch for all, with the code of the longest of them, which finds the buffers in a
+    `table` on a GPU."""
     if len(members) == 1:
         return members[0]
     launches = [step for step in members if isinstance(step, KernelStep)]
     longest = max(launches, key=lambda step: step.extent.constant or 0)
-    lengths = [{step.kernel.parameters[k].length for step in launches} for k in range(len(longest.kernel.parameters))]
+    lengths = [
+        {step.kernel.parameters[k].length for step in launches}
+        for k in range(len(longest.kernel.parameters))
+    ]
     parameters = tuple(
         p if len(known) == 1 else p._replace(length=None)
         for p, known in zip(longest.kernel.parameters, lengths, strict=True)
     )
     arguments = tuple(name for step in launches for name in step.arguments)
-    begins = tuple(offset for step in launches for offset in step.offsets or (ZERO,) * len(step.arguments))
+    begins = tuple(
+        offset for step in launches for offset in step.offsets or (ZERO,) * len(step.arguments)
+    )
     offsets = begins if any(step.offsets for step in launches) else ()
     parts = tuple(step.extent for step in launches)
     extent = sum(parts[1:], parts[0])

@@ -1,5 +1,5 @@
-"""Small tensors that are computed again at each element of what reads them, where that takes a GPU less than a launch:
-the scale and the offset of each channel that a batch norm has in inference."""
+"""Small tensors that are computed again at each element of what reads them, where that takes a GPU
+less than a launch: the scale and the offset of each channel that a batch norm has in inference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def inlined(nodes: Sequence[Node], graph: LoopGraph, target: Target) -> list[Nod
         return all(k in alone or isinstance(nodes[k], Library) for k in made)
 
     for k, node in enumerate(nodes):
-        if not isinstance(node, Pointwise) or node.scatters or any(i.op == "indirect" for i in node.body.instructions):
+        if (
+            not isinstance(node, Pointwise)
+            or node.scatters
+            or any(i.op == "indirect" for i in node.body.instructions)
+        ):
             continue
         if len(node.body.instructions) == 1:
             continue  # a copy is made for how it lies
@@ -56,7 +60,9 @@ def inlined(nodes: Sequence[Node], graph: LoopGraph, target: Target) -> list[Nod
         inverse = _inverse(nest, buffer.length)
         if node.target in shown or inverse is None:
             continue
-        new = _read_everywhere(nest, [found[r] for r in readers[node.target]], inverse, target.launch)
+        new = _read_everywhere(
+            nest, [found[r] for r in readers[node.target]], inverse, target.launch
+        )
         if new:
             for r, reader in zip(readers[node.target], new):
                 found[r] = reader
@@ -74,11 +80,14 @@ def _told(node: Node, inside: Sequence[Origin]) -> Node:
     if not inside:
         return node
     ops = [op for origin in inside for op in origin.ops]
-    return replace(node, origin=Origin((*ops, *node.origin.ops), node.origin.where or inside[0].where))
+    return replace(
+        node, origin=Origin((*ops, *node.origin.ops), node.origin.where or inside[0].where)
+    )
 
 
 def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
-    """From an element's place in what a node writes to the node's loops; None where that is not whole and dense."""
+    """From an element's place in what a node writes to the node's loops; None where that is not
+    whole and dense."""
     linear = node.index.linear(node.loops)
     extents = [s.extent for s in node.loops]
     steps = contiguous_strides(extents)
@@ -89,14 +98,18 @@ def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
 
     def places(index: Expr) -> dict[Symbol, Expr]:
         whole = [index // step for step in steps]
-        return {s: at if k == 0 else at % s.extent for k, (s, at) in enumerate(zip(node.loops, whole))}
+        return {
+            s: at if k == 0 else at % s.extent for k, (s, at) in enumerate(zip(node.loops, whole))
+        }
 
     return places
 
 
-def _read_everywhere(value: Pointwise, readers: Sequence[Node | None], inverse: Inverse, most: int) -> list[Compute]:
-    """The readers, which compute the value themselves; none where that would take longer than a launch, or where one
-    has to find it in memory."""
+def _read_everywhere(
+    value: Pointwise, readers: Sequence[Node | None], inverse: Inverse, most: int
+) -> list[Compute]:
+    """The readers, which compute the value themselves; none where that would take longer than a
+    launch, or where one has to find it in memory."""
     points = Shape.of(value).total.constant
     result: list[Compute] = []
     added, broadcast = 0.0, False
@@ -135,12 +148,16 @@ def _computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:
             args = tuple(at[a] for a in i.args)
             if i.op == "load" and mask is not None:
                 both = (*args, mask)
-                args = (mask,) if not args else (emit(Instruction("logical_and", both, torch.bool)),)
+                args = (
+                    (mask,) if not args else (emit(Instruction("logical_and", both, torch.bool)),)
+                )
             at.append(emit(i._replace(args=args)))
         result = at[value.body.results[0]]
         if mask is None:
             return result
-        zero = emit(Instruction("constant", (), load.dtype, (False if load.dtype is torch.bool else 0,)))
+        zero = emit(
+            Instruction("constant", (), load.dtype, (False if load.dtype is torch.bool else 0,))
+        )
         return emit(Instruction("where", (mask, result, zero), load.dtype))
 
     at: list[int] = []

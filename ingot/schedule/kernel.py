@@ -1,9 +1,10 @@
 """Kernels: what the schedule hands to code generation.
 
-A kernel is a nest of outer loops around a sequence of stages. Each stage adds its own inner loops (none: it runs
-once per outer point), evaluates a body, stores values, and accumulates reductions over its inner loops; a finished
-reduction is a `scalar` that later stages read. LayerNorm over rows is one kernel with the row loop outside and
-stages for the sum, the squared deviations and the normalized values.
+A kernel is a nest of outer loops around a sequence of stages. Each stage adds its own inner loops
+(none: it runs once per outer point), evaluates a body, stores values, and accumulates reductions
+over its inner loops; a finished reduction is a `scalar` that later stages read. LayerNorm over rows
+is one kernel with the row loop outside and stages for the sum, the squared deviations and the
+normalized values.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ingot.loops.ir import Access, Body, Instruction, Origin
 
 @dataclass(frozen=True)
 class Store:
-    """Store the stage body's instruction number `value` at element `index` of a parameter or row; `mode` as for
-    `loops.ir.Pointwise`; "total" adds up what the points of a run have (`Kernel.run`)."""
+    """Store the stage body's instruction number `value` at element `index` of a parameter or row;
+    `mode` as for `loops.ir.Pointwise`; "total" adds up what the points of a run have
+    (`Kernel.run`)."""
 
     buffer: str
     index: Expr
@@ -31,12 +33,15 @@ class Store:
     @property
     def scatters(self) -> bool:
         """Whether several points may meet at one element, in which case their order counts."""
-        return self.mode not in ("store", "total") or any(s.kind == "value" for s in self.index.symbols)
+        return self.mode not in ("store", "total") or any(
+            s.kind == "value" for s in self.index.symbols
+        )
 
 
 @dataclass(frozen=True)
 class Accumulate:
-    """Reduce the stage body's instruction number `value` over the stage's loops into the scalar `name` of type `dtype`.
+    """Reduce the stage body's instruction number `value` over the stage's loops into the scalar
+    `name` of type `dtype`.
 
     `kind` is one of `loops.ir.REDUCTIONS`. The result may be read by later stages only.
     """
@@ -49,18 +54,18 @@ class Accumulate:
 
 @dataclass(frozen=True)
 class Define:
-    """Name the stage body's instruction number `value` (of a stage without loops) for later stages to read as a
-    `scalar`."""
+    """Name the stage body's instruction number `value` (of a stage without loops) for later stages
+    to read as a `scalar`."""
 
     name: str
     value: int
 
 
 class Parameter(NamedTuple):
-    """A buffer the kernel touches, in argument order. `length` is its number of elements, gaps included, where known;
-    only checks of bounds look at it. A GPU's kernel is given the one number that is `on_host`, not its address. The
-    parameter at the position that it `lends` to (-1: none) may lie in its memory: each element is read before it is
-    overwritten."""
+    """A buffer the kernel touches, in argument order. `length` is its number of elements, gaps
+    included, where known; only checks of bounds look at it. A GPU's kernel is given the one number
+    that is `on_host`, not its address. The parameter at the position that it `lends` to (-1: none)
+    may lie in its memory: each element is read before it is overwritten."""
 
     name: str
     dtype: torch.dtype
@@ -77,7 +82,8 @@ def loans(parameters: Sequence[Parameter]) -> list[tuple[int, int]]:
 
 
 class Row(NamedTuple):
-    """Scratch memory of one outer point: `length` elements, private to the thread, dead after the outer point.
+    """Scratch memory of one outer point: `length` elements, private to the thread, dead after the
+    outer point.
 
     When the kernel's vector axis is an outer loop, code generation keeps one row per lane.
     """
@@ -97,9 +103,10 @@ class Stage:
 
 
 class Tiling(NamedTuple):
-    """How a GPU computes a product: a block of `warps` warps takes `rows` by `columns` of it, `depth` steps of the
-    reduction at a time, and reads up to `stages` of these ahead. Blocks go down `group` rows of blocks before they go
-    across. `precision` is that of products of float32, as Triton names it."""
+    """How a GPU computes a product: a block of `warps` warps takes `rows` by `columns` of it,
+    `depth` steps of the reduction at a time, and reads up to `stages` of these ahead. Blocks go
+    down `group` rows of blocks before they go across. `precision` is that of products of float32,
+    as Triton names it."""
 
     rows: int
     columns: int
@@ -116,15 +123,17 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage, which loops over
-    `rows` and `columns`, reads the sum that belongs to its point as the scalar `name`.
+    """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage,
+    which loops over `rows` and `columns`, reads the sum that belongs to its point as the scalar
+    `name`.
 
-    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block` columns. Where `panel` is
-    not 0, the right operand lies in panels of so many columns, side by side for each step of the reduction; the last
-    one is as large as the others. With `copies`, a block copies its rows of the left operand, adjacent in memory.
-    On a GPU there is a `tiling`; operands may be halves, whose products are summed in float32, which is then `dtype`.
-    There an operand may be computed as it is read: `prologues` are the bodies of the left and the right one, over the
-    same loops.
+    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block`
+    columns. Where `panel` is not 0, the right operand lies in panels of so many columns, side by
+    side for each step of the reduction; the last one is as large as the others. With `copies`, a
+    block copies its rows of the left operand, adjacent in memory. On a GPU there is a `tiling`;
+    operands may be halves, whose products are summed in float32, which is then `dtype`. There an
+    operand may be computed as it is read: `prologues` are the bodies of the left and the right one,
+    over the same loops.
     """
 
     name: str
@@ -152,21 +161,27 @@ class Product:
 
 @dataclass(frozen=True)
 class Kernel:
-    """`loops` are outer, outermost first; the first `parallel` of them are collapsed into one range that threads share.
+    """`loops` are outer, outermost first; the first `parallel` of them are collapsed into one range
+    that threads share.
 
-    `vector` is the loop whose iterations fill the lanes of a vector: an inner loop of the stages (each stage names its
-    own last loop; `vector` is then None) or the last outer loop. With a single outer loop that is both parallel and
-    vector, a thread's range is counted in its iterations.
+    `vector` is the loop whose iterations fill the lanes of a vector: an inner loop of the stages
+    (each stage names its own last loop; `vector` is then None) or the last outer loop. With a
+    single outer loop that is both parallel and vector, a thread's range is counted in its
+    iterations.
 
-    `tile` is the last loop before `vector` where some loads are contiguous along it and not along `vector`: code
-    generation transposes those in blocks of the two loops. The stages then have no loops of their own.
+    `tile` is the last loop before `vector` where some loads are contiguous along it and not along
+    `vector`: code generation transposes those in blocks of the two loops. The stages then have no
+    loops of their own.
 
-    Of a GPU's kernel with a `run`, a block takes so many neighbouring points one after the other, whose sums of columns
-    (stores of mode "total") have one place. The stages that have loops have the same ones.
+    Of a GPU's kernel with a `run`, a block takes so many neighbouring points one after the other,
+    whose sums of columns (stores of mode "total") have one place. The stages that have loops have
+    the same ones.
 
-    A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds its points there.
+    A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds
+    its points there.
 
-    With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its blocks besides.
+    With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its
+    blocks besides.
     """
 
     name: str
@@ -192,8 +207,9 @@ class Kernel:
 
 
 class Scaling(NamedTuple):
-    """That a kernel leaves the elements of a parameter as they are, each in its place, where one number is 1: the
-    positions of the parameters, and where the number lies. In the same memory nothing is to be done then."""
+    """That a kernel leaves the elements of a parameter as they are, each in its place, where one
+    number is 1: the positions of the parameters, and where the number lies. In the same memory
+    nothing is to be done then."""
 
     source: int
     factor: int
@@ -212,23 +228,35 @@ def scaling(kernel: Kernel) -> Scaling | None:
         return None
     (store,) = stage.stores
     positions = {p.name: k for k, p in enumerate(parameters)}
-    if parameters[positions[store.buffer]].dtype not in (torch.float32, torch.float64) or store.mode != "store":
+    if (
+        parameters[positions[store.buffer]].dtype not in (torch.float32, torch.float64)
+        or store.mode != "store"
+    ):
         return None
     for source, factor in (loads, loads[::-1]):
         a, b, c = (positions[name] for name in (source.attrs[0], factor.attrs[0], store.buffer))
         alike = len({parameters[k].dtype for k in (a, b, c)}) == 1 and not parameters[b].on_host
-        if alike and parameters[a].lends == c and source.attrs[1] == store.index and not factor.attrs[1].symbols:
+        if (
+            alike
+            and parameters[a].lends == c
+            and source.attrs[1] == store.index
+            and not factor.attrs[1].symbols
+        ):
             if _is_source(body, store.value, source, factor):
                 return Scaling(a, b, factor.attrs[1], c)
     return None
 
 
-def _is_source(body: Sequence[Instruction], position: int, source: Instruction, factor: Instruction) -> bool:
+def _is_source(
+    body: Sequence[Instruction], position: int, source: Instruction, factor: Instruction
+) -> bool:
     """Whether a value is what `source` loads where `factor` loads 1."""
     value = body[position]
     if value.op == "mul":
         a, b = value.args
-        return any(body[y] == factor and _is_source(body, x, source, factor) for x, y in ((a, b), (b, a)))
+        return any(
+            body[y] == factor and _is_source(body, x, source, factor) for x, y in ((a, b), (b, a))
+        )
     if value.op == "where":
         return all(_is_source(body, k, source, factor) for k in value.args[1:])
     return value == source
@@ -239,8 +267,8 @@ def ceil_div(a: Expr, b: int) -> Expr:
 
 
 class Operand(NamedTuple):
-    """A four-dimensional array (batch, head, row, column): the parameter it lies in, and its strides and where it
-    begins, in elements. Without columns there is no stride of theirs."""
+    """A four-dimensional array (batch, head, row, column): the parameter it lies in, and its
+    strides and where it begins, in elements. Without columns there is no stride of theirs."""
 
     parameter: int
     strides: tuple[Expr, ...]
@@ -251,9 +279,9 @@ class Operand(NamedTuple):
 class AttentionKernel:
     """A `loops.ir.Attention` node as a kernel of its own kind.
 
-    `sizes` are (batches, heads, queries, keys, width of a key, width of a value), of which heads and widths are
-    constant; a key's head serves heads // key_heads neighbouring ones. A point of the parallel range is a block of
-    `query_block` queries of one head.
+    `sizes` are (batches, heads, queries, keys, width of a key, width of a value), of which heads
+    and widths are constant; a key's head serves heads // key_heads neighbouring ones. A point of
+    the parallel range is a block of `query_block` queries of one head.
     """
 
     name: str
@@ -283,8 +311,8 @@ class AttentionKernel:
 class AttentionBackwardKernel:
     """A `loops.ir.AttentionBackward` node as a kernel of its own kind.
 
-    `sizes` are those of an `AttentionKernel`. A point of the parallel range is a head of a batch, whose queries are
-    taken in blocks of `query_block`.
+    `sizes` are those of an `AttentionKernel`. A point of the parallel range is a head of a batch,
+    whose queries are taken in blocks of `query_block`.
     """
 
     name: str

@@ -1,10 +1,11 @@
 """The memory plan: where every buffer lives, dead buffers reused, and the peak as a number.
 
-Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What the user gets owns
-its storage. Where memory is scarcer than time (a training step's peak is when gradients are made of what was kept),
-temporaries own theirs as well, and inputs that nobody else holds die with their last use. On a GPU, where to ask for
-memory takes the host as long as half a launch, small ones share an arena all the same; whether those of symbolic sizes
-are small is known when the program runs.
+Temporaries live at offsets of one arena; buffers whose lives do not overlap may share bytes. What
+the user gets owns its storage. Where memory is scarcer than time (a training step's peak is when
+gradients are made of what was kept), temporaries own theirs as well, and inputs that nobody else
+holds die with their last use. On a GPU, where to ask for memory takes the host as long as half a
+launch, small ones share an arena all the same; whether those of symbolic sizes are small is known
+when the program runs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from ingot.schedule.reuse import retained_by
 
 ALIGNMENT = 64
 ZERO = integer(0)
-SMALL_BYTES = 1 << 20  # work on larger buffers takes a GPU longer than the host takes to ask for them
-JOINED_BYTES = 4 * SMALL_BYTES  # of an arena with all buffers of symbolic sizes: else each has memory of its own
+# work on larger buffers takes a GPU longer than the host takes to ask for them
+SMALL_BYTES = 1 << 20
+# of an arena with all buffers of symbolic sizes: else each has memory of its own
+JOINED_BYTES = 4 * SMALL_BYTES
 
 Step = KernelStep | LibraryStep
 NONE: Mapping[str, str] = {}
@@ -56,8 +59,9 @@ def step_buffers(step: Step) -> list[str]:
 
 
 def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
-    """The life of every temporary and input that a step touches. What is returned lives to the end, and so does an
-    input that is mutated: whoever gave it sees it, and autograd is told of the write even where it stores nothing."""
+    """The life of every temporary and input that a step touches. What is returned lives to the end,
+    and so does an input that is mutated: whoever gave it sees it, and autograd is told of the write
+    even where it stores nothing."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
@@ -74,7 +78,8 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
 
 
 def lenders_of(steps: Sequence[Step], graph: LoopGraph) -> dict[str, str]:
-    """The inputs that lend their memory, by the buffer: each dies with the step that first writes that."""
+    """The inputs that lend their memory, by the buffer: each dies with the step that first writes
+    that."""
     found: dict[str, str] = {}
     alive = lives(steps, graph)
     for k, step in enumerate(steps):
@@ -95,16 +100,26 @@ def plan_memory(
     target: Target = CPU,
     lenders: Mapping[str, str] = NONE,
 ) -> tuple[dict[str, Place], dict[int, tuple[str, ...]], Expr, Expr, Expr]:
-    """(places, buffers dead after each step, arena bytes, those with small buffers in it, peak bytes).
+    """(places, buffers dead after each step, arena bytes, those with small buffers in it, peak
+    bytes).
 
-    The peak counts inputs, outputs, the arena and what library calls return, as long as each is held.
+    The peak counts inputs, outputs, the arena and what library calls return, as long as each is
+    held.
     """
-    alive = {name: life for name, life in lives(steps, graph).items() if frugal or name not in graph.inputs}
+    alive = {
+        name: life
+        for name, life in lives(steps, graph).items()
+        if frugal or name not in graph.inputs
+    }
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
     places |= {name: Place("constant") for name in graph.constants}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     from_library = {
-        t for s in steps if isinstance(s, LibraryStep) and s.node.out is None for t in s.node.targets if t is not None
+        t
+        for s in steps
+        if isinstance(s, LibraryStep) and s.node.out is None
+        for t in s.node.targets
+        if t is not None
     }
     retained = retained_by(step.node for step in steps if isinstance(step, LibraryStep))
     small, may_be_small = _small(steps, graph, alive) if target.device == "cuda" else (set(), set())
@@ -120,30 +135,51 @@ def plan_memory(
             places[name] = Place("own")
         elif frugal and name in may_be_small:
             joined.append(name)
-        elif (frugal and name not in small) or not graph.bound.isdisjoint(buffer_bytes(graph.buffers[name]).symbols):
+        elif (frugal and name not in small) or not graph.bound.isdisjoint(
+            buffer_bytes(graph.buffers[name]).symbols
+        ):
             places[name] = Place("own")
     arena_lives = [life for name, life in alive.items() if name not in places]
     sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
     offsets, joined_bytes = _offsets(arena_lives, sizes)
     apart = [life for life in arena_lives if life.buffer not in joined]
     arena_bytes = _offsets(apart, sizes)[1] if joined else joined_bytes
-    places |= {name: Place("small" if name in joined else "arena", offset=at) for name, at in offsets.items()}
+    places |= {
+        name: Place("small" if name in joined else "arena", offset=at)
+        for name, at in offsets.items()
+    }
     last_use: dict[int, tuple[str, ...]] = {}
     for life in alive.values():
         if life.last < len(steps):
             last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
-    return places, last_use, arena_bytes, joined_bytes, _peak(steps, graph, alive, places, arena_bytes, lenders)
+    return (
+        places,
+        last_use,
+        arena_bytes,
+        joined_bytes,
+        _peak(steps, graph, alive, places, arena_bytes, lenders),
+    )
 
 
-def _small(steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Buffers of few bytes on the device that no library is given as tensors (products are given addresses), and those
-    that may be of few, as symbols say."""
+def _small(
+    steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]
+) -> tuple[set[str], set[str]]:
+    """Buffers of few bytes on the device that no library is given as tensors (products are given
+    addresses), and those that may be of few, as symbols say."""
     calls = [step for step in steps if isinstance(step, LibraryStep) and not step.multiplies]
     given = {name for step in calls for name in step_buffers(step)}
     buffers = [graph.buffers[name] for name in alive if name not in given]
     sizes = {buffer.name: buffer_bytes(buffer) for buffer in buffers if not buffer.on_host}
-    small = {name for name, size in sizes.items() if size.constant is not None and size.constant <= SMALL_BYTES}
-    symbolic = {n for n, size in sizes.items() if size.constant is None and graph.bound.isdisjoint(size.symbols)}
+    small = {
+        name
+        for name, size in sizes.items()
+        if size.constant is not None and size.constant <= SMALL_BYTES
+    }
+    symbolic = {
+        n
+        for n, size in sizes.items()
+        if size.constant is None and graph.bound.isdisjoint(size.symbols)
+    }
     return small, symbolic
 
 
@@ -152,11 +188,13 @@ def _rounded(size: Expr) -> Expr:
 
 
 def _offsets(lives: Sequence[Life], sizes: dict[str, Expr]) -> tuple[dict[str, Expr], Expr]:
-    """Offsets in the arena and its size: constant sizes by first fit, then symbolic ones in slots of exactly their
-    size."""
+    """Offsets in the arena and its size: constant sizes by first fit, then symbolic ones in slots
+    of exactly their size."""
     fixed = [life for life in lives if sizes[life.buffer].constant is not None]
     symbolic = [life for life in lives if sizes[life.buffer].constant is None]
-    offsets, total = _first_fit(fixed, {life.buffer: sizes[life.buffer].constant or 0 for life in fixed})
+    offsets, total = _first_fit(
+        fixed, {life.buffer: sizes[life.buffer].constant or 0 for life in fixed}
+    )
     end = integer(total)
     slots: list[tuple[Expr, Expr, list[Life]]] = []
     for life in symbolic:
@@ -174,10 +212,11 @@ def _offsets(lives: Sequence[Life], sizes: dict[str, Expr]) -> tuple[dict[str, E
 
 
 def _first_fit(lives: Sequence[Life], sizes: dict[str, int]) -> tuple[dict[str, Expr], int]:
-    """The lowest offset for each buffer, largest first, that no buffer alive at the same time overlaps; and the
-    total."""
+    """The lowest offset for each buffer, largest first, that no buffer alive at the same time
+    overlaps; and the total."""
     offsets: dict[str, Expr] = {}
-    placed: list[tuple[int, int, int, int]] = []  # begin, end, first and last step, by their beginning
+    # begin, end, first and last step, by their beginning
+    placed: list[tuple[int, int, int, int]] = []
     for life in sorted(lives, key=lambda life: -sizes[life.buffer]):
         at, size = 0, sizes[life.buffer]
         for low, high, first, last in placed:
@@ -196,10 +235,12 @@ def _peak(
     arena_bytes: Expr,
     lenders: Mapping[str, str],
 ) -> Expr:
-    """Inputs and arena, plus the most that outputs and library results take at any step. What is lent counts once."""
+    """Inputs and arena, plus the most that outputs and library results take at any step. What is
+    lent counts once."""
     held = [buffer_bytes(graph.buffers[name]) for name in graph.inputs if name not in alive]
     base = sum((size * count for size, count in Counter(held).items()), arena_bytes)
-    changes: list[Expr | int] = [0] * (len(steps) + 2)  # what is held at each step beside the step before
+    # what is held at each step beside the step before
+    changes: list[Expr | int] = [0] * (len(steps) + 2)
     for name, life in alive.items():
         if places[name].kind != "arena":
             known = buffer_bytes(graph.buffers[name])

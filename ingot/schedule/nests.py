@@ -1,8 +1,9 @@
-"""Loop nests: putting nodes into a canonical form, and laying several of them over the same outer loops.
+"""Loop nests: putting nodes into a canonical form, and laying several of them over the same outer
+loops.
 
-A nest is a node's iteration space as a row-major sequence of loops. Loops of one iteration vanish, loops are ordered
-by the layout of what is written, and neighbours that every index walks as one are merged. Splitting a loop again is
-always legal.
+A nest is a node's iteration space as a row-major sequence of loops. Loops of one iteration vanish,
+loops are ordered by the layout of what is written, and neighbours that every index walks as one are
+merged. Splitting a loop again is always legal.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal, loop_symbol, product
+from ingot.loops.expr import (
+    Expr,
+    Symbol,
+    integer,
+    known_less,
+    known_less_equal,
+    loop_symbol,
+    product,
+)
 from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
 
 Compute = Pointwise | Reduction
 ONE = integer(1)
 ZERO = integer(0)
-COLUMNS_OF_A_BLOCK = 64  # neighbouring elements of the rows that a scatter writes: a few cache lines
+# neighbouring elements of the rows that a scatter writes: a few cache lines
+COLUMNS_OF_A_BLOCK = 64
 ALIKE = 1 << 12  # nests whose form is kept: a program has many that are alike
 SHARED_POINTS = 1 << 16  # of a scatter, from which on it is worth more threads
 
@@ -38,7 +48,9 @@ def _map_instruction(instruction: Instruction, f: Callable[[Expr], Expr]) -> Ins
     rule = _INDEX_ATTRS.get(instruction.op)
     if rule is None:
         return instruction
-    return Instruction(instruction.op, instruction.args, instruction.dtype, rule(instruction.attrs, f))
+    return Instruction(
+        instruction.op, instruction.args, instruction.dtype, rule(instruction.attrs, f)
+    )
 
 
 def index_expressions(node: Compute) -> list[Expr]:
@@ -62,7 +74,8 @@ def all_loops(node: Compute) -> tuple[Symbol, ...]:
 
 
 class _Substitution:
-    """Symbols and what they become; what became of an expression is kept, since many nests are alike."""
+    """Symbols and what they become; what became of an expression is kept, since many nests are
+    alike."""
 
     __slots__ = ("_found", "_values")
 
@@ -78,30 +91,44 @@ class _Substitution:
 
 
 def renamed(
-    node: Compute, substitution: Mapping[Symbol, Expr], loops: Sequence[Symbol], reduced: Sequence[Symbol]
+    node: Compute,
+    substitution: Mapping[Symbol, Expr],
+    loops: Sequence[Symbol],
+    reduced: Sequence[Symbol],
 ) -> Compute:
-    """The node over other loops: each old loop symbol is replaced by its expression in the new ones."""
+    """The node over other loops: each old loop symbol is replaced by its expression in the new
+    ones."""
     return _rewritten(node, _Substitution(substitution), loops, reduced)
 
 
-def _rewritten(node: Compute, put: _Substitution, loops: Sequence[Symbol], reduced: Sequence[Symbol]) -> Compute:
-    changes: dict = {"loops": tuple(loops), "body": map_indices(node.body, put), "index": put(node.index)}
+def _rewritten(
+    node: Compute, put: _Substitution, loops: Sequence[Symbol], reduced: Sequence[Symbol]
+) -> Compute:
+    changes: dict = {
+        "loops": tuple(loops),
+        "body": map_indices(node.body, put),
+        "index": put(node.index),
+    }
     if isinstance(node, Reduction):
         changes["reduced"] = tuple(reduced)
     return replace(node, **changes)
 
 
 def canonical(node: Compute) -> Compute:
-    """The node with one-iteration loops dropped, loops in the order of the written layout, and neighbours merged.
+    """The node with one-iteration loops dropped, loops in the order of the written layout, and
+    neighbours merged.
 
-    A reduction of single elements, or of none, becomes the pointwise node that gives them or its neutral element.
+    A reduction of single elements, or of none, becomes the pointwise node that gives them or its
+    neutral element.
     """
     dropped: dict[Symbol, Expr] = {s: ZERO for s in all_loops(node) if s.extent.constant == 1}
     loops = [s for s in node.loops if s not in dropped]
     reduced = [s for s in inner_loops(node) if s not in dropped]
     if dropped:
         node = renamed(node, dropped, loops, reduced)
-    if isinstance(node, Reduction) and (not reduced or any(s.extent.constant == 0 for s in reduced)):
+    if isinstance(node, Reduction) and (
+        not reduced or any(s.extent.constant == 0 for s in reduced)
+    ):
         node = _without_reducing(node)
         reduced = []
     ordered = isinstance(node, Reduction) and node.kind.startswith("arg")
@@ -111,10 +138,13 @@ def canonical(node: Compute) -> Compute:
 
 @lru_cache(ALIKE)
 def _merged(
-    loops: tuple[Symbol, ...], reduced: tuple[Symbol, ...], expressions: tuple[Expr, ...], ordered: bool
+    loops: tuple[Symbol, ...],
+    reduced: tuple[Symbol, ...],
+    expressions: tuple[Expr, ...],
+    ordered: bool,
 ) -> tuple[_Substitution, tuple[Symbol, ...], tuple[Symbol, ...]]:
-    """The loops of a nest with these index expressions, that of the store first, by layout and with neighbours merged;
-    those `reduced` keep their order if it is said to be `ordered`."""
+    """The loops of a nest with these index expressions, that of the store first, by layout and with
+    neighbours merged; those `reduced` keep their order if it is said to be `ordered`."""
     by_layout = _by_layout(loops, expressions)
     inner = list(reduced) if ordered else _by_layout(reduced, expressions[1:])
     substitution: dict[Symbol, Expr] = {}
@@ -124,8 +154,8 @@ def _merged(
 
 
 def keeps_apart(index: Expr, loop: Symbol) -> bool:
-    """Whether points that differ in `loop` never meet at one address: what `index` adds to the loop's steps is less
-    than a step, but for multiples of all that the loop spans."""
+    """Whether points that differ in `loop` never meet at one address: what `index` adds to the
+    loop's steps is less than a step, but for multiples of all that the loop spans."""
     linear = index.linear([loop])
     step = linear[1].get(loop) if linear is not None else None
     if linear is None or step is None:
@@ -133,19 +163,32 @@ def keeps_apart(index: Expr, loop: Symbol) -> bool:
     rest, span = linear[0], (step * loop.extent).constant
     terms = rest.linear(rest.symbols)
     if terms is not None and span:
-        rest = terms[0] + sum((s * c for s, c in terms[1].items() if c.constant is None or c.constant % span), ZERO)
+        rest = terms[0] + sum(
+            (s * c for s, c in terms[1].items() if c.constant is None or c.constant % span), ZERO
+        )
     return known_less_equal(ZERO, rest) and known_less(rest, step)
 
 
 def in_columns(node: Compute) -> Compute:
-    """A scatter of rows that may meet, in blocks of columns, which do not: threads can share these."""
+    """A scatter of rows that may meet, in blocks of columns, which do not: threads can share
+    these."""
     if not isinstance(node, Pointwise) or not node.scatters or len(node.loops) < 2:
         return node
     points, columns = product(s.extent for s in node.loops).constant, node.loops[-1]
     width, linear = columns.extent.constant, node.index.linear([columns])
-    if points is None or points < SHARED_POINTS or width is None or width % COLUMNS_OF_A_BLOCK or linear is None:
+    if (
+        points is None
+        or points < SHARED_POINTS
+        or width is None
+        or width % COLUMNS_OF_A_BLOCK
+        or linear is None
+    ):
         return node
-    if linear[1].get(columns) != ONE or keeps_apart(node.index, node.loops[0]) or not keeps_apart(node.index, columns):
+    if (
+        linear[1].get(columns) != ONE
+        or keeps_apart(node.index, node.loops[0])
+        or not keeps_apart(node.index, columns)
+    ):
         return node
     block = loop_symbol(f"{columns.name}_block", width // COLUMNS_OF_A_BLOCK)
     column = loop_symbol(f"{columns.name}_column", COLUMNS_OF_A_BLOCK)
@@ -153,7 +196,8 @@ def in_columns(node: Compute) -> Compute:
     return renamed(node, split, (block, *node.loops[:-1], column), ())
 
 
-_NEUTRAL = {"prod": 1, "all": True, "any": False}  # of an empty extremum eager says nothing: it raises
+# of an empty extremum eager says nothing: it raises
+_NEUTRAL = {"prod": 1, "all": True, "any": False}
 
 
 def _without_reducing(node: Reduction) -> Pointwise:
@@ -162,19 +206,24 @@ def _without_reducing(node: Reduction) -> Pointwise:
     if node.reduced:
         body = Body((Instruction("constant", (), node.dtype, (_NEUTRAL.get(node.kind, 0),)),), (0,))
     elif node.kind.startswith("arg"):  # the element may lie where an index is checked
-        body = Body((*body.instructions, Instruction("constant", (), node.dtype, (0,))), (len(body.instructions),))
+        body = Body(
+            (*body.instructions, Instruction("constant", (), node.dtype, (0,))),
+            (len(body.instructions),),
+        )
     return Pointwise(node.name, node.origin, node.loops, body, node.target, node.index)
 
 
 def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Symbol]:
-    """Loops ordered by decreasing stride in the first expression that is linear in them all; stable otherwise."""
+    """Loops ordered by decreasing stride in the first expression that is linear in them all; stable
+    otherwise."""
     for e in expressions:
         linear = e.linear(loops)
         if linear is None or len(linear[1]) < len(loops):
             continue
         strides = [linear[1][s].constant for s in loops]
         if any(k is None for k in strides):
-            return list(loops)  # symbolic strides: the logical order is the layout's in all but odd cases
+            # symbolic strides: the logical order is the layout's in all but odd cases
+            return list(loops)
         magnitude = {s: abs(k) for s, k in zip(loops, strides) if k is not None}
         return sorted(loops, key=lambda s: -magnitude[s])
     return list(loops)
@@ -183,10 +232,11 @@ def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Sym
 def merge_neighbours(
     loops: Sequence[Symbol], expressions: Iterable[Expr], substitution: dict[Symbol, Expr]
 ) -> list[Symbol]:
-    """Merge adjacent loops that all `expressions` walk as one; adds old symbol -> expression to `substitution`.
+    """Merge adjacent loops that all `expressions` walk as one; adds old symbol -> expression to
+    `substitution`.
 
-    Loops a (outer) and b may become one when every expression is linear in both and a's coefficient is b's times b's
-    extent.
+    Loops a (outer) and b may become one when every expression is linear in both and a's coefficient
+    is b's times b's extent.
     """
     merged: list[tuple[Symbol, ...]] = []
     coefficients = [_coefficients(e, loops) for e in expressions]
@@ -205,7 +255,8 @@ def merge_neighbours(
         for s in run[:-1]:
             substitution[s] = ZERO
         substitution[run[-1]] = (
-            whole  # the others' share follows from their coefficients being multiples of the last one's
+            # the others' share follows from their coefficients being multiples of the last one's
+            whole
         )
     return result
 
@@ -221,7 +272,8 @@ def _walks_as_one(coefficients: dict[Symbol, Expr] | None, outer: Symbol, inner:
     return coefficients.get(outer, ZERO) == coefficients.get(inner, ZERO) * inner.extent
 
 
-# Laying nests over each other -----------------------------------------------------------------------------------------
+# Laying nests over each other
+# -----------------------------------------------------------------------------------------
 
 
 def divide(whole: Expr, part: Expr) -> Expr | None:
@@ -268,7 +320,8 @@ def refine(first: Sequence[Expr], second: Sequence[Expr]) -> list[Expr] | None:
 
 
 def split_prefix(extents: Sequence[Expr], numel: Expr) -> tuple[list[Expr], list[Expr]] | None:
-    """Split row-major `extents` into (outer, inner) such that the outer ones multiply to `numel`, or None."""
+    """Split row-major `extents` into (outer, inner) such that the outer ones multiply to `numel`,
+    or None."""
     outer: list[Expr] = []
     left = numel
     for k, e in enumerate(extents):
@@ -286,8 +339,11 @@ def split_prefix(extents: Sequence[Expr], numel: Expr) -> tuple[list[Expr], list
     return (outer, []) if left.constant == 1 else None
 
 
-def distribute(loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: dict[Symbol, Expr]) -> None:
-    """Express each of `loops` in the finer loops `onto` (whose extents refine theirs, row-major)."""
+def distribute(
+    loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: dict[Symbol, Expr]
+) -> None:
+    """Express each of `loops` in the finer loops `onto` (whose extents refine theirs,
+    row-major)."""
     fine = list(onto)
     for s in reversed(loops):
         value, stride = ZERO, ONE
@@ -301,8 +357,9 @@ def distribute(loops: Sequence[Symbol], onto: Sequence[Symbol], substitution: di
 def walked_as(
     node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol], apart: bool = False
 ) -> Pointwise | None:
-    """The node over `loops`, in their order, such that its index `own` becomes `other`; None where the two are not
-    known to walk through the same elements, each once. They may be `apart` by a constant number of elements."""
+    """The node over `loops`, in their order, such that its index `own` becomes `other`; None where
+    the two are not known to walk through the same elements, each once. They may be `apart` by a
+    constant number of elements."""
     mine, theirs = _steps(own, node.loops), _steps(other, loops)
     if mine is None or theirs is None:
         return None
@@ -329,7 +386,8 @@ def walked_as(
 
 
 def _steps(e: Expr, loops: Sequence[Symbol]) -> tuple[Expr, dict[Symbol, int]] | None:
-    """(the rest, how far each loop moves) of an index over `loops` of constant extents, all of which move forwards."""
+    """(the rest, how far each loop moves) of an index over `loops` of constant extents, all of
+    which move forwards."""
     linear = e.linear(loops)
     if linear is None or any(s.extent.constant is None for s in loops):
         return None
@@ -342,7 +400,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shape:
-    """A node's row-major extents: all of its loops, and how many of them come before the reduced ones."""
+    """A node's row-major extents: all of its loops, and how many of them come before the reduced
+    ones."""
 
     loops: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
@@ -365,9 +424,11 @@ class Shape:
         return product(self.loops + self.reduced)
 
     def over(self, numel: Expr) -> tuple[list[Expr], list[Expr]] | None:
-        """(outer, inner) extents when the node runs under outer loops of `numel` points; None if it cannot.
+        """(outer, inner) extents when the node runs under outer loops of `numel` points; None if it
+        cannot.
 
-        A reduction needs the outer loops to be its own, so that it is finished within one outer point.
+        A reduction needs the outer loops to be its own, so that it is finished within one outer
+        point.
         """
         if self.reduced:
             return (list(self.loops), list(self.reduced)) if self.points == numel else None
@@ -379,10 +440,13 @@ def fresh_loops(prefix: str, extents: Sequence[Expr]) -> tuple[Symbol, ...]:
 
 
 def laid_over(node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> Compute:
-    """The node over the given outer loops (which refine its own) and inner loops (which refine the rest)."""
+    """The node over the given outer loops (which refine its own) and inner loops (which refine the
+    rest)."""
     outer, inner = tuple(outer), tuple(inner)
     if isinstance(node, Reduction):
-        return _rewritten(node, _distributed(((node.loops, outer), (node.reduced, inner))), outer, inner)
+        return _rewritten(
+            node, _distributed(((node.loops, outer), (node.reduced, inner))), outer, inner
+        )
     return _rewritten(node, _distributed(((node.loops, outer + inner),)), outer + inner, ())
 
 

@@ -1,5 +1,6 @@
-"""Where a kernel begins in its buffers: what all of its accesses have added is an offset of the launch, so that
-launches over different parts of a buffer (the steps of a recurrence, the pieces of a concatenation) have one kernel."""
+"""Where a kernel begins in its buffers: what all of its accesses have added is an offset of the
+launch, so that launches over different parts of a buffer (the steps of a recurrence, the pieces of
+a concatenation) have one kernel."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from ingot.schedule.plan import KernelStep
 
 ALIGNMENT = 16  # bytes
 
+
 def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
-    """The same launch, with a kernel whose first accesses are at the beginning of what it is given; on a GPU, whose
-    kernels rely on how that is aligned, less than ALIGNMENT bytes from there."""
+    """The same launch, with a kernel whose first accesses are at the beginning of what it is given;
+    on a GPU, whose kernels rely on how that is aligned, less than ALIGNMENT bytes from there."""
     kernel = step.kernel
     if not isinstance(kernel, Kernel) or (target.has_registers and kernel.product is not None):
         return step
@@ -36,7 +38,11 @@ def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
 def _aligned(offset: Expr, parameter: Parameter) -> Expr:
     """The last place before an offset that is aligned."""
     unit = max(1, ALIGNMENT // parameter.dtype.itemsize)
-    return ZERO if offset.constant is None or parameter.on_host else integer(offset.constant // unit * unit)
+    return (
+        ZERO
+        if offset.constant is None or parameter.on_host
+        else integer(offset.constant // unit * unit)
+    )
 
 
 def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
@@ -50,7 +56,11 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
 def _start(index: Expr) -> Expr:
     """What an index adds at all points, and is never less than; 0 where that is not known."""
     low = index.bounds[0]
-    everywhere = [(c, atoms) for c, atoms in index.terms if all(s.kind == "size" for a in atoms for s in a.symbols)]
+    everywhere = [
+        (c, atoms)
+        for c, atoms in index.terms
+        if all(s.kind == "size" for a in atoms for s in a.symbols)
+    ]
     start = sum((product(atoms) * c for c, atoms in everywhere), ZERO)
     if start.constant is not None:
         return ZERO if low is None else integer(max(0, min(start.constant, low)))
@@ -72,16 +82,25 @@ def _moved(kernel: Kernel, offsets: dict[str, Expr]) -> Kernel:
     stages = tuple(
         replace(
             stage,
-            body=stage.body._replace(instructions=tuple([load(i) for i in stage.body.instructions])),
-            stores=tuple([replace(s, index=s.index - offsets.get(s.buffer, ZERO)) for s in stage.stores]),
+            body=stage.body._replace(
+                instructions=tuple([load(i) for i in stage.body.instructions])
+            ),
+            stores=tuple(
+                [replace(s, index=s.index - offsets.get(s.buffer, ZERO)) for s in stage.stores]
+            ),
         )
         for stage in kernel.stages
     )
     parameters = tuple(
-        [p if p.length is None else p._replace(length=p.length - offsets[p.name]) for p in kernel.parameters]
+        [
+            p if p.length is None else p._replace(length=p.length - offsets[p.name])
+            for p in kernel.parameters
+        ]
     )
     product = kernel.product
     if product is not None:
-        left, right = (Access(a.buffer, a.index - offsets[a.buffer]) for a in (product.left, product.right))
+        left, right = (
+            Access(a.buffer, a.index - offsets[a.buffer]) for a in (product.left, product.right)
+        )
         product = replace(product, left=left, right=right)
     return replace(kernel, stages=stages, parameters=parameters, product=product)

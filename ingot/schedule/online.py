@@ -1,11 +1,12 @@
-"""Sums of powers in the pass over a row that finds its largest element, where rows are taken in steps: softmax, its
-logarithm, logsumexp and cross-entropy read a row once before they know what to divide by (Milakov and Gimelshein,
-2018).
+"""Sums of powers in the pass over a row that finds its largest element, where rows are taken in
+steps: softmax, its logarithm, logsumexp and cross-entropy read a row once before they know what to
+divide by (Milakov and Gimelshein, 2018).
 
-A thread keeps the largest element that it has met and the sum of exp(v - largest); where a larger one comes, the sum is
-scaled. The sums of the threads are joined by their largest elements, and what the program subtracts in place of the
-largest element, as logsumexp does where that is infinite, is made good by one factor a row. Of other numbers, as the
-mean, that may be -inf where the largest element is not, no factor tells whether elements are -inf as well.
+A thread keeps the largest element that it has met and the sum of exp(v - largest); where a larger
+one comes, the sum is scaled. The sums of the threads are joined by their largest elements, and what
+the program subtracts in place of the largest element, as logsumexp does where that is infinite, is
+made good by one factor a row. Of other numbers, as the mean, that may be -inf where the largest
+element is not, no factor tells whether elements are -inf as well.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import torch
 from ingot.loops.ir import Body, Instruction
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Stage, loans
 
-POWERS = "powers"  # a reduction: the sum of exp(v - top), where top is the largest v, or 0 where that is infinite
+# a reduction: the sum of exp(v - top), where top is the largest v, or 0 where that is infinite
+POWERS = "powers"
 Defined = dict[str, tuple[Body, int]]  # scalars, and what they are
 
 
 def in_one_pass(kernel: Kernel) -> Kernel:
-    """The kernel without passes over rows that only sum powers of what an earlier one finds the largest of."""
+    """The kernel without passes over rows that only sum powers of what an earlier one finds the
+    largest of."""
     stages = list(kernel.stages)
     defined: Defined = {d.name: (stage.body, d.value) for stage in stages for d in stage.scalars}
     for later, second in enumerate(stages):
@@ -41,26 +44,37 @@ def in_one_pass(kernel: Kernel) -> Kernel:
 
 def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage) -> bool:
     """Whether a stage may read what those before it have written."""
-    lenders = {kernel.parameters[to].name: kernel.parameters[k].name for k, to in loans(kernel.parameters)}
+    lenders = {
+        kernel.parameters[to].name: kernel.parameters[k].name for k, to in loans(kernel.parameters)
+    }
     stored = {store.buffer for s in before for store in s.stores}
     stored |= {lenders[name] for name in stored if name in lenders}
     return any(load.attrs[0] in stored for load in stage.body.loads)
 
 
 def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage] | None:
-    """The stages that the two become, of which the second has no loops: None where it does more than sum powers."""
+    """The stages that the two become, of which the second has no loops: None where it does more
+    than sum powers."""
     if not second.loops or first.loops != second.loops or second.stores or not second.reductions:
         return None
     numbers: dict[object, int] = {}
     values, others = _numbered(first.body, numbers), _numbered(second.body, numbers)
     dtypes = [i.dtype for i in first.body.instructions]
-    largest = {values[a.value]: a for a in first.reductions if a.kind == "max" and a.dtype is dtypes[a.value]}
+    largest = {
+        values[a.value]: a
+        for a in first.reductions
+        if a.kind == "max" and a.dtype is dtypes[a.value]
+    }
     sums: list[Accumulate] = []
     after = _After(second.body.instructions)
     for a in second.reductions:
         found = _power(second.body.instructions, a)
         top = largest.get(others[found[0]]) if found is not None else None
-        if found is None or top is None or not _is_top(second.body, found[1], _Top.of(first.body, top), defined):
+        if (
+            found is None
+            or top is None
+            or not _is_top(second.body, found[1], _Top.of(first.body, top), defined)
+        ):
             return None
         sums.append(Accumulate(POWERS, top.value, f"{a.name}_powers", top.dtype))
         after.sum_of_powers(a, found[1], top.name, sums[-1])
@@ -85,14 +99,19 @@ class _Top(NamedTuple):
     @staticmethod
     def of(body: Body, a: Accumulate) -> _Top:
         value = body.instructions[a.value]
-        return _Top(a.name, {value.dtype, *[body.instructions[k].dtype for k in value.args if value.op == "to"]})
+        return _Top(
+            a.name,
+            {value.dtype, *[body.instructions[k].dtype for k in value.args if value.op == "to"]},
+        )
 
 
 def _is_top(body: Body, at: int, top: _Top, defined: Defined) -> bool:
     """Whether a value is a row's largest element, or, for some, finite constants."""
     i = body.instructions[at]
     if i.op == "scalar":
-        return i.attrs[0] == top.name or (i.attrs[0] in defined and _is_top(*defined[i.attrs[0]], top, defined))
+        return i.attrs[0] == top.name or (
+            i.attrs[0] in defined and _is_top(*defined[i.attrs[0]], top, defined)
+        )
     if i.op == "constant":
         return math.isfinite(i.attrs[0])
     if i.op not in ("where", "to") or i.dtype not in top.exact:
@@ -104,7 +123,9 @@ def _is_top(body: Body, at: int, top: _Top, defined: Defined) -> bool:
 
 def _is_of_row(body: Body, at: int) -> bool:
     i = body.instructions[at]
-    return i.op in ("scalar", "constant") or (bool(i.args) and all(_is_of_row(body, k) for k in i.args))
+    return i.op in ("scalar", "constant") or (
+        bool(i.args) and all(_is_of_row(body, k) for k in i.args)
+    )
 
 
 def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
@@ -112,7 +133,11 @@ def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
     found: list[int] = []
     for i in body.instructions:
         attrs: object = repr(i.attrs) if i.op == "constant" else i.attrs
-        found.append(numbers.setdefault((i.op, i.dtype, attrs, tuple(found[k] for k in i.args)), len(numbers)))
+        found.append(
+            numbers.setdefault(
+                (i.op, i.dtype, attrs, tuple(found[k] for k in i.args)), len(numbers)
+            )
+        )
     return found
 
 
@@ -135,16 +160,24 @@ class _After:
     def copied(self, at: int) -> int:
         if at not in self.copies:
             i = self.body[at]
-            self.copies[at] = self.add(i.op, *[self.copied(k) for k in i.args], dtype=i.dtype, attrs=i.attrs)
+            self.copies[at] = self.add(
+                i.op, *[self.copied(k) for k in i.args], dtype=i.dtype, attrs=i.attrs
+            )
         return self.copies[at]
 
     def sum_of_powers(self, a: Accumulate, shift: int, top: str, powers: Accumulate) -> None:
         dtype = powers.dtype
         largest = self.add("scalar", dtype=dtype, attrs=(top,))
-        infinity, zero = (self.add("constant", dtype=dtype, attrs=(number,)) for number in (math.inf, 0.0))
+        infinity, zero = (
+            self.add("constant", dtype=dtype, attrs=(number,)) for number in (math.inf, 0.0)
+        )
         infinite = self.add("eq", self.add("abs", largest, dtype=dtype), infinity, dtype=torch.bool)
         subtracted = self.add("where", infinite, zero, largest, dtype=dtype)
-        factor = self.add("exp", self.add("sub", subtracted, self.copied(shift), dtype=dtype), dtype=dtype)
-        total = self.add("mul", self.add("scalar", dtype=dtype, attrs=(powers.name,)), factor, dtype=dtype)
+        factor = self.add(
+            "exp", self.add("sub", subtracted, self.copied(shift), dtype=dtype), dtype=dtype
+        )
+        total = self.add(
+            "mul", self.add("scalar", dtype=dtype, attrs=(powers.name,)), factor, dtype=dtype
+        )
         total = total if a.dtype is dtype else self.add("to", total, dtype=a.dtype)
         self.defined.append(Define(a.name, total))

@@ -1,5 +1,5 @@
-"""Attention writes its results where a copy would put them: in their pieces of a concatenation, as the gradients of one
-projection's queries, keys and values are."""
+"""Attention writes its results where a copy would put them: in their pieces of a concatenation, as
+the gradients of one projection's queries, keys and values are."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ingot.schedule.dependencies import readers_and_writers
 
 
 class _Copy(NamedTuple):
-    """A node that does no more than copy a buffer, and for each of its loops, those with the farthest steps first, how
-    many there are, and how far apart they lie in the source and in the target."""
+    """A node that does no more than copy a buffer, and for each of its loops, those with the
+    farthest steps first, how many there are, and how far apart they lie in the source and in the
+    target."""
 
     node: Pointwise
     loops: tuple[tuple[int, int, int], ...]
@@ -32,13 +33,19 @@ def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
         if not isinstance(node, (Attention, AttentionBackward)):
             continue
         for name, view in [(name, v) for name, v in vars(node).items() if isinstance(v, View)]:
-            if view.buffer not in node.writes() or view.buffer in shown or len(readers[view.buffer]) != 1:
+            if (
+                view.buffer not in node.writes()
+                or view.buffer in shown
+                or len(readers[view.buffer]) != 1
+            ):
                 continue
             copy = _copy(nodes[readers[view.buffer][0]])
             moved = None if copy is None else _moved(view, copy, graph)
             if copy is None or moved is None or any(at <= position for at in readers[moved.buffer]):
                 continue
-            if _is_written_once(graph.buffers[moved.buffer], [nodes[at] for at in writers[moved.buffer]]):
+            if _is_written_once(
+                graph.buffers[moved.buffer], [nodes[at] for at in writers[moved.buffer]]
+            ):
                 node = replace(node, **{name: moved})  # type: ignore[arg-type]
                 found[node.name] = node
                 del found[copy.node.name]
@@ -56,7 +63,9 @@ def _copy(node: Node) -> _Copy | None:
         return None
     loops = []
     for symbol in node.loops:
-        numbers = _numbers(symbol.extent, *(found[1].get(symbol, ZERO) for found in (read, written)))
+        numbers = _numbers(
+            symbol.extent, *(found[1].get(symbol, ZERO) for found in (read, written))
+        )
         if numbers is None:
             return None
         loops.append((numbers[0], numbers[1], numbers[2]))
@@ -69,7 +78,8 @@ def _numbers(*expressions: Expr) -> list[int] | None:
 
 
 def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:
-    """The view in the copy's target, if the copy takes the view's whole buffer in the order of its memory."""
+    """The view in the copy's target, if the copy takes the view's whole buffer in the order of its
+    memory."""
     after = 1
     for extent, apart, _ in reversed(copy.loops):
         if apart != after:
@@ -85,7 +95,14 @@ def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:
         if size == 1:
             strides.append(ZERO)
             continue
-        number = next((k for k, (extent, apart, _) in enumerate(copy.loops) if apart <= step < apart * extent), None)
+        number = next(
+            (
+                k
+                for k, (extent, apart, _) in enumerate(copy.loops)
+                if apart <= step < apart * extent
+            ),
+            None,
+        )
         if number is None or step % copy.loops[number][1]:
             return None
         _, apart, there = copy.loops[number]
@@ -95,11 +112,14 @@ def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:
         return None  # a dimension goes on in the next loop
     if sizes[-1] != 1 and strides[-1].constant != 1:
         return None
-    return replace(view, buffer=copy.node.target, strides=tuple(strides), offset=as_expr(copy.first))
+    return replace(
+        view, buffer=copy.node.target, strides=tuple(strides), offset=as_expr(copy.first)
+    )
 
 
 def _is_written_once(buffer: Buffer, writers: Sequence[Node]) -> bool:
-    """Whether it is a temporary whose elements are each written once: there are as many points as elements."""
+    """Whether it is a temporary whose elements are each written once: there are as many points as
+    elements."""
     points = 0
     for writer in writers:
         if not isinstance(writer, Pointwise) or writer.scatters:

@@ -1,4 +1,5 @@
-"""The plan of a program: its steps in order and where every buffer lives. This is what the run time executes."""
+"""The plan of a program: its steps in order and where every buffer lives. This is what the run time
+executes."""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ from ingot.schedule.kernel import AnyKernel, Parameter
 
 @dataclass(frozen=True)
 class KernelStep:
-    """Launch `kernel` on the buffers `arguments` (graph buffer names, in the order of `kernel.parameters`).
+    """Launch `kernel` on the buffers `arguments` (graph buffer names, in the order of
+    `kernel.parameters`).
 
-    `extent` is the number of points of the collapsed parallel loops; `work` estimates the nanoseconds one of them
-    takes on one core; where that depends on sizes, it is an expression that counts picoseconds. Kernels equal but for
-    their name and origin share one body of machine code.
+    `extent` is the number of points of the collapsed parallel loops; `work` estimates the
+    nanoseconds one of them takes on one core; where that depends on sizes, it is an expression that
+    counts picoseconds. Kernels equal but for their name and origin share one body of machine code.
 
-    `offsets` says where each of `arguments` begins in its buffer, in elements; if it is empty, all begin at 0.
+    `offsets` says where each of `arguments` begins in its buffer, in elements; if it is empty, all
+    begin at 0.
 
-    With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each part, whose arguments
-    follow those of the part before. `extent` is then the sum. In a GPU's plan the CPU runs what is `on_host`.
+    With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each
+    part, whose arguments follow those of the part before. `extent` is then the sum. In a GPU's plan
+    the CPU runs what is `on_host`.
     """
 
     kernel: AnyKernel
@@ -45,7 +49,15 @@ class KernelStep:
         width = len(self.kernel.parameters)
         pieces = [slice(k * width, (k + 1) * width) for k in range(len(self.parts))]
         return [
-            KernelStep(self.kernel, self.arguments[piece], extent, self.work, (), self.offsets[piece], self.on_host)
+            KernelStep(
+                self.kernel,
+                self.arguments[piece],
+                extent,
+                self.work,
+                (),
+                self.offsets[piece],
+                self.on_host,
+            )
             for piece, extent in zip(pieces, self.parts)
         ]
 
@@ -56,7 +68,8 @@ class LibraryStep:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it does no more than multiply matrices, or batches of them, into memory that is there."""
+        """Whether it does no more than multiply matrices, or batches of them, into memory that is
+        there."""
         multiplies = self.node.function in (torch.mm, torch.bmm, mm_in_parts)
         return multiplies and self.node.out is not None and not self.node.kwargs
 
@@ -65,11 +78,12 @@ class LibraryStep:
 class Place:
     """Where a buffer lives.
 
-    `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes into the call's arena),
-    "output" (storage of its own, allocated when its first writer runs, owned by the user afterwards), "library" (a
-    tensor that a library call returned) or "own" (storage of its own that is released with its last use: in a frugal
-    plan, for sizes that are not known when the program begins, and where a library call may keep it) or "small" (in the
-    arena, at an `offset`, where that is small with all of these, else "own").
+    `kind` is "input" (`position` among the graph's inputs), "constant", "arena" (`offset` bytes
+    into the call's arena), "output" (storage of its own, allocated when its first writer runs,
+    owned by the user afterwards), "library" (a tensor that a library call returned) or "own"
+    (storage of its own that is released with its last use: in a frugal plan, for sizes that are not
+    known when the program begins, and where a library call may keep it) or "small" (in the arena,
+    at an `offset`, where that is small with all of these, else "own").
     """
 
     kind: str
@@ -79,10 +93,11 @@ class Place:
 
 @dataclass
 class Plan:
-    """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are expressions over size
-    symbols; `joined_bytes` are those of the arena with all small buffers in it. `lenders` are the inputs whose memory a
-    buffer is given if nobody else needs them, by the buffer. Of a `frugal` plan nothing is kept between calls, and
-    memory is given back as soon as it is dead, but for small temporaries of a GPU."""
+    """`last_use` maps a step's position to the buffers dead after it. Sizes in bytes are
+    expressions over size symbols; `joined_bytes` are those of the arena with all small buffers in
+    it. `lenders` are the inputs whose memory a buffer is given if nobody else needs them, by the
+    buffer. Of a `frugal` plan nothing is kept between calls, and memory is given back as soon as it
+    is dead, but for small temporaries of a GPU."""
 
     graph: LoopGraph
     steps: list[KernelStep | LibraryStep]
@@ -100,15 +115,21 @@ class Plan:
         return [step.kernel for step in self.steps if isinstance(step, KernelStep)]
 
     def apart(self) -> tuple[Plan, Plan] | None:
-        """In a GPU's plan, the device's steps alone and the CPU's, without outputs; None where there are none of the
-        latter, or where one side reads or writes what is the other's."""
+        """In a GPU's plan, the device's steps alone and the CPU's, without outputs; None where
+        there are none of the latter, or where one side reads or writes what is the other's."""
         buffers = self.graph.buffers
         sides = [{buffers[name].on_host for name in touched(step)} for step in self.steps]
         shown = [view.buffer for view in self.graph.outputs if isinstance(view, View)]
-        if {True} not in sides or {True, False} in sides or any(buffers[name].on_host for name in shown):
+        if (
+            {True} not in sides
+            or {True, False} in sides
+            or any(buffers[name].on_host for name in shown)
+        ):
             return None
         beside = self._of(lambda k: sides[k] == {True})
-        return self._of(lambda k: sides[k] != {True}), replace(beside, graph=replace(self.graph, outputs=[]))
+        return self._of(lambda k: sides[k] != {True}), replace(
+            beside, graph=replace(self.graph, outputs=[])
+        )
 
     def _of(self, belongs: Callable[[int], bool]) -> Plan:
         """Some of the steps, which nothing of the others depends on."""
@@ -119,4 +140,8 @@ class Plan:
 
 def touched(step: KernelStep | LibraryStep) -> list[str]:
     """The buffers that a step reads or writes."""
-    return list(step.arguments) if isinstance(step, KernelStep) else [*sorted(step.node.reads()), *step.node.writes()]
+    return (
+        list(step.arguments)
+        if isinstance(step, KernelStep)
+        else [*sorted(step.node.reads()), *step.node.writes()]
+    )

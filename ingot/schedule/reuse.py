@@ -1,9 +1,9 @@
-"""Writing in place: where the last reader of a buffer is the writer of another of the same layout, they become one
-buffer.
+"""Writing in place: where the last reader of a buffer is the writer of another of the same layout,
+they become one buffer.
 
-Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the new one everywhere
-before. Whether an input is dead once it has been read, only the call tells: what may then be written over it keeps its
-name, and is given the input's memory by the run time.
+Done on fused groups, before kernels are built, by renaming: the dead buffer takes the name of the
+new one everywhere before. Whether an input is dead once it has been read, only the call tells: what
+may then be written over it keeps its name, and is given the input's memory by the run time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ComputeNode = TypeVar("ComputeNode", bound=Compute)
 
 
 def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> None:
-    """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite them."""
+    """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite
+    them."""
     touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
     last_reader = {name: positions[-1] for name, positions in touching.items()}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
@@ -48,7 +49,9 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in kept or dead in replaced:
                     continue
-                if not _same_layout(graph, dead, target) or _meets(touching[dead], writing[target], k):
+                if not _same_layout(graph, dead, target) or _meets(
+                    touching[dead], writing[target], k
+                ):
                     continue
                 if _overwritable(group, dead, target):
                     replaced[dead] = target
@@ -59,15 +62,22 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
             _rename(group, replaced)
 
 
-def lend_inputs(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> list[dict[str, str]]:
-    """For each group, what it may write over the inputs that the graph lends, by the input: each lends once."""
+def lend_inputs(
+    groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph
+) -> list[dict[str, str]]:
+    """For each group, what it may write over the inputs that the graph lends, by the input: each
+    lends once."""
     touching = _positions(groups, "touches")
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
     found: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}
-        dying = [n for n in sorted(group.reads - returned) if n in graph.lends and touching[n][-1] == k]
-        for target in sorted(group.writes - internal[k]) if dying and group.overlay is not None else ():
+        dying = [
+            n for n in sorted(group.reads - returned) if n in graph.lends and touching[n][-1] == k
+        ]
+        for target in (
+            sorted(group.writes - internal[k]) if dying and group.overlay is not None else ()
+        ):
             if graph.buffers[target].role != "temporary" or target in group.reads:
                 continue
             for dead in dying:
@@ -86,7 +96,8 @@ def retained_by(nodes: Iterable[Node]) -> set[str]:
 
 
 def _positions(groups: Sequence[Group], which: str) -> dict[str, list[int]]:
-    """By buffer: the positions of the groups that have it among what `which` of theirs names, in order."""
+    """By buffer: the positions of the groups that have it among what `which` of theirs names, in
+    order."""
     found: dict[str, list[int]] = defaultdict(list)
     for k, group in enumerate(groups):
         for name in getattr(group, which):
@@ -95,13 +106,14 @@ def _positions(groups: Sequence[Group], which: str) -> dict[str, list[int]]:
 
 
 def _meets(touching: Sequence[int], writing: Sequence[int], here: int) -> bool:
-    """Whether another group than `here` writes its part of one buffer while another is in use, which those in
-    `touching` touch."""
+    """Whether another group than `here` writes its part of one buffer while another is in use,
+    which those in `touching` touch."""
     last = max((k for k in touching if k != here), default=-1)
     return any(k <= last for k in writing if k != here)
 
 
-_LAYOUT = ("dtype", "sizes", "strides", "on_host")  # a graph is of one device, and of the CPU beside it
+# a graph is of one device, and of the CPU beside it
+_LAYOUT = ("dtype", "sizes", "strides", "on_host")
 
 
 def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
@@ -114,7 +126,8 @@ def _alike(graph: LoopGraph, one: str, other: str) -> bool:
 
 
 def _overwritable(group: Group, dead: str, target: str) -> bool:
-    """Whether each element of `dead` is read only at the point that overwrites it, and by members up to the writer."""
+    """Whether each element of `dead` is read only at the point that overwrites it, and by members
+    up to the writer."""
     if group.overlay is None:
         before = any(dead in node.reads() for node in group.prologues if node)
         return not before and _overwritable_by_epilogue(group.members, dead, target)
@@ -125,7 +138,9 @@ def _overwritable(group: Group, dead: str, target: str) -> bool:
     writer = laid.members[writers[0]]
     if not isinstance(writer, Pointwise) or writer.scatters:
         return False
-    readers = [k for k, m in enumerate(laid.members) if any(i.attrs[0] == dead for i in m.body.loads)]
+    readers = [
+        k for k, m in enumerate(laid.members) if any(i.attrs[0] == dead for i in m.body.loads)
+    ]
     if any(k > writers[0] or laid.inner[k] != laid.inner[writers[0]] for k in readers):
         return False
     places = {i.attrs[1] for k in readers for i in laid.members[k].body.loads if i.attrs[0] == dead}
@@ -136,7 +151,8 @@ def _overwritable(group: Group, dead: str, target: str) -> bool:
 
 
 def _overwritable_by_epilogue(members: Sequence[Node], dead: str, target: str) -> bool:
-    """The same for a contraction and what is computed on its tiles. Its operands are read elsewhere."""
+    """The same for a contraction and what is computed on its tiles. Its operands are read
+    elsewhere."""
     writer = next(k for k, m in enumerate(members) if target in m.writes())
     index = members[writer].index  # type: ignore[attr-defined]
     for k, m in enumerate(members):
@@ -163,7 +179,9 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
     group.prologues = left, right
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
-        group.overlay = replace(group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members))
+        group.overlay = replace(
+            group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members)
+        )
 
 
 def _renamed_attention(node: Attention, final: Any) -> Attention:
@@ -171,8 +189,12 @@ def _renamed_attention(node: Attention, final: Any) -> Attention:
         return replace(view, buffer=final(view.buffer))
 
     query, key, value, target = map(put, (node.query, node.key, node.value, node.target))
-    mask, logarithms = (None if view is None else put(view) for view in (node.mask, node.logarithms))
-    return replace(node, query=query, key=key, value=value, mask=mask, target=target, logarithms=logarithms)
+    mask, logarithms = (
+        None if view is None else put(view) for view in (node.mask, node.logarithms)
+    )
+    return replace(
+        node, query=query, key=key, value=value, mask=mask, target=target, logarithms=logarithms
+    )
 
 
 def _renamed_attention_backward(node: AttentionBackward, final: Any) -> AttentionBackward:
@@ -182,9 +204,12 @@ def _renamed_attention_backward(node: AttentionBackward, final: Any) -> Attentio
 
 def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
     instructions = tuple(
-        i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i for i in node.body.instructions
+        i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i
+        for i in node.body.instructions
     )
-    return replace(node, target=final(node.target), body=node.body._replace(instructions=instructions))
+    return replace(
+        node, target=final(node.target), body=node.body._replace(instructions=instructions)
+    )
 
 
 def _renamed_contraction(node: Contraction, final: Any) -> Contraction:

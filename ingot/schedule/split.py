@@ -1,6 +1,8 @@
-"""Long reductions and products to few results, in two steps: parts that threads share, and the reduction of the parts.
+"""Long reductions and products to few results, in two steps: parts that threads share, and the
+reduction of the parts.
 
-How many parts there are depends on sizes alone, so that the result does not depend on the number of threads.
+How many parts there are depends on sizes alone, so that the result does not depend on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -58,17 +60,24 @@ def _split(node: Reduction, graph: LoopGraph, target: Target) -> Iterator[Node]:
     sizes = tuple(s.extent for s in loops)
     strides = contiguous_strides(sizes)
     name = f"{node.target}_parts"
-    graph.buffers[name] = Buffer(name, node.dtype, sizes, strides, device=graph.buffers[node.target].device)
+    graph.buffers[name] = Buffer(
+        name, node.dtype, sizes, strides, device=graph.buffers[node.target].device
+    )
     index = sum((s * stride for s, stride in zip(loops, strides)), loop * 0)
     reduced = tuple(rest if s is loop else s for s in nest.reduced)
-    yield Reduction(f"{node.name}_parts", node.origin, loops, reduced, node.kind, body, name, index, node.dtype)
+    yield Reduction(
+        f"{node.name}_parts", node.origin, loops, reduced, node.kind, body, name, index, node.dtype
+    )
     load = Instruction("load", (), node.dtype, (name, index))
     yield replace(nest, reduced=(part,), body=Body((load,), (0,)))
 
 
 def _parts(node: Reduction, target: Target) -> int:
     """Into how many parts a reduction is split; 1 where it is not."""
-    points, reduced = product(s.extent for s in node.loops).constant, [s.extent.constant for s in node.reduced]
+    points, reduced = (
+        product(s.extent for s in node.loops).constant,
+        [s.extent.constant for s in node.reduced],
+    )
     if node.kind.startswith("arg") or points is None or None in reduced:
         return 1
     length = product(s.extent for s in node.reduced).constant or 0
@@ -98,10 +107,16 @@ def _split_product(node: Contraction, graph: LoopGraph) -> Iterator[Node]:
     yield from nodes
 
 
-def product_in_parts(nest: Contraction, parts: int, device: torch.device) -> tuple[Contraction, Reduction, Buffer]:
-    """A product whose longest reduced loop is cut into equal parts, the sum of these, and the buffer in between."""
+def product_in_parts(
+    nest: Contraction, parts: int, device: torch.device
+) -> tuple[Contraction, Reduction, Buffer]:
+    """A product whose longest reduced loop is cut into equal parts, the sum of these, and the
+    buffer in between."""
     loop = _longest(nest.reduced)
-    part, rest = loop_symbol("part", parts), loop_symbol("rest", (loop.extent.constant or 0) // parts)
+    part, rest = (
+        loop_symbol("part", parts),
+        loop_symbol("rest", (loop.extent.constant or 0) // parts),
+    )
     loops = (part, *nest.loops)
     sizes = tuple(s.extent for s in loops)
     strides = contiguous_strides(sizes)
@@ -112,19 +127,32 @@ def product_in_parts(nest: Contraction, parts: int, device: torch.device) -> tup
         for access in (nest.left, nest.right)
     )
     cut = replace(
-        nest, name=f"{nest.name}_parts", batch=(part, *nest.batch), left=left, right=right, target=name, index=index,
+        nest, name=f"{nest.name}_parts", batch=(part, *nest.batch), left=left, right=right,
+        target=name, index=index,
         reduced=tuple(rest if s is loop else s for s in nest.reduced),
     )  # fmt: skip
     load = Instruction("load", (), nest.dtype, (name, index))
     body = Body((load,), (0,))
-    total = Reduction(nest.name, nest.origin, nest.loops, (part,), "sum", body, nest.target, nest.index, nest.dtype)
+    total = Reduction(
+        nest.name,
+        nest.origin,
+        nest.loops,
+        (part,),
+        "sum",
+        body,
+        nest.target,
+        nest.index,
+        nest.dtype,
+    )
     return cut, total, Buffer(name, nest.dtype, sizes, strides, device=device)
 
 
 def _parts_of_product(node: Contraction, extent: int | None) -> int:
-    """Into how many parts, of equal length, the longest loop of a product's sums is split; 1 where it is not."""
+    """Into how many parts, of equal length, the longest loop of a product's sums is split; 1 where
+    it is not."""
     batch, rows, columns, length = (
-        product(s.extent for s in loops).constant for loops in (node.batch, node.rows, node.columns, node.reduced)
+        product(s.extent for s in loops).constant
+        for loops in (node.batch, node.rows, node.columns, node.reduced)
     )
     if None in (batch, rows, columns, length) or extent is None:
         return 1
@@ -133,7 +161,8 @@ def _parts_of_product(node: Contraction, extent: int | None) -> int:
     blocks = batch * -(-rows // height) * -(-columns // width)
     if blocks >= FEW_BLOCKS or batch * rows * columns * length < LONG_PRODUCT:
         return 1
-    shortest = max(PART_OF_PRODUCT, rows * columns // (rows + columns))  # else the parts are more than what they read
+    # else the parts are more than what they read
+    shortest = max(PART_OF_PRODUCT, rows * columns // (rows + columns))
     wanted = min(-(-2 * FEW_BLOCKS // blocks), length // shortest)
     return max((parts for parts in range(1, wanted + 1) if extent % parts == 0), default=1)
 
@@ -147,14 +176,24 @@ def _reduces_columns(node: Reduction) -> bool:
     if not node.loops:
         return False
     last = node.loops[-1]
-    reduced = [load.attrs[1] for load in node.body.loads if load.attrs[1].symbols.intersection(node.reduced)]
+    reduced = [
+        load.attrs[1]
+        for load in node.body.loads
+        if load.attrs[1].symbols.intersection(node.reduced)
+    ]
     linear = [index.linear((last,)) for index in reduced]
-    return any(found is not None and last in found[1] and found[1][last].constant == 1 for found in linear)
+    return any(
+        found is not None and last in found[1] and found[1][last].constant == 1 for found in linear
+    )
 
 
 def _guarded(body: Body, whole: Expr, extent: int, node: Reduction) -> Body:
-    """The body with its memory touched and its value counted only where `whole` is below `extent`."""
-    index, end = (Instruction("index", (), torch.int64, (whole,)), Instruction("constant", (), torch.int64, (extent,)))
+    """The body with its memory touched and its value counted only where `whole` is below
+    `extent`."""
+    index, end = (
+        Instruction("index", (), torch.int64, (whole,)),
+        Instruction("constant", (), torch.int64, (extent,)),
+    )
     instructions = [index, end, Instruction("lt", (0, 1), torch.bool)]
     at: list[int] = []
     for i in body.instructions:
@@ -163,7 +202,9 @@ def _guarded(body: Body, whole: Expr, extent: int, node: Reduction) -> Body:
         if conditional is not None:
             mask = 2
             if len(i.args) > conditional:
-                instructions.append(Instruction("logical_and", (i.args[conditional], 2), torch.bool))
+                instructions.append(
+                    Instruction("logical_and", (i.args[conditional], 2), torch.bool)
+                )
                 mask = len(instructions) - 1
             i = i._replace(args=(*i.args[:conditional], mask))
         at.append(len(instructions))

@@ -1,6 +1,7 @@
-"""Matrix products of a GPU's that may be kernels of ours: with what comes next computed on their finished tiles, and
-what comes before on the tiles that are read, where the library's call leaves that to kernels of their own. Whether they
-are, and in which form, somebody else decides (`runtime/tuning.py`)."""
+"""Matrix products of a GPU's that may be kernels of ours: with what comes next computed on their
+finished tiles, and what comes before on the tiles that are read, where the library's call leaves
+that to kernels of their own. Whether they are, and in which form, somebody else decides
+(`runtime/tuning.py`)."""
 
 from __future__ import annotations
 
@@ -36,10 +37,26 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PRODUCTS = (torch.mm, torch.bmm, torch.addmm)
 
 # What may be computed each time that an operand is read, and how much of it.
-_CHEAP = {"load", "constant", "to", "add", "sub", "mul", "neg", "where", "lt", "le", "gt", "ge", "maximum", "minimum"}
+_CHEAP = {
+    "load",
+    "constant",
+    "to",
+    "add",
+    "sub",
+    "mul",
+    "neg",
+    "where",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "maximum",
+    "minimum",
+}
 MOST_BEFORE = 12  # instructions
 
-# A product of so few blocks leaves multiprocessors idle: its sums may be cut into parts, which are added at the end.
+# A product of so few blocks leaves multiprocessors idle: its sums may be cut into parts, which are
+# added at the end.
 PARTS = (2, 4, 8)
 FEW_BLOCKS = 128
 SQUARE = 64  # rows and columns of such a block
@@ -48,10 +65,10 @@ SHORTEST = 128  # steps of a part
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A way to compute a product by kernels: `groups`, of which the first is a contraction that needs a tiling, take
-    the place of the program's groups at `positions`. `sizes` are those of the contraction's batch, rows, columns and
-    reduction; `buffers` are made in between, `parts` is into how many parts the sums are cut, and `work` how many
-    operations are done with each."""
+    """A way to compute a product by kernels: `groups`, of which the first is a contraction that
+    needs a tiling, take the place of the program's groups at `positions`. `sizes` are those of the
+    contraction's batch, rows, columns and reduction; `buffers` are made in between, `parts` is into
+    how many parts the sums are cut, and `work` how many operations are done with each."""
 
     groups: tuple[Group, ...]
     positions: tuple[int, ...]
@@ -63,8 +80,9 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A product that the library computes, with the forms that could do so, all of them in place of some of the
-    program's groups at `positions`. `given` are the buffers that the program itself is given."""
+    """A product that the library computes, with the forms that could do so, all of them in place of
+    some of the program's groups at `positions`. `given` are the buffers that the program itself is
+    given."""
 
     positions: tuple[int, ...]
     forms: tuple[Form, ...]
@@ -84,7 +102,8 @@ Choice = tuple[Form, Tiling] | None
 """A form of a site, and how it is computed; None where the library is called."""
 
 Choose = Callable[[Sequence[Site], Callable[[Site, Choice], Plan]], Sequence[Choice]]
-"""Given the sites of a program, and what plans one of them alone as it would be chosen: the choice for each."""
+"""Given the sites of a program, and what plans one of them alone as it would be chosen: the choice
+for each."""
 
 
 def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Site]:
@@ -106,15 +125,18 @@ def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Sit
         taken.update(positions)
         touched = set().union(*(groups[j].touches for j in positions))
         given = frozenset(name for name in touched if graph.buffers[name].role != "temporary")
-        dtype, where = graph.buffers[draft.contraction.left.buffer].dtype, groups[k].members[0].origin.where
+        dtype, where = (
+            graph.buffers[draft.contraction.left.buffer].dtype,
+            groups[k].members[0].origin.where,
+        )
         found.append(Site(positions, tuple(forms), given, whole.sizes, dtype, where))
     return found[::-1]
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A library's product as a contraction, `rest` of what the call does (it adds a bias to the sums, and rounds them),
-    and the buffer in between, if there is one."""
+    """A library's product as a contraction, `rest` of what the call does (it adds a bias to the
+    sums, and rounds them), and the buffer in between, if there is one."""
 
     contraction: Contraction
     rest: tuple[Pointwise, ...]
@@ -123,11 +145,20 @@ class _Draft:
 
 def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     node = group.members[0]
-    if not isinstance(node, Library) or node.function not in _PRODUCTS or node.kwargs or node.out != "out":
+    if (
+        not isinstance(node, Library)
+        or node.function not in _PRODUCTS
+        or node.kwargs
+        or node.out != "out"
+    ):
         return None
     *bias, left, right = node.args
     (target,) = node.targets
-    if target is None or any(not isinstance(v, View) for v in node.args) or len(bias) != (node.function is torch.addmm):
+    if (
+        target is None
+        or any(not isinstance(v, View) for v in node.args)
+        or len(bias) != (node.function is torch.addmm)
+    ):
         return None
     made = graph.buffers[target]
     sizes = (*made.sizes, left.sizes[-1])
@@ -135,15 +166,31 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
         return None
     if any(size.constant is None or size.constant == 0 for size in (*sizes, *made.strides)):
         return None
-    *batch, row, column, inner = (loop_symbol(name, size) for name, size in zip("bmnk"[-len(sizes) :], sizes))
+    *batch, row, column, inner = (
+        loop_symbol(name, size) for name, size in zip("bmnk"[-len(sizes) :], sizes)
+    )
     at = (*batch, row, column)
     index = _index(at, made.strides)
     a = Access(left.buffer, _index((*batch, row, inner), left.strides) + left.offset)
     b = Access(right.buffer, _index((*batch, inner, column), right.strides) + right.offset)
     plain = not bias and made.dtype is torch.float32
-    sums = made if plain else replace(made, name=f"{target}_sums", dtype=torch.float32, role="temporary")
+    sums = (
+        made
+        if plain
+        else replace(made, name=f"{target}_sums", dtype=torch.float32, role="temporary")
+    )
     contraction = Contraction(
-        node.name, node.origin, tuple(batch), (row,), (column,), (inner,), a, b, sums.name, index, torch.float32
+        node.name,
+        node.origin,
+        tuple(batch),
+        (row,),
+        (column,),
+        (inner,),
+        a,
+        b,
+        sums.name,
+        index,
+        torch.float32,
     )
     contraction = canonical_contraction(contraction)
     if plain:
@@ -151,14 +198,20 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     body = [Instruction("load", (), torch.float32, (sums.name, index))]
     for view in bias:
         own = at[len(at) - len(view.sizes) :]
-        steps = [ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)]
-        body.append(Instruction("load", (), view.dtype, (view.buffer, _index(own, steps) + view.offset)))
+        steps = [
+            ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)
+        ]
+        body.append(
+            Instruction("load", (), view.dtype, (view.buffer, _index(own, steps) + view.offset))
+        )
         if view.dtype is not torch.float32:
             body.append(Instruction("to", (len(body) - 1,), torch.float32))
         body.append(Instruction("add", (0, len(body) - 1), torch.float32))
     if made.dtype is not torch.float32:
         body.append(Instruction("to", (len(body) - 1,), made.dtype))
-    finish = Pointwise(f"{node.name}_finish", node.origin, at, Body(tuple(body), (len(body) - 1,)), target, index)
+    finish = Pointwise(
+        f"{node.name}_finish", node.origin, at, Body(tuple(body), (len(body) - 1,)), target, index
+    )
     return _Draft(contraction, (finish,), (sums,))
 
 
@@ -166,7 +219,7 @@ def _index(loops: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
     return sum((s * stride for s, stride in zip(loops, strides, strict=True)), ZERO)
 
 
-# -- what a product's kernel could take over ---------------------------------------------------------------------------
+# -- what a product's kernel could take over -------------------------------------------------------
 
 
 def _follower(k: int, groups: Sequence[Group]) -> int | None:
@@ -180,26 +233,41 @@ def _follower(k: int, groups: Sequence[Group]) -> int | None:
     return None
 
 
-def _makers(k: int, contraction: Contraction, groups: Sequence[Group], graph: LoopGraph) -> Iterator[int]:
-    """The groups that do nothing but compute operands of the group number k, cheaply, from what is no product's."""
+def _makers(
+    k: int, contraction: Contraction, groups: Sequence[Group], graph: LoopGraph
+) -> Iterator[int]:
+    """The groups that do nothing but compute operands of the group number k, cheaply, from what is
+    no product's."""
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
     called = {name for g in groups if isinstance(g.members[0], Library) for name in g.writes}
     for j in range(k):
         group = groups[j]
         node = group.members[0]
-        if len(group.members) > 1 or not isinstance(node, Pointwise) or node.mode != "store" or group.on_host:
+        if (
+            len(group.members) > 1
+            or not isinstance(node, Pointwise)
+            or node.mode != "store"
+            or group.on_host
+        ):
             continue
-        if node.target not in contraction.reads() or node.target in returned or group.reads & called:
+        if (
+            node.target not in contraction.reads()
+            or node.target in returned
+            or group.reads & called
+        ):
             continue
         if any(node.target in g.touches for i, g in enumerate(groups) if i not in (j, k)):
             continue
-        cheap = {i.op for i in node.body.instructions} <= _CHEAP and len(node.body.instructions) <= MOST_BEFORE
+        cheap = {i.op for i in node.body.instructions} <= _CHEAP and len(
+            node.body.instructions
+        ) <= MOST_BEFORE
         if cheap and graph.buffers[node.target].role == "temporary":
             yield j
 
 
 def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node] | None:
-    """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can be."""
+    """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can
+    be."""
     laid: list[Node] | None = list(members)
     for node in nodes:
         laid = laid_over_contraction(node, laid, along=False) if laid is not None else None
@@ -210,8 +278,13 @@ def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologu
     """What computes the operands as they are read, if that can be."""
     made: list[Pointwise | None] = []
     by_name = {m.target: m for m in makers if isinstance(m, Pointwise)}
-    for access, across in ((contraction.left, contraction.rows), (contraction.right, contraction.columns)):
-        loops = [s for s in (*contraction.batch, *across, *contraction.reduced) if s.extent.constant != 1]
+    for access, across in (
+        (contraction.left, contraction.rows),
+        (contraction.right, contraction.columns),
+    ):
+        loops = [
+            s for s in (*contraction.batch, *across, *contraction.reduced) if s.extent.constant != 1
+        ]
         node = by_name.get(access.buffer)
         walked = None if node is None else walked_as(node, node.index, access.index, loops)
         if node is not None and walked is None:
@@ -220,7 +293,7 @@ def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologu
     return made[0], made[1]
 
 
-# -- forms -------------------------------------------------------------------------------------------------------------
+# -- forms -----------------------------------------------------------------------------------------
 
 
 def _form(
@@ -233,8 +306,8 @@ def _form(
     target: Target,
     parts: int = 1,
 ) -> Form | None:
-    """The product that is the group number k with the groups `before` it and the `last` one in its kernel; with
-    several `parts`, in two kernels. None where that cannot be."""
+    """The product that is the group number k with the groups `before` it and the `last` one in its
+    kernel; with several `parts`, in two kernels. None where that cannot be."""
     contraction, buffers = draft.contraction, {b.name: b for b in draft.sums}
     end = k if last is None else last
     following: list[Node] = [*draft.rest, *(groups[last].members if last is not None else ())]
@@ -261,7 +334,9 @@ def _form(
     made = Group(k, [k], members, reads, writes, set(), prologues=prologues)
     positions = tuple(sorted({k, end, *before}))
     overtaken = [g for j, g in enumerate(groups) if positions[0] < j < end and j not in positions]
-    if any(g.writes & moved for g in overtaken) or not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
+    if any(g.writes & moved for g in overtaken) or not _is_fixed(
+        [made, *rest], {**graph.buffers, **buffers}
+    ):
         return None
     extents = [product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)]
     sizes = extents[0], extents[1], extents[2], extents[3]
@@ -278,7 +353,8 @@ def _forms(
     graph: LoopGraph,
     target: Target,
 ) -> Iterator[Form]:
-    """All forms: first the one that does most at once; with operands that are computed before; with sums in parts."""
+    """All forms: first the one that does most at once; with operands that are computed before; with
+    sums in parts."""
     whole = _form(draft, k, last, before, groups, graph, target)
     if whole is None:
         whole = _form(draft, k, None, before, groups, graph, target)
@@ -287,7 +363,9 @@ def _forms(
     yield whole
     found = []
     if before:
-        found.append(_form(draft, k, None if max(whole.positions) == k else last, (), groups, graph, target))
+        found.append(
+            _form(draft, k, None if max(whole.positions) == k else last, (), groups, graph, target)
+        )
     batch, rows, columns, depth = whole.sizes
     blocks = batch * -(-rows // SQUARE) * -(-columns // SQUARE)
     for parts in PARTS:
@@ -301,14 +379,15 @@ def _loops(node: Contraction) -> tuple[tuple[Symbol, ...], ...]:
 
 
 def _is_fixed(groups: Sequence[Group], buffers: dict[str, Buffer]) -> bool:
-    """Whether no symbol is left in groups and the layout of what they touch, and all of it is on the device."""
+    """Whether no symbol is left in groups and the layout of what they touch, and all of it is on
+    the device."""
     touched = [buffers[name] for g in groups for name in g.touches]
     fixed = all(e.constant is not None for b in touched for e in (*b.sizes, *b.strides))
     nodes = [m for g in groups for m in (*g.members, *g.prologues) if m is not None]
     return fixed and not any(b.on_host for b in touched) and not any(map(symbols_in, nodes))
 
 
-# -- the groups of a choice --------------------------------------------------------------------------------------------
+# -- the groups of a choice ------------------------------------------------------------------------
 
 
 def _tiled(form: Form, tiling: Tiling) -> list[Group]:
@@ -320,7 +399,8 @@ def _tiled(form: Form, tiling: Tiling) -> list[Group]:
 def with_templates(
     groups: Sequence[Group], graph: LoopGraph, found: Sequence[Site], chosen: Sequence[Choice]
 ) -> tuple[list[Group], LoopGraph]:
-    """The groups and the graph where each site has the form that was chosen, at the place of its last group."""
+    """The groups and the graph where each site has the form that was chosen, at the place of its
+    last group."""
     made: dict[int, list[Group]] = {}
     buffers = dict(graph.buffers)
     for choice in (c for c in chosen if c is not None):
@@ -339,9 +419,16 @@ def excerpt(
     own = [groups[k] for k in site.positions]
     seen = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
     seen = seen.union(*(g.touches for k, g in enumerate(groups) if k not in site.positions))
-    touched, written = (set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own)))
-    given = {n for n in touched if n in seen or n not in written or graph.buffers[n].role != "temporary"}
-    buffers = {n: replace(graph.buffers[n], role="input" if n in given else "temporary") for n in sorted(touched)}
+    touched, written = (
+        set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own))
+    )
+    given = {
+        n for n in touched if n in seen or n not in written or graph.buffers[n].role != "temporary"
+    }
+    buffers = {
+        n: replace(graph.buffers[n], role="input" if n in given else "temporary")
+        for n in sorted(touched)
+    }
     made = {k: [replace(groups[k])] for k in site.positions}
     if choice is not None:
         form, tiling = choice

@@ -1,4 +1,5 @@
-"""Order of the loops of kernels without inner loops, from the strides of their accesses; which loads are transposed."""
+"""Order of the loops of kernels without inner loops, from the strides of their accesses; which
+loads are transposed."""
 
 from __future__ import annotations
 
@@ -30,28 +31,39 @@ def is_transposed(load: Instruction, tile: Symbol, vector: Symbol) -> bool:
 
 
 def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> list[Instruction]:
-    """The loads of buffers that the kernel does not write which blocks of `tile` by `vector` transpose."""
+    """The loads of buffers that the kernel does not write which blocks of `tile` by `vector`
+    transpose."""
     written = {store.buffer for stage in stages for store in stage.stores}
     loads = (load for stage in stages for load in stage.body.loads)
-    return [load for load in loads if load.attrs[0] not in written and is_transposed(load, tile, vector)]
+    return [
+        load for load in loads if load.attrs[0] not in written and is_transposed(load, tile, vector)
+    ]
 
 
 def is_divided(outer: Sequence[Symbol]) -> bool:
-    """Whether threads share the iterations of the last, the vector loop: few run before it, and it is long."""
+    """Whether threads share the iterations of the last, the vector loop: few run before it, and it
+    is long."""
     points, length = product(s.extent for s in outer[:-1]).constant, outer[-1].extent.constant
     return points is not None and 1 < points < FEW_POINTS and length is not None and length >= LONG
 
 
 def is_unrolled(outer: Sequence[Symbol], stages: Sequence[Stage]) -> bool:
-    """Whether the last loop, too short for a vector, is written out: the one before it becomes the vector loop."""
+    """Whether the last loop, too short for a vector, is written out: the one before it becomes the
+    vector loop."""
     last = outer[-1].extent.constant
     if len(outer) < 2 or last is None or not 1 < last <= SHORT_STRIDE:
         return False
     before = outer[-2].extent.constant
-    if before is not None and before < LONG_ENOUGH or any(s.mode != "store" for stage in stages for s in stage.stores):
+    if (
+        before is not None
+        and before < LONG_ENOUGH
+        or any(s.mode != "store" for stage in stages for s in stage.stores)
+    ):
         return False
     instructions = [i for stage in stages for i in stage.body.instructions]
-    return last * len(instructions) <= MOST_INSTRUCTIONS and all(i.op != "indirect" for i in instructions)
+    return last * len(instructions) <= MOST_INSTRUCTIONS and all(
+        i.op != "indirect" for i in instructions
+    )
 
 
 def unrolled(stage: Stage, loop: Symbol) -> Stage:
@@ -68,20 +80,24 @@ def unrolled(stage: Stage, loop: Symbol) -> Stage:
                 numbers[i] = len(instructions)
                 instructions.append(i)
             at.append(numbers[i])
-        stores += [replace(s, index=s.index.substitute(here), value=at[s.value]) for s in stage.stores]
+        stores += [
+            replace(s, index=s.index.substitute(here), value=at[s.value]) for s in stage.stores
+        ]
     return replace(stage, body=Body(tuple(instructions), ()), stores=tuple(stores))
 
 
 def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:
-    """The loop along which most bytes are loaded that lie apart along the last one; None where there are none, or where
-    the order of the points counts."""
+    """The loop along which most bytes are loaded that lie apart along the last one; None where
+    there are none, or where the order of the points counts."""
     vector = outer[-1]
     if any(store.scatters for stage in stages for store in stage.stores) or _is_short(vector):
         return None
     moved: Counter[Symbol] = Counter()
     for loop in outer[:-1]:
         if not _is_short(loop):
-            moved[loop] = sum(load.dtype.itemsize for load in transposed_loads(stages, loop, vector))
+            moved[loop] = sum(
+                load.dtype.itemsize for load in transposed_loads(stages, loop, vector)
+            )
     best = max(moved, key=lambda loop: moved[loop], default=None)
     return best if best is not None and moved[best] else None
 

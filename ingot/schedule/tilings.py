@@ -1,5 +1,5 @@
-"""Which tilings of a product are worth trying on a GPU: an estimate of what each takes, from bytes, multiplications and
-the number of blocks, leaves a handful."""
+"""Which tilings of a product are worth trying on a GPU: an estimate of what each takes, from bytes,
+multiplications and the number of blocks, leaves a handful."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ REGISTERS = 128  # sums that a thread may hold
 
 
 class Chip(NamedTuple):
-    """What an estimate needs of a device: its name, compute capability (90 is 9.0), multiprocessors, the most shared
-    memory of a block, and of its second-level cache, in bytes."""
+    """What an estimate needs of a device: its name, compute capability (90 is 9.0),
+    multiprocessors, the most shared memory of a block, and of its second-level cache, in bytes."""
 
     name: str
     capability: int
@@ -30,7 +30,8 @@ class Chip(NamedTuple):
     cache: int
 
 
-# Of one multiprocessor: multiply-adds twice in a nanosecond, of halves by compute capability, and of float32.
+# Of one multiprocessor: multiply-adds twice in a nanosecond, of halves by compute capability, and
+# of float32.
 _HALVES = {80: 2200.0, 86: 1000.0, 89: 1100.0, 90: 6500.0, 100: 13000.0}
 _FULL = 250.0
 _PARTS = {"ieee": 0.0, "tf32": 2.0, "tf32x3": 6.5}  # how many times as long as halves
@@ -42,19 +43,31 @@ _THREADS = 2048
 _LANES = 218.0  # instructions of single threads in a nanosecond
 _INSTRUCTIONS_OF_STORE, _INSTRUCTIONS = 8, 3  # for each sum, and for each operation on it
 _LAUNCH = 2000.0
-_CACHED = 3000.0  # bytes in a nanosecond that all multiprocessors write and read in the second-level cache
+# bytes in a nanosecond that all multiprocessors write and read in the second-level cache
+_CACHED = 3000.0
 
 
 def tilings(
-    sizes: Sizes, dtype: torch.dtype, chip: Chip, precisions: Sequence[str] = ("ieee",), work: float = 0.0
+    sizes: Sizes,
+    dtype: torch.dtype,
+    chip: Chip,
+    precisions: Sequence[str] = ("ieee",),
+    work: float = 0.0,
 ) -> list[tuple[float, Tiling]]:
-    """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind the nanoseconds that
-    it is estimated to take, best guess first. `precisions` are those that products of float32 may have, `work` is how
-    many operations are done with each sum."""
+    """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind
+    the nanoseconds that it is estimated to take, best guess first. `precisions` are those that
+    products of float32 may have, `work` is how many operations are done with each sum."""
     best: dict[tuple[int, int, int, int, str], list[tuple[float, Tiling]]] = {}
     for tiling in _all(sizes, dtype, chip, precisions):
-        few = tiling.rows * tiling.columns < LARGE  # for which the number of warps is a guess as good as any
-        key = tiling.rows, tiling.columns, tiling.depth, 0 if few else tiling.warps, tiling.precision
+        # for which the number of warps is a guess as good as any
+        few = tiling.rows * tiling.columns < LARGE
+        key = (
+            tiling.rows,
+            tiling.columns,
+            tiling.depth,
+            0 if few else tiling.warps,
+            tiling.precision,
+        )
         best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling, work), tiling))
     return sorted(min(of_shape) for of_shape in best.values())[:MOST_TRIED]
 
@@ -94,23 +107,33 @@ def _shared(tiling: Tiling, dtype: torch.dtype) -> int:
     return tiling.stages * (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize
 
 
-def estimate(sizes: Sizes, dtype: torch.dtype, chip: Chip, tiling: Tiling, work: float = 0.0) -> float:
+def estimate(
+    sizes: Sizes, dtype: torch.dtype, chip: Chip, tiling: Tiling, work: float = 0.0
+) -> float:
     """Nanoseconds of a product with `work` for each sum, roughly: enough to compare."""
     batch, rows, columns, depth = sizes
     blocks = batch * -(-rows // tiling.rows) * -(-columns // tiling.columns)
     steps = -(-depth // tiling.depth)
     sums = tiling.rows * tiling.columns // (32 * tiling.warps)
     threads = 32 * tiling.warps
-    fitting = min(chip.shared // _shared(tiling, dtype), _THREADS // threads, 65536 // (threads * min(255, sums + 64)))
+    fitting = min(
+        chip.shared // _shared(tiling, dtype),
+        _THREADS // threads,
+        65536 // (threads * min(255, sums + 64)),
+    )
     each = -(-blocks // chip.multiprocessors)
     resident = max(1, min(fitting, each))
     products = 2 * tiling.rows * tiling.columns * tiling.depth
-    square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)  # what is used how often
+    # what is used how often
+    square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)
     slower = _PARTS[tiling.precision] if dtype is torch.float32 else 1.0
     rate = _halves(chip) / slower * square if slower else _FULL * min(1.0, 2 * square)
     rate *= min(1.0, resident * tiling.warps / 4)  # each tensor core serves one warp
     fed = (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize / _FED
-    step = max(resident * products / rate, resident * fed, _LATENCY / (tiling.stages - 1)) + resident * _STEP
+    step = (
+        max(resident * products / rate, resident * fed, _LATENCY / (tiling.stages - 1))
+        + resident * _STEP
+    )
     step *= 1 + 0.3 / tiling.stages**2  # what is late now and then
     finish = tiling.rows * tiling.columns * (_INSTRUCTIONS_OF_STORE + _INSTRUCTIONS * work) / _LANES
     finish *= resident / min(1.0, resident * tiling.warps / 8)

@@ -1,4 +1,5 @@
-"""The benchmark's plumbing: rows for what cannot run, for crashes and timeouts; the table, JSON and the arguments."""
+"""The benchmark's plumbing: rows for what cannot run, for crashes and timeouts; the table, JSON and
+the arguments."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def test_a_peer_that_ends_the_process_leaves_the_others(monkeypatch, tmp_path):
         return {name: {"seconds": [1.0] * settings.rounds} for name in compilers}
 
     monkeypatch.setattr(runner, "run_worker", run_worker)
-    found = runner.take_turns("vit", ["eager", "openvino", "ingot"], SETTINGS, tmp_path, lambda what: None)
+    found = runner.take_turns(
+        "vit", ["eager", "openvino", "ingot"], SETTINGS, tmp_path, lambda what: None
+    )
     assert found["openvino"] == {"problem": "process ended with SIGSEGV: no output"}
     assert [len(found[name]["seconds"]) for name in ("eager", "ingot")] == [3, 3]
     assert calls[0] == (["eager", "openvino", "ingot"], 3) and calls[-1] == (["eager", "ingot"], 3)
@@ -118,16 +121,32 @@ def test_gpt_workload():
 def test_table_json_and_geometric_mean(tmp_path):
     rows = [
         Row("a", "eager", [0.1], [2.0, 2.0], (1, 1, 1)),
-        Row("a", "ingot", [0.2, 0.4, 0.3], [1.0, 1.0], (3.9, 4.0, 4.1), error=1e-8, peak_bytes=1 << 20),
+        Row(
+            "a",
+            "ingot",
+            [0.2, 0.4, 0.3],
+            [1.0, 1.0],
+            (3.9, 4.0, 4.1),
+            error=1e-8,
+            peak_bytes=1 << 20,
+        ),
         Row("b", "ingot", [0.2], [1.0], (0.9, 1.0, 1.1)),
         Row("b", "jax", problem="no [bold]JAX[/bold] twin"),
     ]
     shown = text(show.table(rows, SETTINGS))
-    assert "4.00 (3.90-4.10)" in shown and "b, jax: no [bold]JAX[/bold] twin" in shown and "0.30" in shown
-    assert show.geometric_mean(row.over_eager for row in rows if row.compiler == "ingot") == pytest.approx(2.0)
+    assert (
+        "4.00 (3.90-4.10)" in shown
+        and "b, jax: no [bold]JAX[/bold] twin" in shown
+        and "0.30" in shown
+    )
+    assert show.geometric_mean(
+        row.over_eager for row in rows if row.compiler == "ingot"
+    ) == pytest.approx(2.0)
     show.write_json(rows, SETTINGS, tmp_path / "rows.json")
     read = json.loads((tmp_path / "rows.json").read_text())
-    assert read["rows"][1]["error"] == 1e-8 and read["about"]["versions"]["torch"] == version("torch")
+    assert read["rows"][1]["error"] == 1e-8 and read["about"]["versions"]["torch"] == version(
+        "torch"
+    )
 
 
 def test_plot(tmp_path):
@@ -167,20 +186,28 @@ def test_an_interrupt_still_shows_what_there_is(monkeypatch, capsys, tmp_path):
         return [Row(name, "eager", [0.1], [1.0])]
 
     monkeypatch.setattr("benchmarks.__main__.measure_workload", interrupted)
-    assert main(["--only", "eight_elements,tanh_gelu", "--json", str(tmp_path / "rows.json")]) == 130
+    assert (
+        main(["--only", "eight_elements,tanh_gelu", "--json", str(tmp_path / "rows.json")]) == 130
+    )
     captured = capsys.readouterr()
     assert "eight_elements" in captured.out and "interrupted" in captured.err
-    assert [row["workload"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]] == ["eight_elements"]
+    assert [
+        row["workload"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]
+    ] == ["eight_elements"]
 
 
 @long
 def test_dispatch_is_measured_beside_torch_compile(tmp_path):
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.dispatch", "--rounds", "5", "--json", str(figures)]
-    printed = subprocess.run([*command, "--only", "8 elements"], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [*command, "--only", "8 elements"], capture_output=True, text=True, check=True
+    ).stdout
     (found,) = json.loads(figures.read_text())
     assert found["graph_inputs"] == 2 and len(found["ingot"]) == len(found["torch_compile"]) == 5
-    assert found["ratio"][1] == statistics.median(found["ingot"]) / statistics.median(found["torch_compile"])
+    assert found["ratio"][1] == statistics.median(found["ingot"]) / statistics.median(
+        found["torch_compile"]
+    )
     assert "8 elements" in printed and "kept" in printed
 
 
@@ -188,7 +215,10 @@ def test_dispatch_is_measured_beside_torch_compile(tmp_path):
 @torch.no_grad()
 def test_networks_are_one_graph(name):
     model, args = nets.make(name, "cpu")
-    small = tuple(arg[:, :2, :1] if arg.dim() == 3 and not arg.is_floating_point() else arg[:2] for arg in args)
+    small = tuple(
+        arg[:, :2, :1] if arg.dim() == 3 and not arg.is_floating_point() else arg[:2]
+        for arg in args
+    )
     if name == "unet":
         small = (small[0][..., :32, :32],)
     compiled = ingot.compile(model, fullgraph=True)
@@ -202,9 +232,13 @@ def test_exported_peers_agree_with_eager():
     for name in ("onnxruntime", "openvino"):
         if not PEERS[name].missing(workload, "cpu"):
             call = PEERS[name].prepare(workload, function, args)
-            torch.testing.assert_close(PEERS[name].to_torch(call())[0], function(*args), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                PEERS[name].to_torch(call())[0], function(*args), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_freeze_is_a_peer_once_ingot_has_it():
     lacks = PEERS["ingot-freeze"].missing(WORKLOADS["gpt"], "cpu")
-    assert lacks == ("" if "freeze" in KNOWN_OPTIONS else "this version of Ingot has no option freeze")
+    assert lacks == (
+        "" if "freeze" in KNOWN_OPTIONS else "this version of Ingot has no option freeze"
+    )

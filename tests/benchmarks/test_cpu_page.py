@@ -24,8 +24,21 @@ def peers(workload, **seconds):
     """A row for each compiler with constant times, and the ratios that follow from them."""
     rows = []
     for compiler, each in seconds.items():
-        over = {peer: (seconds[peer] / each,) * 3 for peer in ("eager", "inductor") if peer in seconds}
-        rows.append(Row(workload, compiler, [each], [each] * 3, over.get("eager"), over.get("inductor"), 1e-7, 1))
+        over = {
+            peer: (seconds[peer] / each,) * 3 for peer in ("eager", "inductor") if peer in seconds
+        }
+        rows.append(
+            Row(
+                workload,
+                compiler,
+                [each],
+                [each] * 3,
+                over.get("eager"),
+                over.get("inductor"),
+                1e-7,
+                1,
+            )
+        )
     return rows
 
 
@@ -36,7 +49,9 @@ def figures():
     for piece in PIECES:
         part, _, name = piece.partition("/")
         ours = 2.0 if piece == "micro/layouts" else 0.5
-        all_pieces[piece] = found(*peers(name, eager=1.0, inductor=0.8, ingot=ours, onnxruntime=0.4))
+        all_pieces[piece] = found(
+            *peers(name, eager=1.0, inductor=0.8, ingot=ours, onnxruntime=0.4)
+        )
     return json.loads(json.dumps(all_pieces))
 
 
@@ -48,12 +63,17 @@ def page(figures, tmp_path):
 def test_a_whole_page(figures, tmp_path):
     text = page(figures, tmp_path)
     assert "Not whole" not in text and "Not of one version" not in text
-    assert "a machine, 2 threads; Python 3.11.7, torch 2.13.0; the content of ingot/ is c0de." in text
+    assert (
+        "a machine, 2 threads; Python 3.11.7, torch 2.13.0; the content of ingot/ is c0de." in text
+    )
     assert "| tanh_gelu | 1000 |" in text and "0.80 (0.80-0.80) ONNX Runtime, slower |" in text
     ratios = "1.25 (1.25-1.25) | 2.00 (2.00-2.00) | 2.50 (2.50-2.50)"
     assert f"| mobilenet_v2 | 1000 | {ratios} | 4.0 missed | 1/1 | 1.00 |" in text
     assert f"| gpt | 1000 | {ratios} | 2.0 met | 1/1 | 1.00 |" in text
-    assert "5 kernels, 1 slower than eager; geometric mean 1.52 x eager and 1.21 x torch.compile." in text
+    assert (
+        "5 kernels, 1 slower than eager; geometric mean 1.52 x eager and 1.21 x torch.compile."
+        in text
+    )
     assert "96 layers of the GPT take 1.0 times as long as 12." in text
 
 
@@ -62,13 +82,18 @@ def test_what_lacks_is_said_first(figures, tmp_path):
     figures["micro/pointwise"]["code"] = "01d"
     text = page(figures, tmp_path)
     assert "**Not whole.** Not measured: models/vit.\n" in text
-    assert "**Not of one version.** Measured with other code than this page's: micro/pointwise.\n" in text
+    assert (
+        "**Not of one version.** Measured with other code than this page's: micro/pointwise.\n"
+        in text
+    )
     assert text.index("Not whole") < text.index("## Small functions")
     assert "micro/pointwise: a machine" in text  # the conditions are told apart
 
 
 def test_problems_are_said(figures, tmp_path):
-    figures["models/unet"] = found(*peers("unet", eager=1.0, ingot=0.5), Row("unet", "openvino", problem="no such op"))
+    figures["models/unet"] = found(
+        *peers("unet", eager=1.0, ingot=0.5), Row("unet", "openvino", problem="no such op")
+    )
     text = page(figures, tmp_path)
     assert "- OpenVINO, unet: no such op\n" in text and "–" in text
 
@@ -112,7 +137,14 @@ def test_a_piece_that_fails_leaves_the_others(monkeypatch, tmp_path):
 
 def test_names():
     assert chosen([]) == PIECES
-    assert chosen(["models/vit", "functions"]) == ["models/vit", *(f"functions/{name}" for name in FUNCTIONS)]
-    assert set(FUNCTIONS) | set(MODELS) <= set(ALL) and len(FUNCTIONS) == 6 and set(MODELS) == set(page_text.AIMS)
+    assert chosen(["models/vit", "functions"]) == [
+        "models/vit",
+        *(f"functions/{name}" for name in FUNCTIONS),
+    ]
+    assert (
+        set(FUNCTIONS) | set(MODELS) <= set(ALL)
+        and len(FUNCTIONS) == 6
+        and set(MODELS) == set(page_text.AIMS)
+    )
     with pytest.raises(SystemExit, match="no part or piece 'gpus'"):
         chosen(["gpus"])

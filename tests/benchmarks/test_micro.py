@@ -42,7 +42,9 @@ def test_what_is_said_of_a_row():
 
 
 def test_a_wrong_result_is_a_problem(monkeypatch):
-    wrong = replace(PEERS["ingot"], prepare=lambda workload, function, args: lambda: function(*args) * 1.001)
+    wrong = replace(
+        PEERS["ingot"], prepare=lambda workload, function, args: lambda: function(*args) * 1.001
+    )
     monkeypatch.setitem(PEERS, "ingot", wrong)
     _, ours = micro.measure_case(CASES["sum of 2^12"], ["eager", "ingot"], 3)
     assert ours.problem.startswith("wrong: 1.0e-03 from float64, eager ")
@@ -57,10 +59,14 @@ def test_errors_are_means_over_draws_and_leave_the_arguments():
         seen.append(x.clone())
         return (x / 3).bfloat16().float()
 
-    found = accuracy.errors(lambda x: x / 3, (x,), {"exact": lambda: x.double() / 3, "rounded": rounded})
+    found = accuracy.errors(
+        lambda x: x / 3, (x,), {"exact": lambda: x.double() / 3, "rounded": rounded}
+    )
     assert found["exact"] == 0 and 1e-4 < found["rounded"] < 4e-3
     assert len(seen) == 5 and torch.equal(x, before)
-    assert all(torch.equal(values.sort().values, before) for values in seen) and not torch.equal(seen[1], before)
+    assert all(torch.equal(values.sort().values, before) for values in seen) and not torch.equal(
+        seen[1], before
+    )
     assert accuracy.epsilon((x, x.bfloat16())) == 2**-7 and accuracy.epsilon(x.long()) == 0
 
 

@@ -17,5 +17,7 @@ def test_cases_have_names_of_their_own():
 def test_a_row():
     x = torch.randn(64)
     row = sweep.measured("neg", torch.neg, (x,), 3)
-    assert row.name == "neg" and row.kinds == "fused" and row.ratio[0] <= row.ratio[1] <= row.ratio[2]
+    assert (
+        row.name == "neg" and row.kinds == "fused" and row.ratio[0] <= row.ratio[1] <= row.ratio[2]
+    )
     assert sweep.measured("no such op", torch.logical_and, (x, x, x), 3) is None

@@ -1,8 +1,9 @@
 """Many short pieces of Python, captured in batches and compared with CPython.
 
-A piece is a few lines that end with `found = ...`. A batch is a function that runs its pieces one after another, keeps
-what each finds or raises, and adds one to a tensor. It is captured with `fullgraph=True`, so that no piece is left to
-CPython unseen; pieces that do break the graph are taken out, counted, and run again without it.
+A piece is a few lines that end with `found = ...`. A batch is a function that runs its pieces one
+after another, keeps what each finds or raises, and adds one to a tensor. It is captured with
+`fullgraph=True`, so that no piece is left to CPython unseen; pieces that do break the graph are
+taken out, counted, and run again without it.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def run(
     make: Make = None,
     size: int = 80,
 ) -> Tally:
-    """Compares all pieces, `size` in a function. `make` makes what each gets from outside, as `made`."""
+    """Compares all pieces, `size` in a function. `make` makes what each gets from outside, as
+    `made`."""
     tally = Tally()
     for group in _groups(pieces, size):
         tally.add(_run_group(group, namespace, kept, make))
@@ -144,15 +146,15 @@ def _run_group(
     return tally
 
 
-# -- what is compared --------------------------------------------------------------------------------------------------
+# -- what is compared ------------------------------------------------------------------------------
 
 _SEQUENCES = (list, tuple, collections.deque)
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 def look(value: Any) -> Any:
-    """A value as nested tuples of types and texts, which are equal where two values are alike in all that a program
-    can see."""
+    """A value as nested tuples of types and texts, which are equal where two values are alike in
+    all that a program can see."""
     cls = type(value)
     if isinstance(value, BaseException):
         return cls, _without_addresses(tuple(map(look, value.args))), _without_addresses(value)

@@ -1,5 +1,5 @@
-"""Every kind of fact: how it is stated, and changes that must be noticed. The Python oracle and the native walk run the
-same table."""
+"""Every kind of fact: how it is stated, and changes that must be noticed. The Python oracle and the
+native walk run the same table."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Slots = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """Facts of `make()`'s slots; `change` gives the slots of a later call, or alters what they hold, and `text` is in
-    the report."""
+    """Facts of `make()`'s slots; `change` gives the slots of a later call, or alters what they
+    hold, and `text` is in the report."""
 
     name: str
     make: Callable[[], Slots]
@@ -93,7 +93,11 @@ def state_tensor(guards: GuardSet, slots: Slots) -> None:
 
 
 def tensor_case(
-    name: str, make: Callable[[], Any], other: Callable[[], Any], text: str = "", holds: bool = False
+    name: str,
+    make: Callable[[], Any],
+    other: Callable[[], Any],
+    text: str = "",
+    holds: bool = False,
 ) -> Case:
     return Case(f"tensor {name}", one(make), state_tensor, one(other), text, holds)
 
@@ -179,21 +183,45 @@ NAN = float("nan")
 CASES = [
     Case("type", one(3), fact(Kind.TYPE, int), one(True), "type(x) was int, is bool (model.py:12)"),
     Case("type of subclass", one(Thing), fact(Kind.TYPE, type), one(3), "type(x) was type, is int"),
-    Case("identity", lambda: (Thing,), fact(Kind.IDENTITY, FIRST), lambda _: (Sub,), "x was Thing, is Sub"),
+    Case(
+        "identity",
+        lambda: (Thing,),
+        fact(Kind.IDENTITY, FIRST),
+        lambda _: (Sub,),
+        "x was Thing, is Sub",
+    ),
     Case("int", one(3), fact(Kind.EQUALS, FIRST), one(4), "x was 3, is 4 (model.py:12)"),
     Case("int and bool", one(1), fact(Kind.EQUALS, FIRST), one(True), "x was 1, is True"),
     Case("int and float", one(1), fact(Kind.EQUALS, FIRST), one(1.0)),
     Case("large int", lambda: (10**30,), fact(Kind.EQUALS, FIRST), lambda _: (10**30 + 1,)),
-    Case("equal int", lambda: (10**30,), fact(Kind.EQUALS, FIRST), lambda _: (10**29 * 10,), holds=True),
+    Case(
+        "equal int",
+        lambda: (10**30,),
+        fact(Kind.EQUALS, FIRST),
+        lambda _: (10**29 * 10,),
+        holds=True,
+    ),
     Case("zero's sign", one(0.0), fact(Kind.EQUALS, FIRST), one(-0.0), "x was 0.0, is -0.0"),
     Case("not a number", one(NAN), fact(Kind.EQUALS, FIRST), lambda _: (float("nan"),), holds=True),
     Case("complex", one(1j), fact(Kind.EQUALS, FIRST), one(complex(-0.0, 1.0))),
     Case("string", one("mean"), fact(Kind.EQUALS, FIRST), one("sum"), "x was 'mean', is 'sum'"),
-    Case("equal string", one("mean"), fact(Kind.EQUALS, FIRST), lambda _: ("".join(["me", "an"]),), holds=True),
+    Case(
+        "equal string",
+        one("mean"),
+        fact(Kind.EQUALS, FIRST),
+        lambda _: ("".join(["me", "an"]),),
+        holds=True,
+    ),
     Case("bytes", one(b"a"), fact(Kind.EQUALS, FIRST), one(b"b")),
     Case("dtype", one(torch.float32), fact(Kind.EQUALS, FIRST), one(torch.float64)),
     Case("device", one(torch.device("cpu")), fact(Kind.EQUALS, FIRST), one(torch.device("meta"))),
-    Case("equal device", one(torch.device("cpu")), fact(Kind.EQUALS, FIRST), one(torch.device("cpu")), holds=True),
+    Case(
+        "equal device",
+        one(torch.device("cpu")),
+        fact(Kind.EQUALS, FIRST),
+        one(torch.device("cpu")),
+        holds=True,
+    ),
     Case("tuple", one((1, (2, "a"))), fact(Kind.EQUALS, FIRST), one((1, (2, "b")))),
     Case("torch.Size", one(torch.Size((2, 3))), fact(Kind.EQUALS, FIRST), one((2, 3)), "is (2, 3)"),
     Case("none", one(None), fact(Kind.IS_NONE, True), one(0), "x is None was True, is False"),
@@ -202,12 +230,27 @@ CASES = [
     Case("same truth", one(3), fact(Kind.TRUTH, True), one("text"), holds=True),
     Case("truth of a list", lambda: ([1],), fact(Kind.TRUTH, True), mutate(list.clear)),
     Case("truth of an object", one(3), fact(Kind.TRUTH, True), lambda _: (Thing(),)),
-    Case("length", lambda: ([1, 2],), fact(Kind.LENGTH, 2), mutate(lambda x: x.append(3)), "len(x) was 2, is 3"),
+    Case(
+        "length",
+        lambda: ([1, 2],),
+        fact(Kind.LENGTH, 2),
+        mutate(lambda x: x.append(3)),
+        "len(x) was 2, is 3",
+    ),
     Case("length of a range", lambda: (range(3),), fact(Kind.LENGTH, 3), lambda _: (range(4),)),
     Case(
-        "keys", lambda: (fresh_dict(),), fact(Kind.DICT_KEYS, ("a", 2)), mutate(lambda x: x.update(b=1)), "tuple(x) was"
+        "keys",
+        lambda: (fresh_dict(),),
+        fact(Kind.DICT_KEYS, ("a", 2)),
+        mutate(lambda x: x.update(b=1)),
+        "tuple(x) was",
     ),
-    Case("order of keys", lambda: (fresh_dict(),), fact(Kind.DICT_KEYS, ("a", 2)), lambda _: ({2: 3, "a": 1},)),
+    Case(
+        "order of keys",
+        lambda: (fresh_dict(),),
+        fact(Kind.DICT_KEYS, ("a", 2)),
+        lambda _: ({2: 3, "a": 1},),
+    ),
     Case(
         "order of an OrderedDict",
         lambda: (OrderedDict(a=1, b=2),),
@@ -229,9 +272,18 @@ CASES = [
         mutate(lambda x: x.update(k=1)),
         "'k' in x was False, is True",
     ),
-    Case("empty dict", lambda: ({},), fact(Kind.DICT_EMPTY), mutate(lambda x: x.update(k=1)), "len(x) was 0, is 1"),
     Case(
-        "keys as a value", lambda: (fresh_dict(),), fact(Kind.EQUALS, ("a", 2), DictKeysSource(X)), mutate(dict.clear)
+        "empty dict",
+        lambda: ({},),
+        fact(Kind.DICT_EMPTY),
+        mutate(lambda x: x.update(k=1)),
+        "len(x) was 0, is 1",
+    ),
+    Case(
+        "keys as a value",
+        lambda: (fresh_dict(),),
+        fact(Kind.EQUALS, ("a", 2), DictKeysSource(X)),
+        mutate(dict.clear),
     ),
     # paths
     Case(
@@ -273,9 +325,18 @@ CASES = [
         mutate(lambda x: x.__setitem__(1, 5)),
         "x[1] was 2, is 5",
     ),
-    Case("negative index", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, -1)), mutate(lambda x: x.append(5))),
     Case(
-        "lost item", lambda: ([1, 2],), fact(Kind.EQUALS, 2, ItemSource(X, 1)), mutate(list.pop), "x[1] cannot be read"
+        "negative index",
+        lambda: ([1, 2],),
+        fact(Kind.EQUALS, 2, ItemSource(X, -1)),
+        mutate(lambda x: x.append(5)),
+    ),
+    Case(
+        "lost item",
+        lambda: ([1, 2],),
+        fact(Kind.EQUALS, 2, ItemSource(X, 1)),
+        mutate(list.pop),
+        "x[1] cannot be read",
     ),
     Case("tuple item", lambda: ((1, 2),), fact(Kind.EQUALS, 2, ItemSource(X, 1)), one((1, 3))),
     Case(
@@ -315,7 +376,15 @@ CASES = [
             mutate(lambda x, error=error: setattr(x, "error", error)),
             "derived(x) cannot be read",
         )
-        for error in (ValueError, RuntimeError, ZeroDivisionError, ReferenceError, OSError, MemoryError, RecursionError)
+        for error in (
+            ValueError,
+            RuntimeError,
+            ZeroDivisionError,
+            ReferenceError,
+            OSError,
+            MemoryError,
+            RecursionError,
+        )
     ),
     Case(
         "code",
@@ -380,9 +449,19 @@ CASES = [
     Case("no class", lambda: (new_class(),), fact(Kind.CLASS_ATTRIBUTE, ("kind", "thing")), one(3)),
     # tensors
     tensor_case("unchanged", lambda: torch.ones(2, 3), lambda: torch.zeros(2, 3), holds=True),
-    tensor_case("size", lambda: torch.zeros(4), lambda: torch.zeros(8), "x.shape[0] was 4, is 8 (model.py:12)"),
+    tensor_case(
+        "size",
+        lambda: torch.zeros(4),
+        lambda: torch.zeros(8),
+        "x.shape[0] was 4, is 8 (model.py:12)",
+    ),
     tensor_case("rank", lambda: torch.zeros(4), lambda: torch.zeros(4, 1), "x.ndim was 1, is 2"),
-    tensor_case("stride", lambda: torch.zeros(4, 4), lambda: torch.zeros(4, 4).t(), "x.stride(0) was 4, is 1"),
+    tensor_case(
+        "stride",
+        lambda: torch.zeros(4, 4),
+        lambda: torch.zeros(4, 4).t(),
+        "x.stride(0) was 4, is 1",
+    ),
     tensor_case(
         "seven dimensions",
         lambda: torch.zeros(1, 2, 1, 2, 1, 2, 1),
@@ -390,11 +469,22 @@ CASES = [
         "x.shape[6]",
     ),
     tensor_case(
-        "dtype", lambda: torch.zeros(4), lambda: torch.zeros(4, dtype=torch.int32), "x.dtype was torch.float32"
+        "dtype",
+        lambda: torch.zeros(4),
+        lambda: torch.zeros(4, dtype=torch.int32),
+        "x.dtype was torch.float32",
     ),
-    tensor_case("device", lambda: torch.zeros(4), lambda: torch.zeros(4, device="meta"), "x.device was cpu, is meta"),
     tensor_case(
-        "requires_grad", lambda: torch.zeros(4), lambda: torch.zeros(4, requires_grad=True), "x.requires_grad was False"
+        "device",
+        lambda: torch.zeros(4),
+        lambda: torch.zeros(4, device="meta"),
+        "x.device was cpu, is meta",
+    ),
+    tensor_case(
+        "requires_grad",
+        lambda: torch.zeros(4),
+        lambda: torch.zeros(4, requires_grad=True),
+        "x.requires_grad was False",
     ),
     tensor_case(
         "leaf",
@@ -409,7 +499,12 @@ CASES = [
         "x.dispatch_keys",
     ),
     tensor_case("layout", lambda: torch.zeros(4, 4), lambda: torch.zeros(4, 4).to_sparse()),
-    tensor_case("inference", lambda: torch.zeros(4), lambda: torch.inference_mode()(torch.zeros)(4), "x.dispatch_keys"),
+    tensor_case(
+        "inference",
+        lambda: torch.zeros(4),
+        lambda: torch.inference_mode()(torch.zeros)(4),
+        "x.dispatch_keys",
+    ),
     tensor_case(
         "parameter",
         lambda: torch.zeros(4),
@@ -453,7 +548,11 @@ CASES = [
         "x.data_ptr() % 16 was 0, is 4",
     ),
     Case(
-        "symbolic sizes", lambda: (torch.zeros(4, 8, 3),), state_symbolic, lambda _: (torch.zeros(7, 5, 3),), holds=True
+        "symbolic sizes",
+        lambda: (torch.zeros(4, 8, 3),),
+        state_symbolic,
+        lambda _: (torch.zeros(7, 5, 3),),
+        holds=True,
     ),
     Case(
         "symbol's bound",
@@ -497,7 +596,13 @@ CASES = [
         lambda _: (torch.zeros(9, 3, 3),),
         "no longer holds",
     ),
-    Case("symbolic int", one(8), state_int_symbol, one(9), "n%4 == 0 no longer holds: x is 9 (model.py:12)"),
+    Case(
+        "symbolic int",
+        one(8),
+        state_int_symbol,
+        one(9),
+        "n%4 == 0 no longer holds: x is 9 (model.py:12)",
+    ),
     Case("another int", one(8), state_int_symbol, one(12), holds=True),
     Case("int became float", one(8), state_int_symbol, one(8.0)),
     Case("huge int", one(8), state_int_symbol, one(-(2**70))),
@@ -552,7 +657,10 @@ CASES = [
         holds=True,
     ),
     Case(
-        "both written", lambda: (base(), base()), fact(Kind.TENSOR_DISJOINT, ((X, Y), ()), None), lambda s: (s[0], s[0])
+        "both written",
+        lambda: (base(), base()),
+        fact(Kind.TENSOR_DISJOINT, ((X, Y), ()), None),
+        lambda s: (s[0], s[0]),
     ),
     # a module
     Case(
@@ -583,7 +691,13 @@ CASES = [
         mutate(lambda m: setattr(m[0], "weight", torch.nn.Parameter(torch.ones(3, 2)))),
         holds=True,
     ),
-    Case("module removed", lambda: (module(),), state_weight, mutate(lambda m: m.__delitem__(0)), "cannot be read"),
+    Case(
+        "module removed",
+        lambda: (module(),),
+        state_weight,
+        mutate(lambda m: m.__delitem__(0)),
+        "cannot be read",
+    ),
     Case(
         "training flag",
         lambda: (module(),),
@@ -598,14 +712,22 @@ CASES = [
         mutate(lambda m: m.register_forward_hook(print)),
         "x._forward_hooks",
     ),
-    Case("constant", one(0), fact(Kind.CLASS_ATTRIBUTE, ("missing", MISSING), ConstSource(Thing)), one(1), holds=True),
+    Case(
+        "constant",
+        one(0),
+        fact(Kind.CLASS_ATTRIBUTE, ("missing", MISSING), ConstSource(Thing)),
+        one(1),
+        holds=True,
+    ),
 ]
 
 
 class FunctionMode(torch.overrides.TorchFunctionMode):
     """Does nothing, but is there."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return function(*args, **(kwargs or {}))
 
 
@@ -627,10 +749,26 @@ STATES: list[tuple[str, Callable[[], Any], str]] = [
     ("no_grad", torch.no_grad, "grad_mode was True, is False"),
     ("inference_mode", torch.inference_mode, "_mode was"),
     ("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), "autocast was"),
-    ("autocast cache", lambda: Restore(torch.set_autocast_cache_enabled, False, True), "autocast_cache was"),
-    ("default dtype", lambda: Restore(torch.set_default_dtype, torch.float64, torch.float32), "default_dtype was"),
-    ("default device", lambda: Restore(torch.set_default_device, "meta", None), "function_modes was"),
-    ("deterministic", lambda: Restore(torch.use_deterministic_algorithms, True, False), "deterministic was"),
+    (
+        "autocast cache",
+        lambda: Restore(torch.set_autocast_cache_enabled, False, True),
+        "autocast_cache was",
+    ),
+    (
+        "default dtype",
+        lambda: Restore(torch.set_default_dtype, torch.float64, torch.float32),
+        "default_dtype was",
+    ),
+    (
+        "default device",
+        lambda: Restore(torch.set_default_device, "meta", None),
+        "function_modes was",
+    ),
+    (
+        "deterministic",
+        lambda: Restore(torch.use_deterministic_algorithms, True, False),
+        "deterministic was",
+    ),
     (
         "matmul precision",
         lambda: Restore(torch.set_float32_matmul_precision, "high", "highest"),

@@ -1,8 +1,9 @@
-"""Tables of small programs, each run in eager and compiled: results, identity, mutation, exceptions and printed output
-are compared, and then an unchanged call has to compile nothing.
+"""Tables of small programs, each run in eager and compiled: results, identity, mutation, exceptions
+and printed output are compared, and then an unchanged call has to compile nothing.
 
-A program is a function of two (3, 4) float tensors, and of what `make` gives where it has a `make`. `whole` says that
-it is captured in one graph (`fullgraph=True` accepts it), `broken` that it is not, for the stated reason.
+A program is a function of two (3, 4) float tensors, and of what `make` gives where it has a `make`.
+`whole` says that it is captured in one graph (`fullgraph=True` accepts it), `broken` that it is
+not, for the stated reason.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from ingot.errors import GraphBreakError
 
 
 class Program(NamedTuple):
-    """A row of a table. `fresh`: the program changes what `make` gives, so each call gets new objects."""
+    """A row of a table. `fresh`: the program changes what `make` gives, so each call gets new
+    objects."""
 
     function: Callable[..., Any]
     reason: str | None  # why it is not captured whole; None if it is
@@ -43,7 +45,8 @@ class Table(dict[str, Program]):
         return self._add(function, None, make, fresh)
 
     def broken(self, reason: str, *, make: Any = None, fresh: bool = False) -> Any:
-        """Registers a program that is not captured whole; `reason` is part of what `fullgraph` says about it."""
+        """Registers a program that is not captured whole; `reason` is part of what `fullgraph` says
+        about it."""
         return self._add(None, reason, make, fresh)
 
     def _add(self, function: Any, reason: str | None, make: Any, fresh: bool) -> Any:
@@ -70,7 +73,8 @@ class Table(dict[str, Program]):
 
 
 class Outcome(NamedTuple):
-    """What a call does: a result or an exception, the output, the warnings, and its arguments afterwards."""
+    """What a call does: a result or an exception, the output, the warnings, and its arguments
+    afterwards."""
 
     result: Any
     raised: BaseException | None
@@ -81,7 +85,11 @@ class Outcome(NamedTuple):
 
 def outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Outcome:
     output, result, raised = io.StringIO(), None, None
-    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(output), torch.no_grad():
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        contextlib.redirect_stdout(output),
+        torch.no_grad(),
+    ):
         warnings.simplefilter("always")
         try:
             result = function(*arguments)
@@ -111,8 +119,8 @@ def since(before: list[Any]) -> int:
 
 
 _TURNS = 2 if sys.version_info < (3, 13) else 3
-"""CPython 3.13 keeps the `__init__` of a class from the frame hook where it specialized a call of the class: what that
-calls is compiled a call later."""
+"""CPython 3.13 keeps the `__init__` of a class from the frame hook where it specialized a call of
+the class: what that calls is compiled a call later."""
 
 
 def check(program: Program) -> None:
@@ -132,14 +140,16 @@ def check(program: Program) -> None:
         assert turn < _TURNS - 1 or not since(before), "an unchanged call compiles again"
     strict = ingot.compile(program.function, backend="eager", fullgraph=True)
     if program.reason is None:
-        assert_same(outcome(strict, arguments_of(program)), outcome(program.function, arguments_of(program)))
+        assert_same(
+            outcome(strict, arguments_of(program)), outcome(program.function, arguments_of(program))
+        )
     else:
         with pytest.raises(GraphBreakError) as refused:
             outcome(strict, arguments_of(program))
         assert program.reason in str(refused.value)
 
 
-# -- comparison --------------------------------------------------------------------------------------------------------
+# -- comparison ------------------------------------------------------------------------------------
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -147,7 +157,20 @@ def assert_same(a: Any, b: Any) -> None:
     _Comparison().compare(a, b, "outcome")
 
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, torch.dtype)
+_ATOMS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    range,
+    slice,
+    torch.dtype,
+)
 
 
 class _Comparison:
@@ -160,7 +183,12 @@ class _Comparison:
     def compare(self, a: Any, b: Any, path: str) -> None:
         assert type(a) is type(b), f"{path}: {a!r} is a {type(a)}, {b!r} a {type(b)}"
         bound = not isinstance(getattr(a, "__self__", None), (types.ModuleType, type, type(None)))
-        if type(a) in _ATOMS or isinstance(a, (type, types.ModuleType)) or type(a) is type(len) and not bound:
+        if (
+            type(a) in _ATOMS
+            or isinstance(a, (type, types.ModuleType))
+            or type(a) is type(len)
+            and not bound
+        ):
             assert a == b or (a != a and b != b), f"{path}: {a!r} is not {b!r}"
             assert str(a) == str(b), f"{path}: {a!r} is not {b!r}"  # -0.0, True
             return
@@ -177,7 +205,13 @@ class _Comparison:
                 break
         else:
             told_apart = type(a).__eq__ is object.__eq__  # by identity alone
-            assert a is b or hasattr(a, "__dict__") or hasattr(type(a), "__slots__") or told_apart or a == b, path
+            assert (
+                a is b
+                or hasattr(a, "__dict__")
+                or hasattr(type(a), "__slots__")
+                or told_apart
+                or a == b
+            ), path
         self._attributes(a, b, path)
 
     def _attributes(self, a: Any, b: Any, path: str) -> None:
@@ -191,12 +225,19 @@ class _Comparison:
                 if name not in ("__dict__", "__weakref__"):
                     missing = object()
                     left, right = getattr(a, name, missing), getattr(b, name, missing)
-                    assert (left is missing) == (right is missing), f"{path}.{name} is set on one side"
+                    assert (left is missing) == (right is missing), (
+                        f"{path}.{name} is set on one side"
+                    )
                     if left is not missing:
                         self.compare(left, right, f"{path}.{name}")
 
     def tensors(self, a: torch.Tensor, b: torch.Tensor, path: str) -> None:
-        assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (b.dtype, b.shape, b.stride(), b.requires_grad), path
+        assert (a.dtype, a.shape, a.stride(), a.requires_grad) == (
+            b.dtype,
+            b.shape,
+            b.stride(),
+            b.requires_grad,
+        ), path
         assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"{path}: values differ"
 
     def arrays(self, a: Any, b: Any, path: str) -> None:
@@ -212,14 +253,17 @@ class _Comparison:
             self.compare(left, right, f"{path}[{i}]")
 
     def mappings(self, a: Any, b: Any, path: str) -> None:
-        kind: Any = OrderedDict if isinstance(a, OrderedDict) else dict  # the former has an order of its own
+        # the former has an order of its own
+        kind: Any = OrderedDict if isinstance(a, OrderedDict) else dict
         self.sequences(list(kind.keys(a)), list(kind.keys(b)), f"keys of {path}")
         for i, (left, right) in enumerate(zip(kind.values(a), kind.values(b))):
             self.compare(left, right, f"{path}, value {i}")
 
     def sets(self, a: Any, b: Any, path: str) -> None:
         assert len(a) == len(b), f"{path}: {a!r} is not {b!r}"
-        if not any(isinstance(item, torch.Tensor) or type(item).__hash__ is object.__hash__ for item in a):
+        if not any(
+            isinstance(item, torch.Tensor) or type(item).__hash__ is object.__hash__ for item in a
+        ):
             assert a == b, f"{path}: {a!r} is not {b!r}"
 
     def exceptions(self, a: BaseException, b: BaseException, path: str) -> None:
@@ -237,7 +281,14 @@ class _Comparison:
                 return
 
     def functions(self, a: types.FunctionType, b: types.FunctionType, path: str) -> None:
-        for name in ("__name__", "__qualname__", "__doc__", "__module__", "__annotations__", "__dict__"):
+        for name in (
+            "__name__",
+            "__qualname__",
+            "__doc__",
+            "__module__",
+            "__annotations__",
+            "__dict__",
+        ):
             self.compare(getattr(a, name), getattr(b, name), f"{path}.{name}")
         assert a.__code__ is b.__code__, f"{path}: {a} is not {b}"
         self.compare(a.__defaults__, b.__defaults__, f"{path}.__defaults__")
@@ -260,7 +311,11 @@ class _Comparison:
 
         return compare
 
-    methods, partials, descriptors = fields("__func__", "__self__"), fields("func", "args", "keywords"), fields("fget")
+    methods, partials, descriptors = (
+        fields("__func__", "__self__"),
+        fields("func", "args", "keywords"),
+        fields("fget"),
+    )
     bound = fields("__name__", "__self__")
 
 
@@ -279,7 +334,10 @@ _COMPARISONS: list[tuple[Any, Any]] = [
     (type(sys.call_tracing), _Comparison.bound),
     (__import__("functools").partial, _Comparison.partials),
     (property, _Comparison.descriptors),
-    ((type({}.keys()), type({}.values()), type({}.items())), lambda s, a, b, path: s.sequences(list(a), list(b), path)),
+    (
+        (type({}.keys()), type({}.values()), type({}.items())),
+        lambda s, a, b, path: s.sequences(list(a), list(b), path),
+    ),
     (types.MappingProxyType, lambda s, a, b, path: s.mappings(dict(a), dict(b), path)),
     (Iterator, _Comparison.iterators),
     ((str, int, float), lambda s, a, b, path: s.compare(*(_plain(v) for v in (a, b)), path)),

@@ -1,5 +1,5 @@
-"""Subclasses of built-in types that override a method, in operations that may or may not ask for it:
-CPython's C code decides which override counts, and where the content is used instead.
+"""Subclasses of built-in types that override a method, in operations that may or may not ask for
+it: CPython's C code decides which override counts, and where the content is used instead.
 
 `python -m tests.capture.overrides [base ...]` compares all of the table, test_overrides.py a part.
 """
@@ -170,7 +170,8 @@ STATEMENTS = [
     "found = [s, o]\nfound.sort()",
     "found = [p, o]\nfound.remove(s)",
     "match s:\n    case [a, *b]:\n        found = a, b\n    case _:\n        found = None",
-    "match s:\n    case {'a': a}:\n        found = a\n    case 3:\n        found = 3\n    case _:\n        found = 4",
+    "match s:\n    case {'a': a}:\n        found = a\n    case 3:\n        found = 3\n    case _:\n"
+    "        found = 4",
     "found = []\nfor k, v in s.items():\n    found.append((k, v))",
     "s.append(4)\nfound = s",
     "s.extend([4])\nfound = s",
@@ -211,9 +212,7 @@ def pieces() -> Iterator[str]:
     yield from STATEMENTS
 
 
-def compare(
-    base: type, name: str, outside: bool, first: int = 0, part: int = 1
-) -> batches.Tally:
+def compare(base: type, name: str, outside: bool, first: int = 0, part: int = 1) -> batches.Tally:
     """The operations on instances of one subclass, made inside the compiled function or outside:
     all, or one of `part` from the `first` on."""
     space: dict[str, Any] = {

@@ -1,5 +1,6 @@
 # ruff: noqa: B009, B010, B023, E501, E721, F401, F403, F405, UP003, UP031, UP032
-"""What the small programs of `programs_code` and `programs_data` are made with, and the table that they stand in."""
+"""What the small programs of `programs_code` and `programs_data` are made with, and the table that
+they stand in."""
 
 from __future__ import annotations
 

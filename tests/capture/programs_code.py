@@ -1,11 +1,12 @@
 # ruff: noqa: B009, B010, B023, E501, E721, F403, F405, UP003, UP031, UP032
-"""Small programs about tensors, branches, functions and iterators: each a function of (3, 4) float tensors x and y."""
+"""Small programs about tensors, branches, functions and iterators: each a function of (3, 4) float
+tensors x and y."""
 
 from __future__ import annotations
 
 from tests.capture.program_parts import *
 
-# -- tensors -----------------------------------------------------------------------------------------------------------
+# -- tensors ---------------------------------------------------------------------------------------
 
 
 @program
@@ -15,12 +16,32 @@ def pointwise(x, y):
 
 @program
 def reflected_operators(x, y):
-    return 1 - x, 2 / (y + 10), 2 ** (x * 0.1), -x, +y, abs(x), 3 // (y + 10), 7 % (y + 10), ~(x > 0)
+    return (
+        1 - x,
+        2 / (y + 10),
+        2 ** (x * 0.1),
+        -x,
+        +y,
+        abs(x),
+        3 // (y + 10),
+        7 % (y + 10),
+        ~(x > 0),
+    )
 
 
 @program
 def comparisons(x, y):
-    return x < y, x <= 1, 0 == x, x != y, 1 > x, x >= y, (x > 0) & (y > 0), (x > 0) | (y > 0), (x > 0) ^ (y > 0)
+    return (
+        x < y,
+        x <= 1,
+        0 == x,
+        x != y,
+        1 > x,
+        x >= y,
+        (x > 0) & (y > 0),
+        (x > 0) | (y > 0),
+        (x > 0) ^ (y > 0),
+    )
 
 
 @program
@@ -55,7 +76,15 @@ def in_place_is_self(x, y):
 
 @program
 def indexing(x, y):
-    return x[0], x[:, 1:3], x[..., -1], x[None], x[x.shape[0] - 1, ::2], x[:, [0, 2]], x[1:, None, :2]
+    return (
+        x[0],
+        x[:, 1:3],
+        x[..., -1],
+        x[None],
+        x[x.shape[0] - 1, ::2],
+        x[:, [0, 2]],
+        x[1:, None, :2],
+    )
 
 
 @program
@@ -68,9 +97,23 @@ def tensor_indexing(x, y):
 def shape_queries(x, y):
     a, b = x.shape
     assert x.dim() == x.ndim == 2 and x.size(0) == 3 and x.size()[1] == 4 and len(x) == 3
-    assert x.dtype == torch.float32 and x.device.type == "cpu" and not x.is_cuda and x.is_contiguous()
-    assert x.numel() == 12 and x.stride() == (4, 1) and x.dtype.is_floating_point and x.is_floating_point()
-    return x.view(b, a), x.reshape(-1), x.view(*x.shape[:-1], 2, -1), x.new_zeros(x.shape), x.T, x.mT
+    assert (
+        x.dtype == torch.float32 and x.device.type == "cpu" and not x.is_cuda and x.is_contiguous()
+    )
+    assert (
+        x.numel() == 12
+        and x.stride() == (4, 1)
+        and x.dtype.is_floating_point
+        and x.is_floating_point()
+    )
+    return (
+        x.view(b, a),
+        x.reshape(-1),
+        x.view(*x.shape[:-1], 2, -1),
+        x.new_zeros(x.shape),
+        x.T,
+        x.mT,
+    )
 
 
 @program
@@ -103,8 +146,9 @@ def iterates_tensor(x, y):
 @program
 def factories(x, y):
     return (
-        torch.zeros(2, 3), torch.arange(5), torch.full_like(x, 2.0), torch.ones(x.shape[0]), torch.eye(3), torch.linspace(0, 1, 4),
-        torch.empty(2, 2).fill_(1), torch.zeros_like(x, dtype=torch.int64), x.new_ones(2),
+        torch.zeros(2, 3), torch.arange(5), torch.full_like(x, 2.0), torch.ones(x.shape[0]),
+        torch.eye(3), torch.linspace(0, 1, 4), torch.empty(2, 2).fill_(1),
+        torch.zeros_like(x, dtype=torch.int64), x.new_ones(2),
     )  # fmt: skip
 
 
@@ -218,7 +262,7 @@ def infinities(x, y):
     )
 
 
-# -- control -----------------------------------------------------------------------------------------------------------
+# -- control ---------------------------------------------------------------------------------------
 
 
 @program
@@ -300,13 +344,18 @@ def asserts(x, y):
     return x + y
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 
 @program
 def calls_with_all_kinds(x, y):
     extra = {"e": 5, "f": 6}
-    return keywords(x, 3, 1, 1, c=2, **extra), keywords(x, c=1), keywords(*(x, 2, 3), c=y), positional_only(x, y, c=2)
+    return (
+        keywords(x, 3, 1, 1, c=2, **extra),
+        keywords(x, c=1),
+        keywords(*(x, 2, 3), c=y),
+        positional_only(x, y, c=2),
+    )
 
 
 @program
@@ -381,7 +430,7 @@ def star_expressions(x, y):
     return [first, *middle, last], {**{"a": 1}, "b": 2}, (*"ab", 1), a + b + c
 
 
-# -- generators and iterators ------------------------------------------------------------------------------------------
+# -- generators and iterators ----------------------------------------------------------------------
 
 
 @program
@@ -420,7 +469,13 @@ def generator_send(x, y):
 def iterators(x, y):
     it = iter([1, 2, 3])
     pairs = list(zip([x, y], range(2), "ab"))
-    return next(it), list(it), [(i, n) for i, (_, n, _) in enumerate(pairs, 5)], list(reversed([1, 2])), pairs
+    return (
+        next(it),
+        list(it),
+        [(i, n) for i, (_, n, _) in enumerate(pairs, 5)],
+        list(reversed([1, 2])),
+        pairs,
+    )
 
 
 @program
@@ -435,10 +490,13 @@ def zip_strict(x, y):
 @program
 def itertools_functions(x, y):
     return (
-        list(itertools.chain([1], [2, 3])), list(itertools.product([1, 2], "ab")), list(itertools.islice(range(10), 2, 8, 3)),
-        list(itertools.accumulate([1, 2, 3])), list(itertools.repeat(x, 2)), list(itertools.pairwise([1, 2, 3])),
-        list(itertools.combinations(range(4), 2)), list(itertools.zip_longest([1, 2], [3])), list(itertools.chain.from_iterable([[1], [2]])),
-        list(zip(itertools.count(2), "ab")), list(itertools.takewhile(lambda i: i < 2, range(5))), list(itertools.starmap(pow, [(2, 3)])),
+        list(itertools.chain([1], [2, 3])), list(itertools.product([1, 2], "ab")),
+        list(itertools.islice(range(10), 2, 8, 3)), list(itertools.accumulate([1, 2, 3])),
+        list(itertools.repeat(x, 2)), list(itertools.pairwise([1, 2, 3])),
+        list(itertools.combinations(range(4), 2)), list(itertools.zip_longest([1, 2], [3])),
+        list(itertools.chain.from_iterable([[1], [2]])), list(zip(itertools.count(2), "ab")),
+        list(itertools.takewhile(lambda i: i < 2, range(5))),
+        list(itertools.starmap(pow, [(2, 3)])),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 # ruff: noqa: B009, B010, B023, E501, E721, F403, F405, UP003, UP031, UP032
-"""Small programs about containers, text, objects, exceptions and builtins, of (3, 4) float tensors x and y."""
+"""Small programs about containers, text, objects, exceptions and builtins, of (3, 4) float tensors
+x and y."""
 
 from __future__ import annotations
 
 from tests.capture.program_parts import *
 
-# -- containers --------------------------------------------------------------------------------------------------------
+# -- containers ------------------------------------------------------------------------------------
 
 
 @program
@@ -162,7 +163,14 @@ def slices(x, y):
 
 @program
 def outside_containers(x, y):
-    return x * TABLE["a"], [x + i for i in TABLE["b"]], TABLE["c"]["d"], "a" in TABLE, len(TABLE["b"]), TABLE["b"]
+    return (
+        x * TABLE["a"],
+        [x + i for i in TABLE["b"]],
+        TABLE["c"]["d"],
+        "a" in TABLE,
+        len(TABLE["b"]),
+        TABLE["b"],
+    )
 
 
 @program
@@ -183,15 +191,16 @@ def sorting(x, y):
     )
 
 
-# -- text --------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 @program
 def formatting(x, y):
     n, f, s = 42, 3.14159, "text"
     return (
-        f"{n} {f:.2f} {s!r:>10} {n:05d} {n=}", f"{1} {s}", "%s-%d" % (s, n), f"{x.shape}", f"{[1, s]} {(1,)} {{'k': 1}}",
-        f"{f:{n - 35}.{2}f}", str(n) + repr(s), "a" * 3, ",".join(["x", "y"]), ",".join(str(i) for i in range(3)), f"{x.dtype}", f"{None}",
+        f"{n} {f:.2f} {s!r:>10} {n:05d} {n=}", f"{1} {s}", "%s-%d" % (s, n), f"{x.shape}",
+        f"{[1, s]} {(1,)} {{'k': 1}}", f"{f:{n - 35}.{2}f}", str(n) + repr(s), "a" * 3,
+        ",".join(["x", "y"]), ",".join(str(i) for i in range(3)), f"{x.dtype}", f"{None}",
     )  # fmt: skip
 
 
@@ -212,7 +221,7 @@ def string_methods(x, y):
     )
 
 
-# -- objects -----------------------------------------------------------------------------------------------------------
+# -- objects ---------------------------------------------------------------------------------------
 
 
 @program
@@ -306,7 +315,7 @@ def dynamic_attributes(x, y):
     return b.late, getattr(b, "no", None), vars(b)["bias"], b.__dict__["bias"]
 
 
-# -- exceptions and with -----------------------------------------------------------------------------------------------
+# -- exceptions and with ---------------------------------------------------------------------------
 
 
 @program
@@ -327,7 +336,14 @@ def exceptions(x, y):
 @program
 def exception_kinds(x, y):
     log = []
-    for act in (lambda: 1 / 0, lambda: [][1], lambda: int("x"), lambda: None.x, lambda: {}["k"], lambda: Base(1, 2)):
+    for act in (
+        lambda: 1 / 0,
+        lambda: [][1],
+        lambda: int("x"),
+        lambda: None.x,
+        lambda: {}["k"],
+        lambda: Base(1, 2),
+    ):
         try:
             act()
         except (ZeroDivisionError, IndexError) as error:
@@ -411,14 +427,15 @@ def return_in_with(x, y):
     return y
 
 
-# -- builtins ----------------------------------------------------------------------------------------------------------
+# -- builtins --------------------------------------------------------------------------------------
 
 
 @program
 def builtins_(x, y):
     return (
-        abs(-3), round(2.567, 2), divmod(7, 2), pow(2, 3), int("4"), float("1.5"), bool([]), str(3), chr(65), ord("A"), hex(255),
-        all([1, 2]), any([0, 0]), sum([1, 2], 3), min(1, 2), max(1.5, 2), len("abc"), list("ab"), tuple(range(2)), set([1]), int(2.7),
+        abs(-3), round(2.567, 2), divmod(7, 2), pow(2, 3), int("4"), float("1.5"), bool([]), str(3),
+        chr(65), ord("A"), hex(255), all([1, 2]), any([0, 0]), sum([1, 2], 3), min(1, 2),
+        max(1.5, 2), len("abc"), list("ab"), tuple(range(2)), set([1]), int(2.7),
     )  # fmt: skip
 
 
@@ -456,7 +473,20 @@ def sums_of_tensors(x, y):
 @program
 def integer_arithmetic(x, y):
     n = x.shape[0]
-    return n // 2, n % 2, n**2, -n, n << 1, n & 1, n / 2, n | 4, n ^ 1, ~n, n >> 1, x.view(n * 2, -1)
+    return (
+        n // 2,
+        n % 2,
+        n**2,
+        -n,
+        n << 1,
+        n & 1,
+        n / 2,
+        n | 4,
+        n ^ 1,
+        ~n,
+        n >> 1,
+        x.view(n * 2, -1),
+    )
 
 
 @program

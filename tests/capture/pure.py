@@ -1,7 +1,7 @@
 """The interpreter without tensors.
 
-Where torch is not installed (another Python's bytecode is checked there), a stand-in for its names is enough: nothing
-here calls torch."""
+Where torch is not installed (another Python's bytecode is checked there), a stand-in for its names
+is enough: nothing here calls torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class _Names(types.ModuleType):
 
 
 def stand_in_for_torch() -> None:
-    """Makes ingot.capture's modules importable without torch, past the package's own __init__ files."""
+    """Makes ingot.capture's modules importable without torch, past the package's own __init__
+    files."""
     if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:
         return
     sys.modules["torch"] = _Names("torch")

@@ -1,4 +1,5 @@
-"""Tables of questions about an object, which is made in the compiled function or given to it; eager is the oracle."""
+"""Tables of questions about an object, which is made in the compiled function or given to it; eager
+is the oracle."""
 
 from __future__ import annotations
 
@@ -12,9 +13,13 @@ from tests.capture.language import assert_same, outcome
 
 
 def unlike_eager(
-    questions: Mapping[str, Callable[[Any], Any]], make: Callable[[], Any], turn: int, always_given: bool = False
+    questions: Mapping[str, Callable[[Any], Any]],
+    make: Callable[[], Any],
+    turn: int,
+    always_given: bool = False,
 ) -> dict[str, str]:
-    """What differs, by question. Every other one is asked of an object that is given; which begin, says `turn`."""
+    """What differs, by question. Every other one is asked of an object that is given; which begin,
+    says `turn`."""
     differing = {}
     for number, (name, ask) in enumerate(questions.items(), turn):
         try:

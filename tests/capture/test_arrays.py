@@ -1,5 +1,5 @@
-"""NumPy beside torch: arrays as arguments, made, computed and passed between the two. Where a graph is broken for it,
-the result is eager's all the same, and an unchanged call compiles nothing."""
+"""NumPy beside torch: arrays as arguments, made, computed and passed between the two. Where a graph
+is broken for it, the result is eager's all the same, and an unchanged call compiles nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,18 @@ def arrays() -> tuple[Any, ...]:
 @broken("", make=arrays)
 def arrays_as_arguments(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
     z = x + torch.from_numpy(a).float()
-    return z, np.sin(a), a.shape, a.dtype, n.sum(), a[1:, ::2] * 2, a.mean(axis=0), len(a), type(n[0]), n[2] + 1
+    return (
+        z,
+        np.sin(a),
+        a.shape,
+        a.dtype,
+        n.sum(),
+        a[1:, ::2] * 2,
+        a.mean(axis=0),
+        len(a),
+        type(n[0]),
+        n[2] + 1,
+    )
 
 
 @whole(make=arrays)
@@ -40,7 +51,18 @@ def arrays_passed_along(x: Tensor, y: Tensor, a: Any, n: Any) -> Any:
     z = (x * 2).t()
     kept = {"z": z.numpy(), "a": a, "input": y.numpy(), "detached": x.detach().cpu().numpy()}
     t = torch.from_numpy(a)
-    return t * x, torch.as_tensor(n) + 1, torch.tensor(a), kept, a.shape, n.ndim, len(a), a.dtype, z.numpy().shape, t
+    return (
+        t * x,
+        torch.as_tensor(n) + 1,
+        torch.tensor(a),
+        kept,
+        a.shape,
+        n.ndim,
+        len(a),
+        a.dtype,
+        z.numpy().shape,
+        t,
+    )
 
 
 @whole(make=arrays, fresh=True)
@@ -75,7 +97,14 @@ def array_of_a_tensor(x: Tensor, y: Tensor) -> Any:
 
 @broken("")
 def functions_of_numpy_on_tensors(x: Tensor, y: Tensor) -> Any:
-    return np.sin(x), np.add(x, y), np.sum(x.numpy()), np.mean(y.numpy(), axis=1), np.concatenate([x, y]), np.stack([x])
+    return (
+        np.sin(x),
+        np.add(x, y),
+        np.sum(x.numpy()),
+        np.mean(y.numpy(), axis=1),
+        np.concatenate([x, y]),
+        np.stack([x]),
+    )
 
 
 @whole
@@ -96,7 +125,14 @@ def arrays_made(x: Tensor, y: Tensor) -> Any:
     a, b = np.zeros((3, 4), dtype=np.float32), np.array([1.5, 2.5])
     a += 1
     grid = np.meshgrid(np.arange(2), np.arange(3))
-    return x + torch.tensor(a), torch.as_tensor(b), b @ b, grid[0].shape, np.arange(3)[-1], torch.from_numpy(a) * y
+    return (
+        x + torch.tensor(a),
+        torch.as_tensor(b),
+        b @ b,
+        grid[0].shape,
+        np.arange(3)[-1],
+        torch.from_numpy(a) * y,
+    )
 
 
 @broken("")
@@ -124,7 +160,13 @@ def tensors_and_arrays_mixed(x: Tensor, y: Tensor) -> Any:
 
 @whole
 def numbers_of_math(x: Tensor, y: Tensor) -> Any:
-    return x * math.sqrt(x.shape[-1]), math.prod(x.shape), math.isclose(0.1 + 0.2, 0.3), x + math.inf, math.floor(2.5)
+    return (
+        x * math.sqrt(x.shape[-1]),
+        math.prod(x.shape),
+        math.isclose(0.1 + 0.2, 0.3),
+        x + math.inf,
+        math.floor(2.5),
+    )
 
 
 @broken("")
@@ -178,7 +220,10 @@ def test_methods_of_tensors_take_doubles_of_numpy() -> None:
 
 def test_facts_of_an_array_are_guarded() -> None:
     compiled = ingot.compile(lambda x, a: (x + torch.from_numpy(a), a.shape))
-    x, arrays = torch.ones(4), (np.ones(4), np.zeros(4), np.ones((2, 4)), np.ones(4, dtype=np.float32), np.ones(8)[::2])
+    x, arrays = (
+        torch.ones(4),
+        (np.ones(4), np.zeros(4), np.ones((2, 4)), np.ones(4, dtype=np.float32), np.ones(8)[::2]),
+    )
     counts = []
     with torch.no_grad():
         for a in arrays * 2:

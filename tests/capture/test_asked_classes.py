@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. What the class of an object is, asked in every way of objects that answer for themselves."""
+"""PYTEST_DONT_REWRITE. What the class of an object is, asked in every way of objects that answer
+for themselves."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -634,10 +635,22 @@ class TensorLies(torch.Tensor):
     __class__ = property(lambda self: Other)
 
 
-_OF_CLASSES = ["int", "Other", "its type", "tuple", "registered", "__class__", "type", "match", "comprehension"]
+_OF_CLASSES = [
+    "int",
+    "Other",
+    "its type",
+    "tuple",
+    "registered",
+    "__class__",
+    "type",
+    "match",
+    "comprehension",
+]
 
 
-@pytest.mark.parametrize("make", [lambda: OfMetaLies, lambda: torch.ones(1).as_subclass(TensorLies)])
+@pytest.mark.parametrize(
+    "make", [lambda: OfMetaLies, lambda: torch.ones(1).as_subclass(TensorLies)]
+)
 @pytest.mark.parametrize("question", _OF_CLASSES)
 def test_classes_and_tensors(make, question):
     ask, given = QUESTIONS[question], make()

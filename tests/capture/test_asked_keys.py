@@ -1,5 +1,5 @@
-"""Containers whose keys or classes have methods of their own: these are called as often as in eager, also where the
-container is built again behind a graph break or given back."""
+"""Containers whose keys or classes have methods of their own: these are called as often as in
+eager, also where the container is built again behind a graph break or given back."""
 
 from __future__ import annotations
 
@@ -134,8 +134,9 @@ class _TellsKeys(_Iterates):
 @pytest.mark.parametrize("content", [{}, {"a": 1, "b": 2}], ids=["empty", "filled"])
 @pytest.mark.parametrize("cls", [_Iterates, _TellsKeys])
 @pytest.mark.parametrize("operation", [
-    lambda d, p: d | d, lambda d, p: d | p, lambda d, p: p | d, lambda d, p: d.copy(), lambda d, p: dict.copy(d),
-    lambda d, p: dict(d), lambda d, p: {**d}, lambda d, p: p.update(d), lambda d, p: d.update(d), lambda d, p: list(d),
+    lambda d, p: d | d, lambda d, p: d | p, lambda d, p: p | d, lambda d, p: d.copy(), lambda d,
+    p: dict.copy(d), lambda d, p: dict(d), lambda d, p: {**d}, lambda d, p: p.update(d), lambda d,
+    p: d.update(d), lambda d, p: list(d),
 ])  # fmt: skip
 def test_a_dict_that_says_how_to_iterate_is_read_by_its_methods(operation, cls, content, made):
     def program(x, d, p):

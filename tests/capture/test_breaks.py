@@ -37,7 +37,8 @@ def without_gradients() -> Any:
 
 
 def broken(fn: Any, *args: Any, graphs: int | None = None) -> Tracked:
-    """Calls `fn` compiled, twice, beside eager; the second call compiles nothing, and nothing was left to eager."""
+    """Calls `fn` compiled, twice, beside eager; the second call compiles nothing, and nothing was
+    left to eager."""
     tracked = Tracked(fn, backend="eager")
     assert tracked(*args) > 0
     assert tracked.skips == []
@@ -204,7 +205,11 @@ def test_exception_without_a_handler_is_raised_as_in_eager() -> None:
     compiled = ingot.compile(fn, backend="eager")
     with pytest.raises(ValueError, match="non-negative") as caught:
         compiled(X)
-    frames = [(f.name, f.line) for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__]
+    frames = [
+        (f.name, f.line)
+        for f in traceback.extract_tb(caught.value.__traceback__)
+        if f.filename == __file__
+    ]
     assert [name for name, _ in frames[-2:]] == ["fn", "inner"]
     assert "the line" in frames[-1][1]  # type: ignore[operator]
 
@@ -525,7 +530,11 @@ def test_a_traceback_shows_each_frame_once() -> None:
     for _ in range(2):
         with pytest.raises(ValueError) as caught:
             compiled(X)
-        frames = [f.name for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__]
+        frames = [
+            f.name
+            for f in traceback.extract_tb(caught.value.__traceback__)
+            if f.filename == __file__
+        ]
         assert frames[-2:] == ["fn", "inner"] and frames.count("inner") == 1
 
 
@@ -613,7 +622,8 @@ def fn(x):
 
 
 def test_an_error_that_eager_does_not_raise_is_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capture takes it for the program's own; eager is asked, and from the next call on the graph is broken there."""
+    """Capture takes it for the program's own; eager is asked, and from the next call on the graph
+    is broken there."""
 
     def refuses(op: Any, args: Any, kwargs: Any) -> None:
         if op is torch.ops.aten.sinh.default:
@@ -645,11 +655,15 @@ def test_packed_sequences_break_the_graph() -> None:
     for lengths in ([6, 4, 2], [5, 3, 3]):
         tracked(torch.randn(3, 6, 4), torch.tensor(lengths))
     assert tracked.skips == []
-    assert sum(c.captured.ops > 0 for c in tracked.compiler.compilations if c.captured is not None) >= 2
+    assert (
+        sum(c.captured.ops > 0 for c in tracked.compiler.compilations if c.captured is not None)
+        >= 2
+    )
 
 
 def test_operations_under_a_manager_written_in_c_do_not_break_the_graph() -> None:
-    """It breaks where the manager is entered and left, and not to ask whether it handles an error."""
+    """It breaks where the manager is entered and left, and not to ask whether it handles an
+    error."""
     lock = threading.Lock()
 
     def fn(x: Tensor) -> Tensor:

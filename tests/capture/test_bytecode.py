@@ -57,22 +57,30 @@ def code_objects(code):
             yield from code_objects(constant)
 
 
-@pytest.mark.parametrize("code", list(code_objects(everything.__code__)), ids=lambda code: code.co_name)
+@pytest.mark.parametrize(
+    "code", list(code_objects(everything.__code__)), ids=lambda code: code.co_name
+)
 def test_every_instruction_is_known(code):
     import ingot.capture.handlers  # noqa: F401
 
     program = normalize(code)
     assert [i for i in program.instructions if i.op not in HANDLERS] == []
-    assert [i.arg for i in program.instructions if i.op == "UNSUPPORTED" and i.arg != "CLEANUP_THROW"] == []
+    assert [
+        i.arg for i in program.instructions if i.op == "UNSUPPORTED" and i.arg != "CLEANUP_THROW"
+    ] == []
 
 
 def test_lines_and_jumps():
     program = normalize(everything.__code__)
     first = everything.__code__.co_firstlineno
     assert {first + 11, first + 23} <= {i.line for i in program.instructions}
-    targets = [i.arg for i in program.instructions if "JUMP" in i.op or i.op in ("FOR_ITER", "SEND")]
+    targets = [
+        i.arg for i in program.instructions if "JUMP" in i.op or i.op in ("FOR_ITER", "SEND")
+    ]
     assert targets and all(0 <= target < len(program.instructions) for target in targets)
-    assert all(0 <= h.start <= h.end <= len(program.instructions) > h.target for h in program.handlers)
+    assert all(
+        0 <= h.start <= h.end <= len(program.instructions) > h.target for h in program.handlers
+    )
 
 
 def test_simple_function():
@@ -81,7 +89,8 @@ def test_simple_function():
 
 
 def test_stack_stays_cpythons():
-    """The depth after each straight stretch agrees with the stack effect that dis knows for the real instructions."""
+    """The depth after each straight stretch agrees with the stack effect that dis knows for the
+    real instructions."""
     code = compile("f(a.b(1), k=2)[1:2]", "<t>", "eval")
     real = sum(dis.stack_effect(i.opcode, i.arg) for i in dis.get_instructions(code))
     assert real in (-1, 0)

@@ -1,4 +1,5 @@
-"""Context variables that are set and reset around tensor work, across graph breaks and what others can see."""
+"""Context variables that are set and reset around tensor work, across graph breaks and what others
+can see."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def left_set(x: Tensor, variable: Variable) -> Any:
 
 
 @pytest.mark.parametrize("before", [None, 8])
-@pytest.mark.parametrize("fn", [reset_behind_a_break, seen_in_between, nested, used_twice, left_set])
+@pytest.mark.parametrize(
+    "fn", [reset_behind_a_break, seen_in_between, nested, used_twice, left_set]
+)
 def test_a_variable_holds_what_it_does_in_eager(fn: Callable[..., Any], before: int | None) -> None:
     def outcome(f: Callable[..., Any]) -> str:
         variable: Variable = contextvars.ContextVar("variable")

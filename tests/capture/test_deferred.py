@@ -1,4 +1,5 @@
-"""Printing, warnings and logging in captured code: the same lines, records and places as in eager, without a break."""
+"""Printing, warnings and logging in captured code: the same lines, records and places as in eager,
+without a break."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Box:
         self.items: list = []
 
 
-# -- print -------------------------------------------------------------------------------------------------------------
+# -- print -----------------------------------------------------------------------------------------
 
 
 def prints_texts(x, box):
@@ -127,7 +128,9 @@ def test_print(fn: Any, capsys: Any) -> None:
 
 
 def test_what_is_only_printed_is_not_guarded(capsys: Any) -> None:
-    compiled = ingot.compile(lambda x, name, step: print(name, step) or x + 1, fullgraph=True, backend="eager")
+    compiled = ingot.compile(
+        lambda x, name, step: print(name, step) or x + 1, fullgraph=True, backend="eager"
+    )
     for step in range(4):
         compiled(X, f"name {step}", step)
     assert capsys.readouterr().out == "".join(f"name {i} {i}\n" for i in range(4))
@@ -135,7 +138,9 @@ def test_what_is_only_printed_is_not_guarded(capsys: Any) -> None:
 
 
 def test_the_stream_is_the_one_of_the_call(capsys: Any) -> None:
-    compiled = ingot.compile(lambda x: print("line", file=sys.stderr) or x + 1, fullgraph=True, backend="eager")
+    compiled = ingot.compile(
+        lambda x: print("line", file=sys.stderr) or x + 1, fullgraph=True, backend="eager"
+    )
     for _ in range(2):
         buffer = io.StringIO()
         with contextlib.redirect_stderr(buffer):
@@ -195,7 +200,7 @@ def test_an_exception_later_on_comes_after_what_was_printed(capsys: Any) -> None
         assert capsys.readouterr().out == "before\n" and box.step == step
 
 
-# -- logging -----------------------------------------------------------------------------------------------------------
+# -- logging ---------------------------------------------------------------------------------------
 
 adapter = logging.LoggerAdapter(log, {"who": "adapter"})
 
@@ -261,7 +266,14 @@ LOGS = [fn for name, fn in globals().items() if name.startswith("logs")]
 
 
 def record_of(record: logging.LogRecord) -> tuple[Any, ...]:
-    shown = (record.name, record.levelno, record.getMessage(), record.pathname, record.lineno, record.funcName)
+    shown = (
+        record.name,
+        record.levelno,
+        record.getMessage(),
+        record.pathname,
+        record.lineno,
+        record.funcName,
+    )
     return (*shown, getattr(record, "more", None), getattr(record, "who", None))
 
 
@@ -278,7 +290,8 @@ def test_logging(fn: Any, caplog: Any) -> None:
             count = len(Compiler.of(compiled).compilations)
             compiled(X)
             assert len(Compiler.of(compiled).compilations) == count
-    assert count == 1 or fn in (logs_if_enabled, logs_by_adapter)  # which ask for the level themselves
+    # which ask for the level themselves
+    assert count == 1 or fn in (logs_if_enabled, logs_by_adapter)
     assert wanted
 
 
@@ -369,10 +382,16 @@ def test_a_cached_object_is_the_same_one() -> None:
     compiled = ingot.compile(keeper, fullgraph=True, backend="eager")
     for _ in range(3):
         assert all(a is b for a, b in zip(compiled(X)[1:], keeper(X)[1:], strict=True))
-    compiled = ingot.compile(lambda x: (x + made_of_tensors(2), made_of_tensors(2), made_of_tensors(2.0)))
+    compiled = ingot.compile(
+        lambda x: (x + made_of_tensors(2), made_of_tensors(2), made_of_tensors(2.0))
+    )
     for _ in range(3):
         found, whole, real = compiled(X[0, :3])
-        assert whole is made_of_tensors(2) and real is made_of_tensors(2.0) and torch.equal(found, X[0, :3] + 2)
+        assert (
+            whole is made_of_tensors(2)
+            and real is made_of_tensors(2.0)
+            and torch.equal(found, X[0, :3] + 2)
+        )
     count = len(Compiler.of(compiled).compilations)
     compiled(X[0, :3])
     assert len(Compiler.of(compiled).compilations) == count
@@ -421,7 +440,8 @@ def test_a_cached_function_is_called_behind_writes_that_it_does_not_read() -> No
 
 @pytest.mark.parametrize("length", range(4))
 def test_a_break_behind_a_cached_function_is_where_it_was_found(length: int) -> None:
-    """The result is held when the capture starts over, which counts as many instructions all the same."""
+    """The result is held when the capture starts over, which counts as many instructions all the
+    same."""
 
     @functools.cache
     def cached(n):
@@ -446,7 +466,7 @@ def test_a_break_behind_a_cached_function_is_where_it_was_found(length: int) -> 
     assert all(c.skipped is None for c in compiler.compilations)
 
 
-# -- warnings ----------------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------
 
 
 def warns(x):
@@ -477,7 +497,10 @@ WARNS = [fn for name, fn in globals().items() if name.startswith("warns")]
 
 
 def shown(caught: list[Any]) -> list[tuple[Any, ...]]:
-    return [(w.category, str(w.message), getattr(w.message, "args", None), w.filename, w.lineno) for w in caught]
+    return [
+        (w.category, str(w.message), getattr(w.message, "args", None), w.filename, w.lineno)
+        for w in caught
+    ]
 
 
 @pytest.mark.parametrize("action", ["always", "default", "once", "ignore"])
@@ -531,10 +554,11 @@ def test_warnings_of_which_some_are_errors(category: Any) -> None:
     compiler = Compiler.of(compiled)
     assert compiler is not None
     breaks = [str(c.break_) for c in compiler.compilations if "raised as errors" in str(c.break_)]
-    assert len(breaks) == 1  # that `Warning` is raised; a subclass that is raised as well has the same guards
+    # that `Warning` is raised; a subclass that is raised as well has the same guards
+    assert len(breaks) == 1
 
 
-# -- texts that show tensors -------------------------------------------------------------------------------------------
+# -- texts that show tensors -----------------------------------------------------------------------
 
 
 def text_is_kept_over_a_break(x):
@@ -546,7 +570,14 @@ def text_is_kept_over_a_break(x):
 
 def text_is_looked_at(x):
     text = f"{x.sum():.1f}"
-    return text.startswith("1"), text == "15.0", text in ("15.0",), [*text], {text: x}, int(float(text))
+    return (
+        text.startswith("1"),
+        text == "15.0",
+        text in ("15.0",),
+        [*text],
+        {text: x},
+        int(float(text)),
+    )
 
 
 def text_of_a_wrong_format(x):
@@ -557,7 +588,9 @@ def text_of_a_wrong_format(x):
 
 
 @pytest.mark.parametrize(
-    "fn", [text_is_kept_over_a_break, text_is_looked_at, text_of_a_wrong_format], ids=lambda fn: fn.__name__
+    "fn",
+    [text_is_kept_over_a_break, text_is_looked_at, text_of_a_wrong_format],
+    ids=lambda fn: fn.__name__,
 )
 def test_text(fn: Any) -> None:
     compiled = ingot.compile(fn, backend="eager")
@@ -572,7 +605,7 @@ def test_text_is_no_break() -> None:
     assert len(Compiler.of(compiled).compilations) == 1
 
 
-# -- programs that change who sees what --------------------------------------------------------------------------------
+# -- programs that change who sees what ------------------------------------------------------------
 
 
 def quietens_warnings(x):

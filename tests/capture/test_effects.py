@@ -1,4 +1,5 @@
-"""Effects on objects that existed before the call: what they are afterwards, and what is the same as what."""
+"""Effects on objects that existed before the call: what they are afterwards, and what is the same
+as what."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class State:
     seen: list = field(default_factory=list)
 
 
-# -- programs: each is called three times on the same arguments --------------------------------------------------------
+# -- programs: each is called three times on the same arguments ------------------------------------
 
 PROGRAMS: dict[str, tuple[Any, Any]] = {}
 
@@ -263,7 +264,16 @@ def deque_methods(x, box):
     queue.insert(1, 4)
     queue.reverse()
     queue.remove(9)
-    return first, last, list(queue), len(queue), queue.maxlen, 4 in queue, [*reversed(queue)], queue == deque([1])
+    return (
+        first,
+        last,
+        list(queue),
+        len(queue),
+        queue.maxlen,
+        4 in queue,
+        [*reversed(queue)],
+        queue == deque([1]),
+    )
 
 
 @program(boxed(counts=Counter))
@@ -510,7 +520,7 @@ def test_program(name: str) -> None:
     assert all(c.skipped is None for c in compiler.compilations)
 
 
-# -- what is not asked for is not guarded ------------------------------------------------------------------------------
+# -- what is not asked for is not guarded ----------------------------------------------------------
 
 
 def test_a_list_that_is_appended_to_is_compiled_once() -> None:
@@ -587,7 +597,7 @@ def test_a_flag_that_others_see_is_put_back(capsys: Any) -> None:
     assert capsys.readouterr().out == "now\n" * 4
 
 
-# -- which objects are the same ----------------------------------------------------------------------------------------
+# -- which objects are the same --------------------------------------------------------------------
 
 
 def test_one_object_on_two_paths_and_then_two() -> None:
@@ -676,7 +686,11 @@ def _of_a_dict(box: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "fn, box",
-    [(_of_an_instance, Box(mode=None, busy=False)), (_of_slots, Slots(None)), (_of_a_dict, {"a": None, "b": 2})],
+    [
+        (_of_an_instance, Box(mode=None, busy=False)),
+        (_of_slots, Slots(None)),
+        (_of_a_dict, {"a": None, "b": 2}),
+    ],
     ids=["instance", "slots", "dict"],
 )
 def test_what_was_read_and_is_put_back_is_not_written(fn: Any, box: Any) -> None:
@@ -689,7 +703,9 @@ def test_what_was_read_and_is_put_back_is_not_written(fn: Any, box: Any) -> None
 
 
 @pytest.mark.parametrize("before", [True, 0, "a", None], ids=repr)
-def test_what_is_put_back_is_written_where_others_saw_it(before: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_put_back_is_written_where_others_saw_it(
+    before: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     box = Box(a=before)
 
     def fn(x: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ class Box:
         vars(self).update(attributes)
 
 
-# -- globals -----------------------------------------------------------------------------------------------------------
+# -- globals ---------------------------------------------------------------------------------------
 
 GLOBALS = """
 count = 0
@@ -62,7 +62,9 @@ def test_globals(name: str) -> None:
     for _ in range(3):
         with torch.no_grad():
             assert str(compiled(X)) == str(theirs[name](X))
-        mine, its = ({k: v for k, v in n.items() if not callable(v) and k[0] != "_"} for n in (ours, theirs))
+        mine, its = (
+            {k: v for k, v in n.items() if not callable(v) and k[0] != "_"} for n in (ours, theirs)
+        )
         assert str(mine) == str(its)
 
 
@@ -79,7 +81,7 @@ def test_attributes_of_a_module_object() -> None:
         assert torch.equal(compiled(X), X * level) and module.level == level
 
 
-# -- modules -----------------------------------------------------------------------------------------------------------
+# -- modules ---------------------------------------------------------------------------------------
 
 
 class Stateful(nn.Module):
@@ -149,7 +151,7 @@ def test_modules(cls: type[nn.Module]) -> None:
             assert [n for n, _ in ours.named_modules()] == [n for n, _ in theirs.named_modules()]
 
 
-# -- across graph breaks -----------------------------------------------------------------------------------------------
+# -- across graph breaks ---------------------------------------------------------------------------
 
 
 def broken(x):
@@ -209,7 +211,12 @@ def aliases_on_both_sides(x, box):
 
 @pytest.mark.parametrize(
     "fn",
-    [comprehensions_under_construction, writes_on_both_sides, closures_on_both_sides, aliases_on_both_sides],
+    [
+        comprehensions_under_construction,
+        writes_on_both_sides,
+        closures_on_both_sides,
+        aliases_on_both_sides,
+    ],
     ids=lambda fn: fn.__name__,
 )
 def test_graph_breaks(fn: Any) -> None:
@@ -217,7 +224,7 @@ def test_graph_breaks(fn: Any) -> None:
     assert all(c.skipped is None for c in compiler.compilations)
 
 
-# -- counters ----------------------------------------------------------------------------------------------------------
+# -- counters --------------------------------------------------------------------------------------
 
 count = 0
 
@@ -273,7 +280,9 @@ def test_a_count_that_is_looked_at_is_guarded() -> None:
 
 def test_a_count_may_be_printed(capsys: Any) -> None:
     assert compilations(same_world(counts_and_prints, lambda: (X.clone(), Box(n=0)), calls=4)) == 1
-    assert capsys.readouterr().out.splitlines() == [f"call {i}" for i in range(1, 5) for _ in range(2)]
+    assert capsys.readouterr().out.splitlines() == [
+        f"call {i}" for i in range(1, 5) for _ in range(2)
+    ]
 
 
 def test_nothing_of_a_call_is_kept_by_its_compilation() -> None:

@@ -1,5 +1,5 @@
-"""PYTEST_DONT_REWRITE. Exceptions: what can be read of one, set on it and done with it, of those that the program makes
-and of those that are given."""
+"""PYTEST_DONT_REWRITE. Exceptions: what can be read of one, set on it and done with it, of those
+that the program makes and of those that are given."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -169,7 +169,10 @@ ERRORS = {
     "noted": noted,
     "stopped": stopped,
     "missing key": missing_key,
-    "group": lambda: ExceptionGroup("g", [ValueError("v"), KeyError("k"), ExceptionGroup("h", [TypeError("t"), ValueError("w")])]),
+    "group": lambda: ExceptionGroup(
+        "g",
+        [ValueError("v"), KeyError("k"), ExceptionGroup("h", [TypeError("t"), ValueError("w")])],
+    ),
     "own group": lambda: Group("g", [ValueError("v"), KeyError("k")]),
     "base group": lambda: BaseExceptionGroup("g", [ValueError("v"), SystemExit(1)]),
 }
@@ -339,7 +342,17 @@ QUESTIONS = {
     "value and code": reads("value", "code"),
     "of the system": reads("errno", "strerror", "filename", "filename2", "characters_written"),
     "of names": reads("name", "obj", "path", "msg"),
-    "of text": reads("encoding", "object", "start", "end", "reason", "lineno", "offset", "text", "print_file_and_line"),
+    "of text": reads(
+        "encoding",
+        "object",
+        "start",
+        "end",
+        "reason",
+        "lineno",
+        "offset",
+        "text",
+        "print_file_and_line",
+    ),
     "of groups": lambda e: (getattr(e, "message", "none"), shape_of(e)),
     "own": reads("extra", "a", "made", "kept", "seen"),
     "__dict__": lambda e: dict(e.__dict__),

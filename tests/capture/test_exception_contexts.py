@@ -37,7 +37,14 @@ def chain(error, most=9):
     """The names of what a chain leads to, as far as that goes."""
     names = []
     while error is not None and len(names) < most:
-        names.append((type(error).__name__, error.args, type(error.__cause__).__name__, error.__suppress_context__))
+        names.append(
+            (
+                type(error).__name__,
+                error.args,
+                type(error.__cause__).__name__,
+                error.__suppress_context__,
+            )
+        )
         error = error.__context__
     return names
 
@@ -158,7 +165,8 @@ def that_leaves(x, errors):
 
 
 PROGRAMS = [
-    raised_while_handled, new_while_handled, by_an_operation, raised_again, with_a_cause, in_finally, in_an_exit,
+    raised_while_handled, new_while_handled, by_an_operation, raised_again, with_a_cause,
+    in_finally, in_an_exit,
     three_deep, behind_a_break, that_leaves,
 ]  # fmt: skip
 
@@ -197,4 +205,6 @@ def test_all_chains_of_three():
     function = made_inside(raised_while_handled)
     for targets in itertools.product([None, 0, 1, 2], repeat=3):
         edges = {one: other for one, other in enumerate(targets) if other is not None}
-        assert outcome(ingot.compile(function), edges, True) == outcome(function, edges, True), edges
+        assert outcome(ingot.compile(function), edges, True) == outcome(function, edges, True), (
+            edges
+        )

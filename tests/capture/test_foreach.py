@@ -17,7 +17,10 @@ sigmoid sign sin sinh sqrt tan tanh trunc
 
 def lists(count: int) -> list[list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(3)
-    return [[torch.rand(shape, generator=generator) * 0.8 + 0.1 for shape in SHAPES] for _ in range(count)]
+    return [
+        [torch.rand(shape, generator=generator) * 0.8 + 0.1 for shape in SHAPES]
+        for _ in range(count)
+    ]
 
 
 def compare(fn, *args):
@@ -36,7 +39,9 @@ def test_of_one_list(name):
 
 
 @pytest.mark.parametrize("end", ["", "_"])
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "clamp_min", "clamp_max", "maximum", "minimum"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "pow", "clamp_min", "clamp_max", "maximum", "minimum"]
+)
 def test_of_two(name, end):
     function = getattr(torch, f"_foreach_{name}{end}")
     xs, ys = lists(2)
@@ -57,7 +62,10 @@ def test_with_a_factor(end):
         compare(lambda xs, ys, zs, function=function: function(xs, ys, zs), *lists(3))
         compare(lambda xs, ys, zs, function=function: function(xs, ys, zs, 0.3), *lists(3))
         compare(lambda xs, ys, zs, function=function: function(xs, ys, zs, value=0.3), *lists(3))
-        compare(lambda xs, ys, zs, function=function: function(xs, ys, zs, [1.0, 2.0, 3.0, 4.0]), *lists(3))
+        compare(
+            lambda xs, ys, zs, function=function: function(xs, ys, zs, [1.0, 2.0, 3.0, 4.0]),
+            *lists(3),
+        )
 
 
 def test_the_rest():

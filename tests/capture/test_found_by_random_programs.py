@@ -1,5 +1,6 @@
-"""Kinds of faults that random programs found, with CPython as the oracle: a dict that changes behind a graph break,
-numbers of a subclass that vary, generators that never return, and subclasses of containers as text."""
+"""Kinds of faults that random programs found, with CPython as the oracle: a dict that changes
+behind a graph break, numbers of a subclass that vary, generators that never return, and subclasses
+of containers as text."""
 
 from __future__ import annotations
 
@@ -232,10 +233,16 @@ def _subclass(base: type, methods: tuple[str, ...]) -> type:
     return type("Own", (base,), {name: all_methods[name] for name in methods})
 
 
-@pytest.mark.parametrize("text", ["str(s)", "repr(s)", "f'{s}'", "'%s' % (s,)", "'{!r}'.format(s)", "[str(s), s][0]"])
-@pytest.mark.parametrize("methods", [("__iter__",), ("__len__",), ("__iter__", "__len__"), ("__length_hint__",)])
+@pytest.mark.parametrize(
+    "text", ["str(s)", "repr(s)", "f'{s}'", "'%s' % (s,)", "'{!r}'.format(s)", "[str(s), s][0]"]
+)
+@pytest.mark.parametrize(
+    "methods", [("__iter__",), ("__len__",), ("__iter__", "__len__"), ("__length_hint__",)]
+)
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_the_text_of_a_container_that_says_what_it_holds(container: str, methods: Any, text: str) -> None:
+def test_the_text_of_a_container_that_says_what_it_holds(
+    container: str, methods: Any, text: str
+) -> None:
     base, contents = CONTAINERS[container]
     space: dict[str, Any] = {"cls": _subclass(base, methods), "contents": contents}
     exec(f"def program(v):\n    s = cls(*contents)\n    return {text}, v * 2", space)
@@ -251,9 +258,13 @@ READS = "list(s)|[*s]|tuple(s)|sorted(s)|[0, *s]|(lambda *a: a)(*s)|[0] + list(s
 
 
 @pytest.mark.parametrize("read", READS.split("|"))
-@pytest.mark.parametrize("methods", [("__length_hint__",), ("__iter__", "__length_hint__"), ("__iter__", "__len__")])
+@pytest.mark.parametrize(
+    "methods", [("__length_hint__",), ("__iter__", "__length_hint__"), ("__iter__", "__len__")]
+)
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_the_hint_of_a_length_is_asked_where_there_is_no_length(container: str, methods: Any, read: str) -> None:
+def test_the_hint_of_a_length_is_asked_where_there_is_no_length(
+    container: str, methods: Any, read: str
+) -> None:
     base, contents = CONTAINERS[container]
     space: dict[str, Any] = {"cls": _subclass(base, methods), "contents": contents}
     exec(f"def program(v):\n    s, found = cls(*contents), []\n    return {read}, v * 2", space)

@@ -11,7 +11,16 @@ import torch
 from ingot.capture.guards import GuardSet, Kind, closest
 from ingot.capture.sources import ArgSource, AttrSource, ItemSource
 from ingot.loops.expr import as_expr, size_symbol
-from tests.capture.guard_cases import CASES, STATES, Case, FunctionMode, X, module, state_around, state_symbolic
+from tests.capture.guard_cases import (
+    CASES,
+    STATES,
+    Case,
+    FunctionMode,
+    X,
+    module,
+    state_around,
+    state_symbolic,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +111,12 @@ def test_no_code_of_the_user_runs() -> None:
         __hash__ = None  # type: ignore[assignment]
         __len__ = __bool__ = __eq__  # type: ignore[assignment]
 
-    for kind, data in ((Kind.EQUALS, 3), (Kind.LENGTH, 3), (Kind.TRUTH, True), (Kind.DICT_EMPTY, None)):
+    for kind, data in (
+        (Kind.EQUALS, 3),
+        (Kind.LENGTH, 3),
+        (Kind.TRUTH, True),
+        (Kind.DICT_EMPTY, None),
+    ):
         guards = GuardSet()
         guards.add(X, kind, data)
         assert guards.check_python((Trap(),)) is not None
@@ -117,9 +131,18 @@ def entry(*shape: int, scale: int = 1) -> GuardSet:
 
 def test_the_closest_entry_is_named_with_the_fact_that_differs() -> None:
     entries = [entry(4, 8), entry(4, 8, scale=2), entry(5, 9, scale=2), entry(3)]
-    assert closest(entries, (torch.zeros(4, 8), 7)) == "scale was 2, is 7 (model.py:2), since variant 2 of 4"
-    assert closest(entries, (torch.zeros(5, 9), 3)) == "scale was 2, is 3 (model.py:2), since variant 3 of 4"
-    assert closest(entries, (torch.zeros(2), 1)) == "x.shape[0] was 3, is 2 (model.py:3), since variant 4 of 4"
+    assert (
+        closest(entries, (torch.zeros(4, 8), 7))
+        == "scale was 2, is 7 (model.py:2), since variant 2 of 4"
+    )
+    assert (
+        closest(entries, (torch.zeros(5, 9), 3))
+        == "scale was 2, is 3 (model.py:2), since variant 3 of 4"
+    )
+    assert (
+        closest(entries, (torch.zeros(2), 1))
+        == "x.shape[0] was 3, is 2 (model.py:3), since variant 4 of 4"
+    )
     text = closest(entries, (torch.zeros(6), 5))  # equally far from all: the newest
     assert text == "scale was 1, is 5 (model.py:2), and 1 more, since variant 4 of 4"
 
@@ -152,7 +175,8 @@ def test_native_spec_visits_an_object_once() -> None:
     for name in ("weight", "bias"):
         guards.add_tensor(ItemSource(table, name), getattr(model[0], name))
     nodes = guards.native_spec([ItemSource(table, "bias")])["nodes"]
-    assert len(nodes) == 1 + 2 + 1 + 2 + 2  # x, its dict and _modules, [0], its dict and _parameters, weight and bias
+    # x, its dict and _modules, [0], its dict and _parameters, weight and bias
+    assert len(nodes) == 1 + 2 + 1 + 2 + 2
     assert all(node[1] < position for position, node in enumerate(nodes))
 
 

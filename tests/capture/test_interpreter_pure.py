@@ -1,5 +1,6 @@
 # ruff: noqa: B023, F821, UP008
-"""Programs without tensors, by the interpreter and by Python. Runs in every version, with torch or without."""
+"""Programs without tensors, by the interpreter and by Python. Runs in every version, with torch or
+without."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def comprehension_shadows_parameter(x):
 
 @program()
 def comprehension_of_lambdas():
-    return [f() for f in [lambda: i for i in range(3)]], [f() for f in [lambda i=i: i for i in range(3)]]
+    return [f() for f in [lambda: i for i in range(3)]], [
+        f() for f in [lambda i=i: i for i in range(3)]
+    ]
 
 
 @program()
@@ -79,7 +82,9 @@ def comprehension_in_arguments():
         return args, kwargs
 
     try:
-        return take([i for i in range(2)], k={i: i for i in range(2)}), take(1, [1 // i for i in (1, 0)])
+        return take([i for i in range(2)], k={i: i for i in range(2)}), take(
+            1, [1 // i for i in (1, 0)]
+        )
     except ZeroDivisionError as error:
         return str(error)
 
@@ -119,7 +124,14 @@ def generators():
 
     g = inner(2)
     first = next(g)
-    return first, g.send("sent"), list(g), list(outer()), sum(i for i in inner(4)), tuple(x for x in outer())
+    return (
+        first,
+        g.send("sent"),
+        list(g),
+        list(outer()),
+        sum(i for i in inner(4)),
+        tuple(x for x in outer()),
+    )
 
 
 @program()
@@ -253,7 +265,14 @@ def slices_and_text():
     del items[-1]
     items[0] += 5
     word = "python"
-    return items[1:], items[::-2], word[1:3], f"{word!r:>10}{3.14159:.{2}f}{word:^10}", "%s %d" % ("a", 3), f"{items}"  # noqa: UP031
+    return (
+        items[1:],
+        items[::-2],
+        word[1:3],
+        f"{word!r:>10}{3.14159:.{2}f}{word:^10}",
+        "%s %d" % ("a", 3),  # noqa: UP031
+        f"{items}",
+    )
 
 
 @program()

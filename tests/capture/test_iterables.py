@@ -92,7 +92,11 @@ def test_of_what_was_there_before(receiver: str, operation: str) -> None:
     assert not list(filter(None, found))
 
 
-_ITERATORS = [name for name, text in ITERABLES.items() if "(Sequence" in text or "Sized" in text or "refus" in text]
+_ITERATORS = [
+    name
+    for name, text in ITERABLES.items()
+    if "(Sequence" in text or "Sized" in text or "refus" in text
+]
 _ITERATORS += ["deque", "set", "dict", "items view", "map over shared"]
 _OF_CONTAINERS = {
     "OrderedDict": "collections.OrderedDict.fromkeys(items)",
@@ -110,7 +114,8 @@ _OF_CONTAINERS = {
 
 
 def _kept(iterable: str, before: int, function: Callable[..., Any]) -> Any:
-    """What a program sees of an iterable that is alive behind a break; `before`: elements taken until then."""
+    """What a program sees of an iterable that is alive behind a break; `before`: elements taken
+    until then."""
     text = f"""
 def program(x, items, log, stop):
     LOG.clear()
@@ -127,15 +132,20 @@ def program(x, items, log, stop):
     namespace = {**iterable_cases.CLASSES, "seen": abs}
     exec(text, namespace)
     log: list[Any] = []
-    y, taken, rest, it = function(namespace["program"])(torch.zeros(2), [3, 1, 4], log, ingot.disable(lambda: None))
+    y, taken, rest, it = function(namespace["program"])(
+        torch.zeros(2), [3, 1, 4], log, ingot.disable(lambda: None)
+    )
     return y.tolist(), taken, rest, type(it), [*log], [*namespace["LOG"]], next(it, None)
 
 
 @pytest.mark.parametrize("before", [0, 1, 3, 4])
 @pytest.mark.parametrize("iterable", [*_ITERATORS, *_OF_CONTAINERS])
 def test_iterators_that_are_made_again(iterable: str, before: int) -> None:
-    """Behind a graph break a real one stands in the captured one's place: nobody is asked for that."""
-    assert _kept(iterable, before, ingot.compile) == _kept(iterable, before, lambda program: program)
+    """Behind a graph break a real one stands in the captured one's place: nobody is asked for
+    that."""
+    assert _kept(iterable, before, ingot.compile) == _kept(
+        iterable, before, lambda program: program
+    )
 
 
 def test_a_reversed_object_in_its_place() -> None:
@@ -148,7 +158,12 @@ def test_a_reversed_object_in_its_place() -> None:
 
     sequence = Asked("abc")
     references = sys.getrefcount(sequence)
-    for index, ended, expected in ((2, False, "cba"), (0, False, "a"), (-1, False, ""), (2, True, "")):
+    for index, ended, expected in (
+        (2, False, "cba"),
+        (0, False, "a"),
+        (-1, False, ""),
+        (2, True, ""),
+    ):
         made = _native.reversed_at(sequence, index, ended)
         assert type(made) is reversed and gc.is_tracked(made)
         assert operator.length_hint(made) == len(expected) and len(asked) == (not ended)

@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. A graph break in the middle of every construct, with every kind of value alive across it."""
+"""PYTEST_DONT_REWRITE. A graph break in the middle of every construct, with every kind of value
+alive across it."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -22,29 +23,54 @@ broken = TABLE.broken("call_tracing")
 
 def pause(value=None):
     """A call that is not captured."""
-    return sys.call_tracing(len, ((),)) + 1 if value is None else sys.call_tracing(type(value), (value,))
+    return (
+        sys.call_tracing(len, ((),)) + 1
+        if value is None
+        else sys.call_tracing(type(value), (value,))
+    )
 
 
-# -- what is alive across it -------------------------------------------------------------------------------------------
+# -- what is alive across it -----------------------------------------------------------------------
 
 
 @broken
 def iterators(x, y):
-    z, e, m, f = zip("abc", [1, 2, 3]), enumerate("ab", 5), map(lambda v: v * 2, [1, 2, 3]), filter(None, [0, 1, 2])
+    z, e, m, f = (
+        zip("abc", [1, 2, 3]),
+        enumerate("ab", 5),
+        map(lambda v: v * 2, [1, 2, 3]),
+        filter(None, [0, 1, 2]),
+    )
     r, u, s = reversed([1, 2, 3]), iter("abc"), iter({"a": 1, "b": 2}.items())
     taken = next(z), next(e), next(m), next(f), next(r), next(u), next(s)
     pause()
-    return x + 1, taken, list(z), list(e), list(m), list(f), list(r), list(u), list(s), type(z), type(m)
+    return (
+        x + 1,
+        taken,
+        list(z),
+        list(e),
+        list(m),
+        list(f),
+        list(r),
+        list(u),
+        list(s),
+        type(z),
+        type(m),
+    )
 
 
 @broken
 def itertools_iterators(x, y):
     it = itertools
     made = [
-        it.chain("ab", "cd"), it.chain.from_iterable(["ab", "c"]), it.islice("abcdefg", 1, 6, 2), it.accumulate([1, 2, 3]), it.repeat("r", 3),
-        it.cycle("abc"), it.count(3, 2), it.pairwise("abcd"), it.takewhile(lambda v: v < 4, range(9)), it.dropwhile(lambda v: v < 2, range(5)), it.compress("abcd", [1, 0, 1, 1]),
-        it.starmap(pow, [(2, 3), (3, 2)]), it.zip_longest("abc", "x", fillvalue="-"), it.product("ab", [1, 2]), it.combinations("abcd", 2), it.permutations("abc"), it.filterfalse(None, [0, 1, 0]),
-        it.combinations_with_replacement("ab", 2), iter([1, 2, 3].pop, 1), reversed({"a": 1, "b": 2}),
+        it.chain("ab", "cd"), it.chain.from_iterable(["ab", "c"]), it.islice("abcdefg", 1, 6, 2),
+        it.accumulate([1, 2, 3]), it.repeat("r", 3), it.cycle("abc"), it.count(3, 2),
+        it.pairwise("abcd"), it.takewhile(lambda v: v < 4, range(9)),
+        it.dropwhile(lambda v: v < 2, range(5)), it.compress("abcd", [1, 0, 1, 1]),
+        it.starmap(pow, [(2, 3), (3, 2)]), it.zip_longest("abc", "x", fillvalue="-"),
+        it.product("ab", [1, 2]), it.combinations("abcd", 2), it.permutations("abc"),
+        it.filterfalse(None, [0, 1, 0]), it.combinations_with_replacement("ab", 2),
+        iter([1, 2, 3].pop, 1), reversed({"a": 1, "b": 2}),
     ]  # fmt: skip
     first = [next(m) for m in made]
     pause()
@@ -115,7 +141,15 @@ def exceptions(x, y):
     unraised = ValueError("u")
     unraised.note = "n"
     pause()
-    return x + caught.code, caught, caught.__cause__.args, caught.__context__ is caught.__cause__, unraised, caught.__traceback__ is not None, unraised.__traceback__
+    return (
+        x + caught.code,
+        caught,
+        caught.__cause__.args,
+        caught.__context__ is caught.__cause__,
+        unraised,
+        caught.__traceback__ is not None,
+        unraised.__traceback__,
+    )
 
 
 class Stack(list):
@@ -160,7 +194,16 @@ class MyCounter(collections.Counter):
 
 @broken
 def subclasses_of_builtins(x, y):
-    made = Stack(1, x), Id(5, "note"), Name("n"), Version((1, 2)), Tags("a"), Attrs(k=y), MyDeque([1], 3), MyCounter("aab")
+    made = (
+        Stack(1, x),
+        Id(5, "note"),
+        Name("n"),
+        Version((1, 2)),
+        Tags("a"),
+        Attrs(k=y),
+        MyDeque([1], 3),
+        MyCounter("aab"),
+    )
     made[2].tag = "t"
     pause()
     made[0].append(2)
@@ -175,7 +218,16 @@ def callables(x, y):
     offset = x
     partial = functools.partial(max, key=lambda v: -v)
     partial.note = "n"
-    made = closure, partial, operator.itemgetter(1), operator.attrgetter("shape"), operator.methodcaller("sum"), [1, 2].index, "a".upper, x.add
+    made = (
+        closure,
+        partial,
+        operator.itemgetter(1),
+        operator.attrgetter("shape"),
+        operator.methodcaller("sum"),
+        [1, 2].index,
+        "a".upper,
+        x.add,
+    )
     pause()
     f, p, get, attr, method, index, upper, add = made
     return f(y), p([1, 2]), p.note, get("ab"), attr(x), method(x), index(2), upper(), add(1)
@@ -223,7 +275,18 @@ def objects(x, y):
     namespace = n.__dict__
     pause()
     namespace["c"] = 5
-    return f, s, p, n, n.c, proxy["k"] is x, bare is bare, hash(Frozen(1)) == hash(Frozen(1)), cell, p.b is p[1]
+    return (
+        f,
+        s,
+        p,
+        n,
+        n.c,
+        proxy["k"] is x,
+        bare is bare,
+        hash(Frozen(1)) == hash(Frozen(1)),
+        cell,
+        p.b is p[1],
+    )
 
 
 @broken
@@ -231,10 +294,33 @@ def keys(x, y):
     def f():
         return 1
 
-    d = {Frozen(1): "frozen", x.shape: "size", (1, Pair(1, 2)): "pair", f: "f", x: "tensor", 1.5: "float", f.__call__.__name__: "name", frozenset([1]): "fs", id(x): "id"}
+    d = {
+        Frozen(1): "frozen",
+        x.shape: "size",
+        (1, Pair(1, 2)): "pair",
+        f: "f",
+        x: "tensor",
+        1.5: "float",
+        f.__call__.__name__: "name",
+        frozenset([1]): "fs",
+        id(x): "id",
+    }
     s = {Frozen(2), "a", 3}
     pause()
-    return x + 1, d[Frozen(1)], d[(3, 4)], d[(1, (1, 2))], d[f], d[x], d[1.5], Frozen(2) in s, len(s), [type(k).__name__ for k in d][:3], d[id(x)], id(y) in d
+    return (
+        x + 1,
+        d[Frozen(1)],
+        d[(3, 4)],
+        d[(1, (1, 2))],
+        d[f],
+        d[x],
+        d[1.5],
+        Frozen(2) in s,
+        len(s),
+        [type(k).__name__ for k in d][:3],
+        d[id(x)],
+        id(y) in d,
+    )
 
 
 @broken
@@ -261,7 +347,7 @@ def live_views_and_iterators(x, y):
     return x + 1, list(items), list(keys), list(walk)
 
 
-# -- where it happens --------------------------------------------------------------------------------------------------
+# -- where it happens ------------------------------------------------------------------------------
 
 
 class Operand:
@@ -333,7 +419,24 @@ class Operand:
 def in_special_methods(x, y):
     o = Operand(x)
     p = o + 1
-    return p.value, 1 + o, o[2], len(o), bool(o), o == 3, {o: 1}[o], 1 in o, list(o), o(y), o.missing, str(o), f"{o}", o.doubled, not o, o and 5
+    return (
+        p.value,
+        1 + o,
+        o[2],
+        len(o),
+        bool(o),
+        o == 3,
+        {o: 1}[o],
+        1 in o,
+        list(o),
+        o(y),
+        o.missing,
+        str(o),
+        f"{o}",
+        o.doubled,
+        not o,
+        o and 5,
+    )
 
 
 @broken
@@ -406,7 +509,17 @@ def in_callbacks(x, y):
         pause()
         return -v
 
-    return x + 1, sorted([1, 3, 2], key=key), max([1, 2], key=key), list(map(key, [1, 2])), list(filter(lambda v: pause() < v, [1, 2])), functools.reduce(lambda a, b: a + b * pause(), [1, 2, 3]), sum(pause() for _ in range(3)), any(pause() > 5 for _ in range(2)), next(iter(pause, 9))
+    return (
+        x + 1,
+        sorted([1, 3, 2], key=key),
+        max([1, 2], key=key),
+        list(map(key, [1, 2])),
+        list(filter(lambda v: pause() < v, [1, 2])),
+        functools.reduce(lambda a, b: a + b * pause(), [1, 2, 3]),
+        sum(pause() for _ in range(3)),
+        any(pause() > 5 for _ in range(2)),
+        next(iter(pause, 9)),
+    )
 
 
 @broken
@@ -466,7 +579,13 @@ def in_arguments(x, y):
     def f(a, *rest, k, **more):
         return a, rest, k, more
 
-    return f(x + 1, pause(), *[pause(), y], k=pause(), **{"z": pause()}), [x, pause(), {"k": pause()}], f"{pause()}{x.dim()}", x[pause() :], (pause() and y)
+    return (
+        f(x + 1, pause(), *[pause(), y], k=pause(), **{"z": pause()}),
+        [x, pause(), {"k": pause()}],
+        f"{pause()}{x.dim()}",
+        x[pause() :],
+        (pause() and y),
+    )
 
 
 @broken

@@ -1,5 +1,5 @@
-"""PYTEST_DONT_REWRITE. Classes: construction, attributes, descriptors, inheritance, metaclasses, operators, dataclasses,
-named tuples, enums, subclasses of built-in classes."""
+"""PYTEST_DONT_REWRITE. Classes: construction, attributes, descriptors, inheritance, metaclasses,
+operators, dataclasses, named tuples, enums, subclasses of built-in classes."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.capture.language import Table
 TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
-# -- construction ------------------------------------------------------------------------------------------------------
+# -- construction ----------------------------------------------------------------------------------
 
 
 class Point:
@@ -84,7 +84,15 @@ class Point3(Point):
 def makes_objects(x, y):
     p = Point(x, y, tag="t")
     q = p.moved(1)
-    return q.sum, p.tag, type(q), q.count, Point.distance(Point(1, 2), Point(4, 6)), Point.origin(), p
+    return (
+        q.sum,
+        p.tag,
+        type(q),
+        q.count,
+        Point.distance(Point(1, 2), Point(4, 6)),
+        Point.origin(),
+        p,
+    )
 
 
 @whole
@@ -111,14 +119,32 @@ def property_without_setter(x, y):
 @whole
 def inheritance(x, y):
     p = Point3(1, 2, 3)
-    return x * p.sum, p.count, Point3.origin().z, isinstance(p, Point), issubclass(Point3, Point), repr(p), f"{p}", str(p), Point3.__mro__, Point3.__bases__
+    return (
+        x * p.sum,
+        p.count,
+        Point3.origin().z,
+        isinstance(p, Point),
+        issubclass(Point3, Point),
+        repr(p),
+        f"{p}",
+        str(p),
+        Point3.__mro__,
+        Point3.__bases__,
+    )
 
 
 @whole
 def class_attributes(x, y):
     p = Point(1)
     p.count += 5
-    seen = p.count, Point.count, Point.kinds is p.kinds, "count" in vars(p), Point.__name__, Point.__dict__["count"]
+    seen = (
+        p.count,
+        Point.count,
+        Point.kinds is p.kinds,
+        "count" in vars(p),
+        Point.__name__,
+        Point.__dict__["count"],
+    )
     del p.count
     try:
         del p.count
@@ -132,8 +158,9 @@ def missing_attributes(x, y):
     p = Point(1)
     for act in (
         lambda: p.nothing, lambda: Point.nothing, lambda: p.x.nothing, lambda: setattr(3, "a", 1),
-        lambda: delattr(p, "nothing"), lambda: p(), lambda: p[0], lambda: len(p), lambda: iter(p), lambda: p + 1,
-        lambda: 1 + p, lambda: p < p, lambda: -p, lambda: p @ p, lambda: 3 in p, lambda: next(p), lambda: p[0:1],
+        lambda: delattr(p, "nothing"), lambda: p(), lambda: p[0], lambda: len(p), lambda: iter(p),
+        lambda: p + 1, lambda: 1 + p, lambda: p < p, lambda: -p, lambda: p @ p, lambda: 3 in p,
+        lambda: next(p), lambda: p[0:1],
         lambda: int(p), lambda: float(p), lambda: [1][p], lambda: range(p),
     ):  # fmt: skip
         try:
@@ -178,14 +205,29 @@ def new_and_init(x, y):
     made = object.__new__(Point)
     made.x = 3
     bare = Point.__new__(Point)
-    return f.from_new + 1, f.from_init, Cached("int"), Cached("sub").kind, Cached("other").kind, made.x, vars(bare)
+    return (
+        f.from_new + 1,
+        f.from_init,
+        Cached("int"),
+        Cached("sub").kind,
+        Cached("other").kind,
+        made.x,
+        vars(bare),
+    )
 
 
 @whole
 def wrong_construction(x, y):
     class_ = type("".join("x"))
     seen = []
-    for act in (lambda: Point(), lambda: Point(1, 2, 3), lambda: Empty(1), lambda: Empty(a=1), lambda: object(1), lambda: Returns()):
+    for act in (
+        lambda: Point(),
+        lambda: Point(1, 2, 3),
+        lambda: Empty(1),
+        lambda: Empty(a=1),
+        lambda: object(1),
+        lambda: Returns(),
+    ):
         try:
             act()
         except TypeError as error:
@@ -228,7 +270,7 @@ def slots(x, y):
     return s.a + 1, s.c, vars(s), seen, hasattr(t, "only"), s, t
 
 
-# -- attribute hooks and descriptors -----------------------------------------------------------------------------------
+# -- attribute hooks and descriptors ---------------------------------------------------------------
 
 
 class Dynamic:
@@ -276,7 +318,16 @@ def attribute_hooks(x, y):
         g.frozen = 1
     except TypeError as error:
         seen.append(str(error))
-    return g.b + d.width, hasattr(g, "a"), g.answer, getattr(d, "_x", "default"), d.log, seen, getattr(g, "zz", 3), g.values
+    return (
+        g.b + d.width,
+        hasattr(g, "a"),
+        g.answer,
+        getattr(d, "_x", "default"),
+        d.log,
+        seen,
+        getattr(g, "zz", 3),
+        g.values,
+    )
 
 
 class Typed:
@@ -350,7 +401,12 @@ def descriptor_protocol_by_hand(x, y):
     p = Point3(1, 2, 3)
     bound = Point.moved.__get__(p)
     f = (lambda self, k: self.z * k).__get__(p, Point3)
-    return x * f(2), bound(1), Point.__dict__["origin"].__get__(None, Point3)().z, Point.__dict__["distance"].__func__(p, p)
+    return (
+        x * f(2),
+        bound(1),
+        Point.__dict__["origin"].__get__(None, Point3)().z,
+        Point.__dict__["distance"].__func__(p, p),
+    )
 
 
 @whole
@@ -359,7 +415,15 @@ def getattr_and_friends(x, y):
     setattr(p, "z", x)
     delattr(p, "y")
     names = ["x", "y", "z", "sum", "moved"]
-    return p.z + 1, [hasattr(p, n) for n in names], getattr(p, "y", None), getattr(p, "x"), p.__class__ is Point, getattr(Point, "count"), vars(p)
+    return (
+        p.z + 1,
+        [hasattr(p, n) for n in names],
+        getattr(p, "y", None),
+        getattr(p, "x"),
+        p.__class__ is Point,
+        getattr(Point, "count"),
+        vars(p),
+    )
 
 
 @whole
@@ -370,7 +434,14 @@ def instance_dict_is_live(x, y):
     p.later = 5
     p.__dict__.update(more=3)
     p.__dict__["x"] += 10
-    return p.extra + p.more, p.x, sorted(space), "later" in p.__dict__, space is p.__dict__, list(p.__dict__.items())[0]
+    return (
+        p.extra + p.more,
+        p.x,
+        sorted(space),
+        "later" in p.__dict__,
+        space is p.__dict__,
+        list(p.__dict__.items())[0],
+    )
 
 
 @whole
@@ -385,7 +456,7 @@ class Other:
         return self.x
 
 
-# -- super and several bases -------------------------------------------------------------------------------------------
+# -- super and several bases -----------------------------------------------------------------------
 
 
 class A:
@@ -439,7 +510,15 @@ class D(B, C):
 @whole
 def diamond(x, y):
     d = D([])
-    return x + len(d.log), d.log, d.who(), D.make(), [c.__name__ for c in D.__mro__], super(B, d).who(), isinstance(d, (C, int))
+    return (
+        x + len(d.log),
+        d.log,
+        d.who(),
+        D.make(),
+        [c.__name__ for c in D.__mro__],
+        super(B, d).who(),
+        isinstance(d, (C, int)),
+    )
 
 
 @whole
@@ -489,7 +568,14 @@ def abstract_classes(x, y):
         Sized()
     except TypeError as error:
         message = str(error)
-    return x * box.doubled(), box.describe(), box.unit, isinstance(box, Sized), message, Sized.__abstractmethods__
+    return (
+        x * box.doubled(),
+        box.describe(),
+        box.unit,
+        isinstance(box, Sized),
+        message,
+        Sized.__abstractmethods__,
+    )
 
 
 class Registered(abc.ABC):
@@ -506,15 +592,17 @@ class Duck:
 @whole
 def virtual_subclasses(x, y):
     checks = [
-        isinstance(Duck(), Registered), issubclass(Point, Registered), isinstance([], collections.abc.Sequence),
-        isinstance({}, collections.abc.Mapping), isinstance(x, collections.abc.Iterable), isinstance(iter([]), collections.abc.Iterator),
-        isinstance(Point, collections.abc.Hashable), isinstance(len, collections.abc.Callable), isinstance(3, (str, (int, float))),
-        isinstance(3, int | str), isinstance(True, int), isinstance(None, type(None)), isinstance("a", typing.Sequence),
+        isinstance(Duck(), Registered), issubclass(Point, Registered),
+        isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.Mapping),
+        isinstance(x, collections.abc.Iterable), isinstance(iter([]), collections.abc.Iterator),
+        isinstance(Point, collections.abc.Hashable), isinstance(len, collections.abc.Callable),
+        isinstance(3, (str, (int, float))), isinstance(3, int | str), isinstance(True, int),
+        isinstance(None, type(None)), isinstance("a", typing.Sequence),
     ]  # fmt: skip
     return x + 1, checks
 
 
-# -- metaclasses -------------------------------------------------------------------------------------------------------
+# -- metaclasses -----------------------------------------------------------------------------------
 
 
 class Meta(type):
@@ -571,7 +659,24 @@ class Metal(metaclass=Meta):
 @whole
 def metaclasses(x, y):
     m = Metal(3)
-    return x * m.n, m.by_meta, Metal.tag, len(Metal), Metal["k"], list(Metal), 1 in Metal, isinstance(m, Metal), isinstance(3, Metal), issubclass(int, Metal), Metal.helper(1), Metal.virtual, Metal + "!", type(Metal), hasattr(Metal, "gone"), Metal == Metal
+    return (
+        x * m.n,
+        m.by_meta,
+        Metal.tag,
+        len(Metal),
+        Metal["k"],
+        list(Metal),
+        1 in Metal,
+        isinstance(m, Metal),
+        isinstance(3, Metal),
+        issubclass(int, Metal),
+        Metal.helper(1),
+        Metal.virtual,
+        Metal + "!",
+        type(Metal),
+        hasattr(Metal, "gone"),
+        Metal == Metal,
+    )
 
 
 class Singleton(type):
@@ -609,7 +714,15 @@ class First(Plugin, name="first"):
 
 @whole
 def class_hooks(x, y):
-    return x + 1, First.name, Plugin.registry, First[3], typing.List[int], list[int], dict[str, int].__args__
+    return (
+        x + 1,
+        First.name,
+        Plugin.registry,
+        First[3],
+        typing.List[int],
+        list[int],
+        dict[str, int].__args__,
+    )
 
 
 @broken("a class is defined")

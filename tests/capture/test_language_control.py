@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. Control flow: loops, match, assignment expressions, deletion, unpacking, slices, scopes."""
+"""PYTEST_DONT_REWRITE. Control flow: loops, match, assignment expressions, deletion, unpacking,
+slices, scopes."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.capture.language import Table
 TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
-# -- loops -------------------------------------------------------------------------------------------------------------
+# -- loops -----------------------------------------------------------------------------------------
 
 
 @whole
@@ -140,7 +141,7 @@ def countdown_by_floats(x, y):
     return x, step
 
 
-# -- match -------------------------------------------------------------------------------------------------------------
+# -- match -----------------------------------------------------------------------------------------
 
 
 class Kind(enum.Enum):
@@ -241,9 +242,10 @@ def describe(subject):
 
 
 SUBJECTS = (
-    None, True, 0, 1, 5, 500, "a", "zz", Kind.ADD, Kind.MUL, [], [7], (7,), [1, [2, 3], 4, 5], (1, (2,)), (1, 5, 6, 9),
-    [1, 2], {"type": "point", "x": 3, "z": 4}, {"type": "line"}, {"other": 1}, {}, Pair(0, 1), Pair(2, Pair(3, 4)),
-    Pair(5, 5), Pair(5, 6), 2.5, {1}, frozenset(), b"ab", range(3), NamedPair(1, 9), SubDict(type="sub"), object,
+    None, True, 0, 1, 5, 500, "a", "zz", Kind.ADD, Kind.MUL, [], [7], (7,), [1, [2, 3], 4, 5],
+    (1, (2,)), (1, 5, 6, 9), [1, 2], {"type": "point", "x": 3, "z": 4}, {"type": "line"},
+    {"other": 1}, {}, Pair(0, 1), Pair(2, Pair(3, 4)), Pair(5, 5), Pair(5, 6), 2.5, {1},
+    frozenset(), b"ab", range(3), NamedPair(1, 9), SubDict(type="sub"), object,
 )  # fmt: skip
 
 
@@ -276,7 +278,19 @@ def match_sequence_kinds(x, y):
                 return True
         return False
 
-    values = [], (), "ab", b"", range(2), {}, set(), x.shape, NamedPair(1, 2), collections.deque([1]), iter([])
+    values = (
+        [],
+        (),
+        "ab",
+        b"",
+        range(2),
+        {},
+        set(),
+        x.shape,
+        NamedPair(1, 2),
+        collections.deque([1]),
+        iter([]),
+    )
     return x * 1, [is_sequence(v) for v in values]
 
 
@@ -290,7 +304,7 @@ def match_captures_survive(x, y):
     return x * a + b * c
 
 
-# -- assignment, deletion, unpacking, slices ---------------------------------------------------------------------------
+# -- assignment, deletion, unpacking, slices -------------------------------------------------------
 
 
 @whole
@@ -498,7 +512,15 @@ def slice_errors(x, y):
 @whole
 def tensor_slices(x, y):
     rows = slice(0, 2)
-    return x[rows], x[..., slice(None, None, 2)], x[1:, -2:], x[[0, 2]], x[(0, 1)], x[..., None], x[True]
+    return (
+        x[rows],
+        x[..., slice(None, None, 2)],
+        x[1:, -2:],
+        x[[0, 2]],
+        x[(0, 1)],
+        x[..., None],
+        x[True],
+    )
 
 
 @whole
@@ -550,7 +572,15 @@ def comprehension_scopes(x, y):
     lazily = (x * i for i in range(3))
     functions = [lambda: i for i in range(3)]
     kept = [lambda i=i: i for i in range(3)]
-    return i, rows, table, sorted(members), list(lazily), [f() for f in functions], [f() for f in kept]
+    return (
+        i,
+        rows,
+        table,
+        sorted(members),
+        list(lazily),
+        [f() for f in functions],
+        [f() for f in kept],
+    )
 
 
 @whole
@@ -570,12 +600,48 @@ def conditional_lambdas(x, y):
 
 @whole
 def conditions_on_everything(x, y):
-    values = 0, 1, -1, 0.0, 0.5, "", "a", b"", None, [], [0], (), (0,), {}, {0: 0}, set(), range(0), range(1), 0j, 1j
-    values += ..., NotImplemented is None, print, int, collections, object, Kind.ADD, x.shape, slice(0)
-    return x + 1, [True if v else False for v in values], [not v for v in values], [bool(v) for v in values]
+    values = (
+        0,
+        1,
+        -1,
+        0.0,
+        0.5,
+        "",
+        "a",
+        b"",
+        None,
+        [],
+        [0],
+        (),
+        (0,),
+        {},
+        {0: 0},
+        set(),
+        range(0),
+        range(1),
+        0j,
+        1j,
+    )
+    values += (
+        ...,
+        NotImplemented is None,
+        print,
+        int,
+        collections,
+        object,
+        Kind.ADD,
+        x.shape,
+        slice(0),
+    )
+    return (
+        x + 1,
+        [True if v else False for v in values],
+        [not v for v in values],
+        [bool(v) for v in values],
+    )
 
 
-# -- asserts -----------------------------------------------------------------------------------------------------------
+# -- asserts ---------------------------------------------------------------------------------------
 
 
 @whole
@@ -610,7 +676,23 @@ def assert_fails(x, y):
 
 @whole
 def constants_of_all_kinds(x, y):
-    return x + 1, 0xFF, 1_000, 1e3, 2j, b"\x00", "\N{BULLET}", ..., -0.0, 10**30, True, None, 1.5e-7, "a" "b", (1, (2,))
+    return (
+        x + 1,
+        0xFF,
+        1_000,
+        1e3,
+        2j,
+        b"\x00",
+        "\N{BULLET}",
+        ...,
+        -0.0,
+        10**30,
+        True,
+        None,
+        1.5e-7,
+        "ab",
+        (1, (2,)),
+    )
 
 
 @whole

@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. Exceptions raised, caught, re-raised and chained, finally, and context managers."""
+"""PYTEST_DONT_REWRITE. Exceptions raised, caught, re-raised and chained, finally, and context
+managers."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -37,13 +38,18 @@ class Keyed(KeyError):
         self.name = name
 
 
-# -- catching ----------------------------------------------------------------------------------------------------------
+# -- catching --------------------------------------------------------------------------------------
 
 
 @whole
 def catches_own_classes(x, y):
     seen = []
-    for make in (lambda: Problem(1), lambda: Worse(2, "a", hint="h"), lambda: Plain("p", 3), lambda: Keyed("n")):
+    for make in (
+        lambda: Problem(1),
+        lambda: Worse(2, "a", hint="h"),
+        lambda: Plain("p", 3),
+        lambda: Keyed("n"),
+    ):
         try:
             raise make()
         except Worse as error:
@@ -118,22 +124,27 @@ def bare_except(x, y):
 @whole
 def builtin_errors(x, y):
     acts = (
-        lambda: 1 / 0, lambda: 1 % 0, lambda: 1.0 // 0, lambda: 2.0 ** 10000, lambda: 0.0 ** -1, lambda: [][0],
-        lambda: {}["k"], lambda: int("z"), lambda: float("q"), lambda: "a" + 1, lambda: 1 + "a", lambda: [] + (),
-        lambda: None + 1, lambda: -"a", lambda: ~1.5, lambda: 1 < "a", lambda: None < None, lambda: [1] < ["a"],
-        lambda: len(3), lambda: iter(3), lambda: next(3), lambda: (1).nothing, lambda: "".nothing, lambda: [].nothing,
-        lambda: None(), lambda: 3(), lambda: "a"(), lambda: abs("a"), lambda: sum(["a"]), lambda: max([]),
-        lambda: chr(-1), lambda: ord("ab"), lambda: "%d" % "a", lambda: "{}".format(), lambda: "{a}".format(b=1),
-        lambda: hash([]), lambda: {[]: 1}, lambda: {()}.pop().x, lambda: set([[]]), lambda: (1, 2).index(3),
-        lambda: [1].index(3), lambda: [1].remove(2), lambda: [].pop(), lambda: {}.pop("a"), lambda: {}.popitem(),
-        lambda: set().pop(), lambda: {1}.remove(2), lambda: "abc".index("z"), lambda: range(3).index(7),
-        lambda: 3 in 3, lambda: 3["a"], lambda: "abc"["a"], lambda: b"a" + "a", lambda: "a".join([1]),
-        lambda: int([]), lambda: float(None), lambda: complex("a"), lambda: bytes(-1), lambda: round("a"),
-        lambda: divmod(1, 0), lambda: pow(2, -1, 4), lambda: range(1, 2, 0), lambda: range(1.5), lambda: slice(),
-        lambda: zip(3), lambda: sorted([1, "a"]), lambda: min(1), lambda: dict([1]), lambda: dict([(1, 2, 3)]),
-        lambda: isinstance(1, 2), lambda: issubclass(1, int), lambda: getattr(1, "x"), lambda: getattr(1, 2),
-        lambda: 1 << -1, lambda: 1.5 << 1, lambda: 1 @ 2, lambda: "a" * "b", lambda: [1] * 1.5, lambda: (1,) + [1],
-        lambda: object() < object(), lambda: print.nothing, lambda: int.nothing, lambda: str(1, 2, 3, 4),
+        lambda: 1 / 0, lambda: 1 % 0, lambda: 1.0 // 0, lambda: 2.0 ** 10000, lambda: 0.0 ** -1,
+        lambda: [][0], lambda: {}["k"], lambda: int("z"), lambda: float("q"), lambda: "a" + 1,
+        lambda: 1 + "a", lambda: [] + (), lambda: None + 1, lambda: -"a", lambda: ~1.5,
+        lambda: 1 < "a", lambda: None < None, lambda: [1] < ["a"], lambda: len(3), lambda: iter(3),
+        lambda: next(3), lambda: (1).nothing, lambda: "".nothing, lambda: [].nothing,
+        lambda: None(), lambda: 3(), lambda: "a"(), lambda: abs("a"), lambda: sum(["a"]),
+        lambda: max([]), lambda: chr(-1), lambda: ord("ab"), lambda: "%d" % "a",
+        lambda: "{}".format(), lambda: "{a}".format(b=1), lambda: hash([]), lambda: {[]: 1},
+        lambda: {()}.pop().x, lambda: set([[]]), lambda: (1, 2).index(3), lambda: [1].index(3),
+        lambda: [1].remove(2), lambda: [].pop(), lambda: {}.pop("a"), lambda: {}.popitem(),
+        lambda: set().pop(), lambda: {1}.remove(2), lambda: "abc".index("z"),
+        lambda: range(3).index(7), lambda: 3 in 3, lambda: 3["a"], lambda: "abc"["a"],
+        lambda: b"a" + "a", lambda: "a".join([1]), lambda: int([]), lambda: float(None),
+        lambda: complex("a"), lambda: bytes(-1), lambda: round("a"), lambda: divmod(1, 0),
+        lambda: pow(2, -1, 4), lambda: range(1, 2, 0), lambda: range(1.5), lambda: slice(),
+        lambda: zip(3), lambda: sorted([1, "a"]), lambda: min(1), lambda: dict([1]),
+        lambda: dict([(1, 2, 3)]), lambda: isinstance(1, 2), lambda: issubclass(1, int),
+        lambda: getattr(1, "x"), lambda: getattr(1, 2), lambda: 1 << -1, lambda: 1.5 << 1,
+        lambda: 1 @ 2, lambda: "a" * "b", lambda: [1] * 1.5, lambda: (1,) + [1],
+        lambda: object() < object(), lambda: print.nothing, lambda: int.nothing,
+        lambda: str(1, 2, 3, 4),
     )  # fmt: skip
     seen = []
     for act in acts:
@@ -159,11 +170,13 @@ def call_errors(x, y):
         return a
 
     acts = (
-        lambda: f(), lambda: f(1), lambda: f(1, d=1, z=2), lambda: f(1, 2, 3, 4, d=5), lambda: f(1, a=2, d=1),
-        lambda: f(1, c=1, **{"c": 2}), lambda: h(1), lambda: h(1, 2), lambda: h(a=1), lambda: two(), lambda: two(1),
-        lambda: two(1, 2, 3), lambda: two(1, a=1), lambda: two(b=1), lambda: g(**{1: 2}), lambda: g(*3),
-        lambda: g(**3), lambda: f(1, 2, 3, 4), lambda: f(1, 2, b=3, d=1), lambda: (lambda a, *, k: a)(1),
-        lambda: (lambda a, *, k, l: a)(1), lambda: (lambda a, b, c, d: a)(1), lambda: Problem(), lambda: Plain(a=1),
+        lambda: f(), lambda: f(1), lambda: f(1, d=1, z=2), lambda: f(1, 2, 3, 4, d=5),
+        lambda: f(1, a=2, d=1), lambda: f(1, c=1, **{"c": 2}), lambda: h(1), lambda: h(1, 2),
+        lambda: h(a=1), lambda: two(), lambda: two(1), lambda: two(1, 2, 3), lambda: two(1, a=1),
+        lambda: two(b=1), lambda: g(**{1: 2}), lambda: g(*3), lambda: g(**3), lambda: f(1, 2, 3, 4),
+        lambda: f(1, 2, b=3, d=1), lambda: (lambda a, *, k: a)(1),
+        lambda: (lambda a, *, k, l: a)(1), lambda: (lambda a, b, c, d: a)(1), lambda: Problem(),
+        lambda: Plain(a=1),
     )  # fmt: skip
     seen = []
     for act in acts:
@@ -184,7 +197,14 @@ def exception_attributes(x, y):
         same = caught is error
         caught.args = (9, 8)
         caught.code += 1
-        return caught.extra + 1, same, caught.args, vars(caught).keys() >= {"code"}, str(caught), repr(caught)
+        return (
+            caught.extra + 1,
+            same,
+            caught.args,
+            vars(caught).keys() >= {"code"},
+            str(caught),
+            repr(caught),
+        )
 
 
 @whole
@@ -207,9 +227,23 @@ def exception_is_returned(x, y):
 
 @whole
 def exceptions_are_values(x, y):
-    errors = [ValueError("a"), KeyError("b", 2), Plain(), StopIteration(5), OSError(2, "no"), SystemExit(3)]
+    errors = [
+        ValueError("a"),
+        KeyError("b", 2),
+        Plain(),
+        StopIteration(5),
+        OSError(2, "no"),
+        SystemExit(3),
+    ]
     equal = errors[0] == ValueError("a"), errors[0] == errors[0]
-    return x + 1, errors, equal, [str(e) for e in errors], [repr(e) for e in errors], errors[3].value
+    return (
+        x + 1,
+        errors,
+        equal,
+        [str(e) for e in errors],
+        [repr(e) for e in errors],
+        errors[3].value,
+    )
 
 
 @whole
@@ -220,7 +254,7 @@ def key_errors_quote(x, y):
         return x + 1, str(error), error.args, f"{error}", f"{error!r}", "%s" % error
 
 
-# -- raising again, chains ---------------------------------------------------------------------------------------------
+# -- raising again, chains -------------------------------------------------------------------------
 
 
 @whole
@@ -291,7 +325,13 @@ def context_is_kept(x, y):
             raise Problem(5)
     except Problem as error:
         first = error.__context__
-        return x + 1, type(first), type(first.__context__), first.__context__.__context__, error.__cause__
+        return (
+            x + 1,
+            type(first),
+            type(first.__context__),
+            first.__context__.__context__,
+            error.__cause__,
+        )
 
 
 @whole
@@ -389,7 +429,12 @@ def sets_cause_by_hand(x, y):
     try:
         raise error
     except Plain as caught:
-        return x + 1, caught.__cause__.args, caught.__suppress_context__, error.with_traceback(None) is error
+        return (
+            x + 1,
+            caught.__cause__.args,
+            caught.__suppress_context__,
+            error.with_traceback(None) is error,
+        )
 
 
 @whole
@@ -426,7 +471,7 @@ def escapes_from_nested_calls(x, y):
     return deeper(3)
 
 
-# -- finally -----------------------------------------------------------------------------------------------------------
+# -- finally ---------------------------------------------------------------------------------------
 
 
 @whole
@@ -535,7 +580,13 @@ def nested_finally(x, y):
 @broken("refuses these arguments")
 def tensor_errors_are_caught(x, y):
     seen = []
-    for act in (lambda: x.view(5, 5), lambda: x @ y, lambda: x + torch.ones(7), lambda: x.nothing, lambda: x[9]):
+    for act in (
+        lambda: x.view(5, 5),
+        lambda: x @ y,
+        lambda: x + torch.ones(7),
+        lambda: x.nothing,
+        lambda: x[9],
+    ):
         try:
             act()
         except (RuntimeError, AttributeError, IndexError) as error:
@@ -543,14 +594,16 @@ def tensor_errors_are_caught(x, y):
     return x + 1, seen
 
 
-# -- groups and tracebacks: not captured -------------------------------------------------------------------------------
+# -- groups and tracebacks: not captured -----------------------------------------------------------
 
 
 @broken("")
 def exception_groups(x, y):
     seen = []
     try:
-        raise ExceptionGroup("group", [ValueError("a"), KeyError("b"), ExceptionGroup("sub", [Plain("c")])])
+        raise ExceptionGroup(
+            "group", [ValueError("a"), KeyError("b"), ExceptionGroup("sub", [Plain("c")])]
+        )
     except* ValueError as group:
         seen.append([type(e) for e in group.exceptions])
     except* KeyError as group:

@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. Functions: arguments, closures, decorators, functools, generators, recursion, introspection."""
+"""PYTEST_DONT_REWRITE. Functions: arguments, closures, decorators, functools, generators,
+recursion, introspection."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.capture.language import Table
 TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------
 
 
 def every_kind(a, b=2, /, c=3, *rest, d, e=5, **named):
@@ -107,7 +108,7 @@ def evaluation_order(x, y):
     return x + 1, order, result, table, left
 
 
-# -- closures ----------------------------------------------------------------------------------------------------------
+# -- closures --------------------------------------------------------------------------------------
 
 
 @whole
@@ -212,7 +213,9 @@ def recursive_closure(x, y):
         return n if n < 2 else fib(n - 1) + fib(n - 2)
 
     def flatten(tree):
-        return [leaf for node in tree for leaf in (flatten(node) if isinstance(node, list) else [node])]
+        return [
+            leaf for node in tree for leaf in (flatten(node) if isinstance(node, list) else [node])
+        ]
 
     return x * fib(8), flatten([1, [2, [3, [4]], 5]])
 
@@ -244,7 +247,17 @@ def functions_have_attributes(x, y):
 
     f.table = {"k": 1}
     first, second = f(x), f(x)
-    return first, second, f.calls, f.__doc__, vars(f), hasattr(f, "nothing"), f.__name__, f.__module__, f.__dict__ is None
+    return (
+        first,
+        second,
+        f.calls,
+        f.__doc__,
+        vars(f),
+        hasattr(f, "nothing"),
+        f.__name__,
+        f.__module__,
+        f.__dict__ is None,
+    )
 
 
 @whole
@@ -257,8 +270,9 @@ def function_metadata(x, y):
     f.__doc__ = "new"
     code = f.__code__
     return (
-        x + 1, f.__name__, f.__doc__, f.__annotations__, f.__defaults__, f.__kwdefaults__, code.co_varnames,
-        code.co_argcount, g.__name__, g.__closure__, g.__defaults__, callable(g), type(g).__name__, f.__globals__ is globals(),
+        x + 1, f.__name__, f.__doc__, f.__annotations__, f.__defaults__, f.__kwdefaults__,
+        code.co_varnames, code.co_argcount, g.__name__, g.__closure__, g.__defaults__, callable(g),
+        type(g).__name__, f.__globals__ is globals(),
     )  # fmt: skip
 
 
@@ -271,10 +285,21 @@ def functions_are_keys(x, y):
         return 2
 
     table = {f: "f", g: "g", len: "len", torch.sin: "sin", every_kind: "e"}
-    return x + 1, table[f], table[g], table[len], table[torch.sin], f in table, f == f, f == g, f != g, {f, f, g} == {g, f}
+    return (
+        x + 1,
+        table[f],
+        table[g],
+        table[len],
+        table[torch.sin],
+        f in table,
+        f == f,
+        f == g,
+        f != g,
+        {f, f, g} == {g, f},
+    )
 
 
-# -- decorators and functools ------------------------------------------------------------------------------------------
+# -- decorators and functools ----------------------------------------------------------------------
 
 
 def logged(log):
@@ -330,8 +355,9 @@ def partials(x, y):
     base = functools.partial(every_kind, 1, d=4)
     more = functools.partial(base, 2, e=6)
     return (
-        base(), more(9, d=0, k=1), more.func is every_kind, more.args, more.keywords, functools.partial(x.add, 1)(),
-        functools.partial(int, base=2)("101"), functools.partial(max, key=lambda v: -v)([1, 2]),
+        base(), more(9, d=0, k=1), more.func is every_kind, more.args, more.keywords,
+        functools.partial(x.add, 1)(), functools.partial(int, base=2)("101"),
+        functools.partial(max, key=lambda v: -v)([1, 2]),
     )  # fmt: skip
 
 
@@ -467,7 +493,8 @@ def single_dispatch(x, y):
     return shown(x), shown(1), shown(True), shown([1, "a", [2]]), shown(None), shown(2.5)
 
 
-@(whole if sys.version_info < (3, 13) else TABLE.broken("ReferenceType"))  # from there on, with a weak cache
+# from there on, with a weak cache
+@(whole if sys.version_info < (3, 13) else TABLE.broken("ReferenceType"))
 def single_dispatch_method(x, y):
     return x + 1, Shows().of("s"), Shows().of(1)
 
@@ -497,7 +524,7 @@ def cmp_to_key(x, y):
     return x + 1, sorted(range(9), key=by), max([5, 4, 3], key=by), by(1) < by(2), by(3) == by(6)
 
 
-# -- introspection -----------------------------------------------------------------------------------------------------
+# -- introspection ---------------------------------------------------------------------------------
 
 
 @whole
@@ -506,10 +533,12 @@ def signatures(x, y):
     parameters = inspect.signature(every_kind).parameters
     kinds = [str(p.kind) for p in parameters.values()]
     return (
-        x + 1, spec.args, spec.varargs, spec.varkw, spec.defaults, spec.kwonlyargs, list(parameters), kinds,
-        parameters["b"].default, parameters["a"].default is inspect.Parameter.empty, "named" in parameters,
+        x + 1, spec.args, spec.varargs, spec.varkw, spec.defaults, spec.kwonlyargs,
+        list(parameters), kinds, parameters["b"].default,
+        parameters["a"].default is inspect.Parameter.empty, "named" in parameters,
         str(inspect.signature(every_kind)), list(inspect.signature(Cell.set_state).parameters),
-        list(inspect.signature(Cell().set_state).parameters), list(inspect.signature(Cell).parameters),
+        list(inspect.signature(Cell().set_state).parameters),
+        list(inspect.signature(Cell).parameters),
     )  # fmt: skip
 
 
@@ -520,7 +549,10 @@ def bound_arguments(x, y):
     return every_kind(*bound.args, **bound.kwargs), bound.arguments["c"]
 
 
-SIGNATURE, SETTINGS = inspect.signature(every_kind), types.MappingProxyType({"k": 2, "t": torch.ones(4)})
+SIGNATURE, SETTINGS = (
+    inspect.signature(every_kind),
+    types.MappingProxyType({"k": 2, "t": torch.ones(4)}),
+)
 
 
 @whole
@@ -537,8 +569,20 @@ def a_signature_from_outside(x, y):
 
 @whole
 def a_mapping_from_outside_that_cannot_be_written(x, y):
-    known = list(SETTINGS), len(SETTINGS), SETTINGS.get("none", 3), "k" in SETTINGS, {**SETTINGS}["k"], SETTINGS
-    return SETTINGS["t"] * x, {k: y for k, _ in SETTINGS.items()}, known, SETTINGS | {"a": 1} == SETTINGS
+    known = (
+        list(SETTINGS),
+        len(SETTINGS),
+        SETTINGS.get("none", 3),
+        "k" in SETTINGS,
+        {**SETTINGS}["k"],
+        SETTINGS,
+    )
+    return (
+        SETTINGS["t"] * x,
+        {k: y for k, _ in SETTINGS.items()},
+        known,
+        SETTINGS | {"a": 1} == SETTINGS,
+    )
 
 
 @whole
@@ -546,12 +590,31 @@ def signature_of_inner(x, y):
     def inner(a, b=1, *, c):
         return a
 
-    return x + 1, list(inspect.signature(inner).parameters), inspect.isfunction(inner), inspect.ismethod(inner)
+    return (
+        x + 1,
+        list(inspect.signature(inner).parameters),
+        inspect.isfunction(inner),
+        inspect.ismethod(inner),
+    )
 
 
 @whole
 def callables(x, y):
-    things = len, int, every_kind, lambda: 0, Cell, Cell().kill, Cell(), 3, "s", None, functools.partial(len), torch.sin, x.add
+    things = (
+        len,
+        int,
+        every_kind,
+        lambda: 0,
+        Cell,
+        Cell().kill,
+        Cell(),
+        3,
+        "s",
+        None,
+        functools.partial(len),
+        torch.sin,
+        x.add,
+    )
     return x + 1, [callable(t) for t in things]
 
 
@@ -566,7 +629,14 @@ def locals_and_globals(x, y):
 @whole
 def bound_methods_compare(x, y):
     a, b = Cell(), Cell()
-    return x + 1, a.kill == a.kill, a.set_state == a.set_state, a.set_state == b.set_state, a.set_state is a.set_state, {a.set_state: 1}[a.set_state]
+    return (
+        x + 1,
+        a.kill == a.kill,
+        a.set_state == a.set_state,
+        a.set_state == b.set_state,
+        a.set_state is a.set_state,
+        {a.set_state: 1}[a.set_state],
+    )
 
 
 @whole
@@ -576,7 +646,13 @@ def methods_are_values(x, y):
     method(5)
     unbound = Cell.set_state
     unbound(cell, 6, note="n")
-    return x * cell.alive, cell.note, method.__self__ is cell, method.__func__ is unbound, method.__name__
+    return (
+        x * cell.alive,
+        cell.note,
+        method.__self__ is cell,
+        method.__func__ is unbound,
+        method.__name__,
+    )
 
 
 @whole
@@ -585,7 +661,7 @@ def bound_method_is_a_result(x, y):
     return cell.set_state, cell
 
 
-# -- not captured ------------------------------------------------------------------------------------------------------
+# -- not captured ----------------------------------------------------------------------------------
 
 
 @broken("")

@@ -13,7 +13,7 @@ TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
 
-# -- generators --------------------------------------------------------------------------------------------------------
+# -- generators ------------------------------------------------------------------------------------
 
 
 def squares(n):
@@ -260,7 +260,13 @@ def generator_expressions(x, y):
     g = (x * i for i in range(n) if i)
     n = 100
     nested = ((i, j) for i in range(2) for j in range(i + 1))
-    return sum(g), list(nested), any(i > 1 for i in range(5)), max(len(w) for w in ("a", "bcd")), dict((i, i) for i in "ab")
+    return (
+        sum(g),
+        list(nested),
+        any(i > 1 for i in range(5)),
+        max(len(w) for w in ("a", "bcd")),
+        dict((i, i) for i in "ab"),
+    )
 
 
 @whole

@@ -11,7 +11,7 @@ TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
 
-# -- operators ---------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 
 class Vec:
@@ -171,7 +171,32 @@ def arithmetic_operators(x, y):
     t += Vec(2)
     s = Vec(1)
     s ^= 3
-    return x * (v @ w), (v + w).items, (v + 1).items, (1 + v).items, (10 - v).items, (v - w).items, u.items, t.items, s, (-v).items, +v is v, (~v).items, abs(Vec(-1, -2)), [1] @ v, v**2, 2**v, pow(v, 3), pow(v, 2, 5), v << 1, 1 >> v, v & 1, 1 | v, divmod(v, 3), sum([v, w], 0).items
+    return (
+        x * (v @ w),
+        (v + w).items,
+        (v + 1).items,
+        (1 + v).items,
+        (10 - v).items,
+        (v - w).items,
+        u.items,
+        t.items,
+        s,
+        (-v).items,
+        +v is v,
+        (~v).items,
+        abs(Vec(-1, -2)),
+        [1] @ v,
+        v**2,
+        2**v,
+        pow(v, 3),
+        pow(v, 2, 5),
+        v << 1,
+        1 >> v,
+        v & 1,
+        1 | v,
+        divmod(v, 3),
+        sum([v, w], 0).items,
+    )
 
 
 @whole
@@ -179,19 +204,74 @@ def container_operators(x, y):
     v = Vec(1, 2, 3)
     v[0] = 9
     del v[1]
-    return x + len(v), v[0], v[-1], v[0:1].items, 3 in v, 4 in v, 4 not in v, list(v), list(reversed(v)), bool(Vec(0)), bool(v), [1, 2, 3][Vec(1)], list(range(Vec(1, 2))), "ab" * Vec(1, 2), (not v)
+    return (
+        x + len(v),
+        v[0],
+        v[-1],
+        v[0:1].items,
+        3 in v,
+        4 in v,
+        4 not in v,
+        list(v),
+        list(reversed(v)),
+        bool(Vec(0)),
+        bool(v),
+        [1, 2, 3][Vec(1)],
+        list(range(Vec(1, 2))),
+        "ab" * Vec(1, 2),
+        (not v),
+    )
 
 
 @whole
 def comparison_operators(x, y):
     v, w = Vec(1, 2), Vec(1, 2)
-    return x + 1, v == w, v != w, v is w, v == 3, v != 3, v < Vec(2), Vec(0) > v, {v: "a"}[w], v in [w], [w].index(v), [v, w].count(v), {v, w} == {v}, sorted([Vec(2), Vec(1)])[0].items, max(Vec(1), Vec(2)).items, (v,) == (w,), {"k": v} == {"k": w}
+    return (
+        x + 1,
+        v == w,
+        v != w,
+        v is w,
+        v == 3,
+        v != 3,
+        v < Vec(2),
+        Vec(0) > v,
+        {v: "a"}[w],
+        v in [w],
+        [w].index(v),
+        [v, w].count(v),
+        {v, w} == {v},
+        sorted([Vec(2), Vec(1)])[0].items,
+        max(Vec(1), Vec(2)).items,
+        (v,) == (w,),
+        {"k": v} == {"k": w},
+    )
 
 
 @whole
 def conversions(x, y):
     v = Vec(1, 2)
-    return x + 1, int(v), float(v), complex(v), round(v), round(v, 2), str(v), repr(v), f"{v}", f"{v!r}", f"{v:>5}", "%s %r" % (v, v), "{} {!r} {:x}".format(v, v, v), bytes(v), hash(v) == hash((1, 2)), v(1, k=2), format(v, "q"), f"{[v]}", str({"k": v}), print
+    return (
+        x + 1,
+        int(v),
+        float(v),
+        complex(v),
+        round(v),
+        round(v, 2),
+        str(v),
+        repr(v),
+        f"{v}",
+        f"{v!r}",
+        f"{v:>5}",
+        "%s %r" % (v, v),
+        "{} {!r} {:x}".format(v, v, v),
+        bytes(v),
+        hash(v) == hash((1, 2)),
+        v(1, k=2),
+        format(v, "q"),
+        f"{[v]}",
+        str({"k": v}),
+        print,
+    )
 
 
 @whole
@@ -200,7 +280,20 @@ def more_conversions(x, y):
     import operator
 
     v = Vec(1, 2)
-    return x + 1, math.floor(v), math.ceil(v), math.trunc(v), operator.index(v), hex(v), bin(v), chr(Vec()), dir(v), operator.length_hint(v), bool(v), callable(v)
+    return (
+        x + 1,
+        math.floor(v),
+        math.ceil(v),
+        math.trunc(v),
+        operator.index(v),
+        hex(v),
+        bin(v),
+        chr(Vec()),
+        dir(v),
+        operator.length_hint(v),
+        bool(v),
+        callable(v),
+    )
 
 
 class Left:
@@ -233,13 +326,30 @@ class LeftSub(Left):
 @whole
 def not_implemented(x, y):
     seen = []
-    for act in (lambda: Left() + Left(), lambda: Left() + 1, lambda: Left() < Left(), lambda: Left() - 1, lambda: 1 + Left()):
+    for act in (
+        lambda: Left() + Left(),
+        lambda: Left() + 1,
+        lambda: Left() < Left(),
+        lambda: Left() - 1,
+        lambda: 1 + Left(),
+    ):
         try:
             act()
         except TypeError as error:
             seen.append(str(error))
     a = Left()
-    return x + 1, seen, Left() + Right(), Left() == Right(), Left() < Right(), a == a, a != a, a == Left(), Left() + LeftSub(), 3 == Right()
+    return (
+        x + 1,
+        seen,
+        Left() + Right(),
+        Left() == Right(),
+        Left() < Right(),
+        a == a,
+        a != a,
+        a == Left(),
+        Left() + LeftSub(),
+        3 == Right(),
+    )
 
 
 class OldIteration:
@@ -272,7 +382,12 @@ class NoIteration:
 @whole
 def special_methods_set_to_none(x, y):
     seen = []
-    for act in (lambda: {Unhashable(): 1}, lambda: hash(Unhashable()), lambda: list(NoIteration()), lambda: 1 in NoIteration()):
+    for act in (
+        lambda: {Unhashable(): 1},
+        lambda: hash(Unhashable()),
+        lambda: list(NoIteration()),
+        lambda: 1 in NoIteration(),
+    ):
         try:
             act()
         except TypeError as error:
@@ -304,7 +419,15 @@ class BadResults:
 def special_methods_give_nonsense(x, y):
     seen = []
     b = BadResults()
-    for act in (lambda: bool(b), lambda: len(b), lambda: [1][b], lambda: str(b), lambda: iter(b), lambda: hash(b), lambda: f"{b}"):
+    for act in (
+        lambda: bool(b),
+        lambda: len(b),
+        lambda: [1][b],
+        lambda: str(b),
+        lambda: iter(b),
+        lambda: hash(b),
+        lambda: f"{b}",
+    ):
         try:
             act()
         except (TypeError, ValueError) as error:

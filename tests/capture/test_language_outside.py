@@ -1,4 +1,5 @@
-"""PYTEST_DONT_REWRITE. Objects that existed before the call: of every kind, passed along, compared, used, changed."""
+"""PYTEST_DONT_REWRITE. Objects that existed before the call: of every kind, passed along, compared,
+used, changed."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -92,11 +93,17 @@ CONFIG = type("Config", (), {"size": 3, "table": {"k": 2}})
 
 def opaque():
     return (
-        object(), threading.Lock(), torch.Generator(), re.compile("a"), weakref.ref(Thing), iter([1]), (i for i in ()), zip("a"), memoryview(b"a"),
-        contextvars.ContextVar("v"), types.SimpleNamespace(a=1), len, [].append, "".join, print, functools.partial(len), functools.lru_cache(len), operator.itemgetter(0),
-        contextlib.nullcontext(), contextlib.ExitStack(), property(len), staticmethod(len), Level.LOW, Pair(1, 2), range(3), slice(1), bytearray(b"a"), ValueError("v"), types.CellType(1),
-        collections.deque([1]), collections.Counter("a"), collections.ChainMap(), collections.OrderedDict(), collections.defaultdict(int), frozenset([1]), {1}, Stack(1), Name("n"), Count(1), Tags([1]), Version((1,)),
-        CONFIG, list[int], int | str, NotImplemented, ..., 1j, itertools.count(), enumerate([]), map(len, []), reversed([1]), {}.keys(), {}.items(), types.MappingProxyType({}), super(Stack, Stack()),
+        object(), threading.Lock(), torch.Generator(), re.compile("a"), weakref.ref(Thing),
+        iter([1]), (i for i in ()), zip("a"), memoryview(b"a"), contextvars.ContextVar("v"),
+        types.SimpleNamespace(a=1), len, [].append, "".join, print, functools.partial(len),
+        functools.lru_cache(len), operator.itemgetter(0), contextlib.nullcontext(),
+        contextlib.ExitStack(), property(len), staticmethod(len), Level.LOW, Pair(1, 2), range(3),
+        slice(1), bytearray(b"a"), ValueError("v"), types.CellType(1), collections.deque([1]),
+        collections.Counter("a"), collections.ChainMap(), collections.OrderedDict(),
+        collections.defaultdict(int), frozenset([1]), {1}, Stack(1), Name("n"), Count(1), Tags([1]),
+        Version((1,)), CONFIG, list[int], int | str, NotImplemented, ..., 1j, itertools.count(),
+        enumerate([]), map(len, []), reversed([1]), {}.keys(), {}.items(),
+        types.MappingProxyType({}), super(Stack, Stack()),
     )  # fmt: skip
 
 
@@ -107,7 +114,13 @@ HELD = opaque()
 def everything_can_be_passed_along(x, y, *things):
     first, *rest = things
     kept = {"first": first, "rest": rest}
-    return x + len(things), kept["rest"][0] is things[1], first is things[0], kept["rest"][-1] is things[-1], first is not things[1]
+    return (
+        x + len(things),
+        kept["rest"][0] is things[1],
+        first is things[0],
+        kept["rest"][-1] is things[-1],
+        first is not things[1],
+    )
 
 
 @whole
@@ -122,12 +135,28 @@ def not_generators():
 
 @whole(make=not_generators)
 def types_of_everything(x, y, *things):
-    return x + 1, [type(t) for t in things], [isinstance(t, collections.abc.Iterable) for t in things], [callable(t) for t in things]
+    return (
+        x + 1,
+        [type(t) for t in things],
+        [isinstance(t, collections.abc.Iterable) for t in things],
+        [callable(t) for t in things],
+    )
 
 
 @whole(make=lambda: (Stack(torch.ones(4), 2.0),))
 def list_subclass(x, y, s):
-    return x * s[1] + s[0], s.top(), len(s), s.label, [type(i) for i in s], s[1:].index(2.0), isinstance(s, list), s[:1], bool(s), s
+    return (
+        x * s[1] + s[0],
+        s.top(),
+        len(s),
+        s.label,
+        [type(i) for i in s],
+        s[1:].index(2.0),
+        isinstance(s, list),
+        s[:1],
+        bool(s),
+        s,
+    )
 
 
 @whole(make=lambda: (Stack(1),), fresh=True)
@@ -141,12 +170,47 @@ def list_subclass_is_changed(x, y, s):
 
 @whole(make=lambda: (Name("bob"), Count(3), Ratio(0.5), Level.LOW))
 def text_and_number_subclasses(x, y, n, c, r, level):
-    return x * c, x * r, x + level, n.shout(), n + "!", c.doubled(), c.note, r + 1, f"{n} {c} {r}", {"bob": 1}[n], range(c), n == "bob", c == 3, [10, 20, 30, 40][c], n, c, r, type(c + 1), hash(n) == hash("bob")
+    return (
+        x * c,
+        x * r,
+        x + level,
+        n.shout(),
+        n + "!",
+        c.doubled(),
+        c.note,
+        r + 1,
+        f"{n} {c} {r}",
+        {"bob": 1}[n],
+        range(c),
+        n == "bob",
+        c == 3,
+        [10, 20, 30, 40][c],
+        n,
+        c,
+        r,
+        type(c + 1),
+        hash(n) == hash("bob"),
+    )
 
 
 @whole(make=lambda: (Tags("ab"), Version((2, 1)), {3, 1, 2}, frozenset("xy")))
 def sets_and_tuples(x, y, tags, v, s, f):
-    return x * v.major, sorted(tags), "a" in tags, len(tags), v[1:], v > (1,), v, list(s), 3 in s, s | {9}, f & {"x"}, tags == {"a", "b"}, [i for i in s], f
+    return (
+        x * v.major,
+        sorted(tags),
+        "a" in tags,
+        len(tags),
+        v[1:],
+        v > (1,),
+        v,
+        list(s),
+        3 in s,
+        s | {9},
+        f & {"x"},
+        tags == {"a", "b"},
+        [i for i in s],
+        f,
+    )
 
 
 @whole(make=lambda: ({1, 2}, Tags("a")), fresh=True)
@@ -158,12 +222,39 @@ def sets_are_changed(x, y, s, t):
     return x + len(s), s, t
 
 
-@whole(make=lambda: (collections.deque([torch.ones(4), 2.0], maxlen=5), collections.Counter("aab"), collections.OrderedDict(b=1, a=2), collections.defaultdict(list, k=[1])))
+@whole(
+    make=lambda: (
+        collections.deque([torch.ones(4), 2.0], maxlen=5),
+        collections.Counter("aab"),
+        collections.OrderedDict(b=1, a=2),
+        collections.defaultdict(list, k=[1]),
+    )
+)
 def collections_from_outside(x, y, d, c, o, dd):
-    return x * d[1] + d[0], len(d), d.maxlen, c["a"], c["zz"], c.most_common(1), list(o), o["a"], dd["k"], "zz" in dd, [i for i in d][1]
+    return (
+        x * d[1] + d[0],
+        len(d),
+        d.maxlen,
+        c["a"],
+        c["zz"],
+        c.most_common(1),
+        list(o),
+        o["a"],
+        dd["k"],
+        "zz" in dd,
+        [i for i in d][1],
+    )
 
 
-@whole(make=lambda: (collections.deque([1]), collections.Counter("aab"), collections.OrderedDict(b=1), collections.defaultdict(list)), fresh=True)
+@whole(
+    make=lambda: (
+        collections.deque([1]),
+        collections.Counter("aab"),
+        collections.OrderedDict(b=1),
+        collections.defaultdict(list),
+    ),
+    fresh=True,
+)
 def collections_are_changed(x, y, d, c, o, dd):
     d.append(x + 1)
     d.appendleft(0)
@@ -180,7 +271,9 @@ def chain_map_from_outside(x, y, c):
     return x + c["b"] * c["a"], "a" in c, len(c), sorted(c)
 
 
-@whole(make=lambda: (iter([1, 2, 3]), iter((4, 5)), iter(range(3)), iter({"a": 1, "b": 2})), fresh=True)
+@whole(
+    make=lambda: (iter([1, 2, 3]), iter((4, 5)), iter(range(3)), iter({"a": 1, "b": 2})), fresh=True
+)
 def iterators_are_used(x, y, a, b, c, d):
     return x * next(a), list(a), next(b), list(c), next(d), list(d), next(a, "end")
 
@@ -190,20 +283,42 @@ def generator_is_used(x, y, g):
     return x * next(g), next(g), list(g)
 
 
-@broken("", make=lambda: (map(str, [1, 2]), itertools.count(5), zip("ab"), enumerate(iter("ab"))), fresh=True)
+@broken(
+    "",
+    make=lambda: (map(str, [1, 2]), itertools.count(5), zip("ab"), enumerate(iter("ab"))),
+    fresh=True,
+)
 def c_iterators_are_used(x, y, m, c, z, e):
     return x + next(c), next(m), next(c), list(z), list(e)
 
 
-@whole(make=lambda: (zip((1, 2), [3, 4, 5]), enumerate([7, 8, 9], 5), reversed([1, 2, 3]), enumerate(zip(range(3), {"a": 1})), reversed((1, 2))), fresh=True)
+@whole(
+    make=lambda: (
+        zip((1, 2), [3, 4, 5]),
+        enumerate([7, 8, 9], 5),
+        reversed([1, 2, 3]),
+        enumerate(zip(range(3), {"a": 1})),
+        reversed((1, 2)),
+    ),
+    fresh=True,
+)
 def nested_iterators_are_used(x, y, z, e, r, n, t):
-    return x * next(e)[1], next(e), next(z), list(z), next(r), next(r), list(n), list(t), next(n, "end")
+    return (
+        x * next(e)[1],
+        next(e),
+        next(z),
+        list(z),
+        next(r),
+        next(r),
+        list(n),
+        list(t),
+        next(n, "end"),
+    )
 
 
 @whole(make=lambda: (zip([1], [2, 3]), zip([1, 2], [3]), enumerate([])), fresh=True)
 def uneven_iterators_are_used(x, y, a, b, c):
     return x + 1, list(a), list(b), list(c)
-
 
 
 @whole(make=lambda: (types.SimpleNamespace(a=2, b=torch.ones(4)),))
@@ -220,7 +335,16 @@ def namespace_is_changed(x, y, n):
 
 @whole(make=lambda: (ValueError("v", 2), KeyError("k")))
 def exceptions_are_read(x, y, e, k):
-    return x + len(e.args), str(e), repr(e), e.args, isinstance(e, ValueError), str(k), e.__cause__, e.__context__
+    return (
+        x + len(e.args),
+        str(e),
+        repr(e),
+        e.args,
+        isinstance(e, ValueError),
+        str(k),
+        e.__cause__,
+        e.__context__,
+    )
 
 
 @whole(make=lambda: (ValueError("v"),), fresh=True)
@@ -238,14 +362,30 @@ def slots(x, y, s):
     return before, s.a + 1, hasattr(s, "a")
 
 
-@whole(make=lambda: (functools.partial(torch.mul, torch.full((4,), 2.0)), operator.itemgetter(1), operator.attrgetter("kind"), operator.methodcaller("scaled", 3)))
+@whole(
+    make=lambda: (
+        functools.partial(torch.mul, torch.full((4,), 2.0)),
+        operator.itemgetter(1),
+        operator.attrgetter("kind"),
+        operator.methodcaller("scaled", 3),
+    )
+)
 def callables_from_outside(x, y, p, get, attr, call):
     return p(x), get([1, 2]), attr(Thing()), call(Thing(value=y)), p.func is torch.mul, len(p.args)
 
 
 @whole(make=lambda: (Thing(value=2).scaled, [1, 2].index, "a,b".split, {"k": 1}.get, Thing.scaled))
 def bound_methods_from_outside(x, y, m, index, split, get, unbound):
-    return x * m(3), index(2), split(","), get("k"), get("z", 0), m.__self__.value, m.__name__, unbound(Thing(value=5), 2)
+    return (
+        x * m(3),
+        index(2),
+        split(","),
+        get("k"),
+        get("z", 0),
+        m.__self__.value,
+        m.__name__,
+        unbound(Thing(value=5), 2),
+    )
 
 
 @whole(make=lambda: ([],), fresh=True)
@@ -270,9 +410,22 @@ def closure_from_outside(x, y, f):
     return f(x), f.__name__, f.__defaults__, f.__closure__[0].cell_contents, f.__code__.co_name
 
 
-@whole(make=lambda: ({"a": [1, {"b": (2, 3)}], "t": torch.ones(4)}, [Thing(value=1, inner=Thing(value=2))], ((1, 2), [3])))
+@whole(
+    make=lambda: (
+        {"a": [1, {"b": (2, 3)}], "t": torch.ones(4)},
+        [Thing(value=1, inner=Thing(value=2))],
+        ((1, 2), [3]),
+    )
+)
 def nested_containers(x, y, d, things, t):
-    return x * d["a"][1]["b"][1] + d["t"], things[0].inner.value, t[1][0], d["a"] is d["a"], [k for k in d], things[0] is things[0]
+    return (
+        x * d["a"][1]["b"][1] + d["t"],
+        things[0].inner.value,
+        t[1][0],
+        d["a"] is d["a"],
+        [k for k in d],
+        things[0] is things[0],
+    )
 
 
 @whole(make=lambda: (CONFIG,))
@@ -285,9 +438,28 @@ def pattern_from_outside(x, y, p, text):
     return x * int(p.search(text).group(1)), p.sub("#", text), bool(p.match(text))
 
 
-@whole(make=lambda: (b"ab", 3 + 4j, range(5), slice(0, 2), torch.float32, torch.device("cpu"), torch.Size([3, 4])))
+@whole(
+    make=lambda: (
+        b"ab",
+        3 + 4j,
+        range(5),
+        slice(0, 2),
+        torch.float32,
+        torch.device("cpu"),
+        torch.Size([3, 4]),
+    )
+)
 def immutables(x, y, b, c, r, s, dtype, device, size):
-    return x[s].to(dtype).to(device), b[0], c.real, list(r), len(r), size[0], size == x.shape, b + b"c"
+    return (
+        x[s].to(dtype).to(device),
+        b[0],
+        c.real,
+        list(r),
+        len(r),
+        size[0],
+        size == x.shape,
+        b + b"c",
+    )
 
 
 @broken("", make=lambda: (bytearray(b"abc"),))
@@ -335,7 +507,13 @@ def context_managers_from_outside(x, y, null, suppress):
     return x * n
 
 
-@whole(make=lambda: (collections.UserDict(a=1), collections.UserList([1, 2]), collections.UserString("s")))
+@whole(
+    make=lambda: (
+        collections.UserDict(a=1),
+        collections.UserList([1, 2]),
+        collections.UserString("s"),
+    )
+)
 def user_collections(x, y, d, items, s):
     return x * d["a"], len(items), items[0], str(s), "a" in d, s.upper(), d.get("z", 5)
 
@@ -376,7 +554,7 @@ def test_coverage():
     assert total - captured <= 6
 
 
-# -- stale guards ------------------------------------------------------------------------------------------------------
+# -- stale guards ----------------------------------------------------------------------------------
 
 
 def members(x, slots):
@@ -538,7 +716,7 @@ def test_changed_facts_give_the_new_answer(fn, make, change):
     assert before == 1 and len(Compiler.of(compiled).compilations) == 2
 
 
-# -- numbers of objects ------------------------------------------------------------------------------------------------
+# -- numbers of objects ----------------------------------------------------------------------------
 
 
 class Numbered:
@@ -547,7 +725,11 @@ class Numbered:
     def __init__(self):
         self.things = [Thing(value=1.0), Thing(value=2.0), Thing(value=3.0)]
         self.states = collections.defaultdict(dict, {id(self.things[0]): {"stage": 7}})
-        self.known = {id(self.things[0]): "first", (id(self.things[0]), id(self.things[1])): "both", 5: "five"}
+        self.known = {
+            id(self.things[0]): "first",
+            (id(self.things[0]), id(self.things[1])): "both",
+            5: "five",
+        }
         self.seen = {id(self.things[0])}
 
 
@@ -557,8 +739,9 @@ def look_up(x, numbered, k):
     copied = {**numbered.known}
     new = Thing()
     return (
-        x + 1, numbered.known.get(id(thing)), id(thing) in numbered.known, id(thing) in numbered.seen, pair,
-        copied.get(id(thing)), id(thing) in set(numbered.seen), id(new) in numbered.known, len(numbered.known),
+        x + 1, numbered.known.get(id(thing)), id(thing) in numbered.known,
+        id(thing) in numbered.seen, pair, copied.get(id(thing)), id(thing) in set(numbered.seen),
+        id(new) in numbered.known, len(numbered.known),
     )  # fmt: skip
 
 
@@ -569,7 +752,14 @@ def note(x, numbered, k):
     numbered.known[id(thing)] = "noted"
     copied = dict(numbered.known)
     copied[id(thing)] = "copied"
-    return x + 1, state, state.setdefault("stage", 0), len(numbered.seen), len(copied), numbered.known.pop(id(thing))
+    return (
+        x + 1,
+        state,
+        state.setdefault("stage", 0),
+        len(numbered.seen),
+        len(copied),
+        numbered.known.pop(id(thing)),
+    )
 
 
 def note_before_a_break(x, numbered, k):
@@ -578,7 +768,12 @@ def note_before_a_break(x, numbered, k):
     time.sleep(0)
     state["stage"] = k
     numbered.seen.add(id(numbered.things[k]))
-    return x + 1, numbered.states[id(numbered.things[k])]["stage"], len(numbered.states), len(numbered.seen)
+    return (
+        x + 1,
+        numbered.states[id(numbered.things[k])]["stage"],
+        len(numbered.states),
+        len(numbered.seen),
+    )
 
 
 @pytest.mark.parametrize("fn", [look_up, note, note_before_a_break])
@@ -601,7 +796,8 @@ def test_numbers_of_objects_in_what_existed_before(fn):
 
 
 def test_weak_references():
-    """One to what the program has in its hands anyway is called; another breaks the graph, as what is behind it may die."""
+    """One to what the program has in its hands anyway is called; another breaks the graph, as what
+    is behind it may die."""
 
     class Thing:
         def __init__(self, k):

@@ -16,7 +16,7 @@ TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
 
 
-# -- dataclasses -------------------------------------------------------------------------------------------------------
+# -- dataclasses -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -56,14 +56,40 @@ def dataclasses_are_made(x, y):
     d = Config(3, "n", [x])
     n = Nested(2, scale=3.0)
     s = SlotData(left=x)
-    return c.derived, c.layers[0] + 1, c.hidden, c.kind, c.hidden is d.hidden, n.inner.a, n.derived, s.left, s.right, c, s, n
+    return (
+        c.derived,
+        c.layers[0] + 1,
+        c.hidden,
+        c.kind,
+        c.hidden is d.hidden,
+        n.inner.a,
+        n.derived,
+        s.left,
+        s.right,
+        c,
+        s,
+        n,
+    )
 
 
 @whole
 def dataclass_methods(x, y):
     c, d = Config(3), Config(3)
     f, g = Frozen(1, (2,)), Frozen(1, (3,))
-    return x + 1, c == d, c != d, c == 3, repr(c), str(f), f < g, f >= g, hash(f) == hash(Frozen(1, (2,))), {f: 1}[Frozen(1, (2,))], sorted([g, f])[0] is f, f
+    return (
+        x + 1,
+        c == d,
+        c != d,
+        c == 3,
+        repr(c),
+        str(f),
+        f < g,
+        f >= g,
+        hash(f) == hash(Frozen(1, (2,))),
+        {f: 1}[Frozen(1, (2,))],
+        sorted([g, f])[0] is f,
+        f,
+    )
 
 
 @whole
@@ -72,20 +98,39 @@ def dataclass_functions(x, y):
     changed = dataclasses.replace(c, size=5, scale=1.0)
     f = dataclasses.replace(Frozen(1), b=(2,))
     names = [field.name for field in dataclasses.fields(c)]
-    return changed.derived, changed.size, f, names, dataclasses.is_dataclass(c), dataclasses.is_dataclass(Config), dataclasses.is_dataclass(3), dataclasses.fields(Frozen)[0].type
+    return (
+        changed.derived,
+        changed.size,
+        f,
+        names,
+        dataclasses.is_dataclass(c),
+        dataclasses.is_dataclass(Config),
+        dataclasses.is_dataclass(3),
+        dataclasses.fields(Frozen)[0].type,
+    )
 
 
 @whole
 def dataclass_as_dict(x, y):
     c = Config(3, layers=[Frozen(1, (2, [3])), {"k": Frozen(4)}])
-    return x + 1, dataclasses.asdict(c), dataclasses.astuple(Frozen(1, (2, 3))), dataclasses.asdict(SlotData(left=1))
+    return (
+        x + 1,
+        dataclasses.asdict(c),
+        dataclasses.astuple(Frozen(1, (2, 3))),
+        dataclasses.asdict(SlotData(left=1)),
+    )
 
 
 @whole
 def frozen_dataclass_refuses(x, y):
     f = Frozen(1)
     seen = []
-    for act in (lambda: setattr(f, "a", 2), lambda: delattr(f, "a"), lambda: Config(), lambda: Config(1, nothing=2)):
+    for act in (
+        lambda: setattr(f, "a", 2),
+        lambda: delattr(f, "a"),
+        lambda: Config(),
+        lambda: Config(1, nothing=2),
+    ):
         try:
             act()
         except (dataclasses.FrozenInstanceError, TypeError) as error:
@@ -110,7 +155,7 @@ def match_args_of_dataclass(x, y):
             return x * a + b
 
 
-# -- named tuples and enums --------------------------------------------------------------------------------------------
+# -- named tuples and enums ------------------------------------------------------------------------
 
 Pair = collections.namedtuple("Pair", ["a", "b"], defaults=[5])
 
@@ -133,19 +178,51 @@ def named_tuples(x, y):
     q = p._replace(b=1)
     a, b = q
     t = Typed3(y, second=4)
-    return p, q._asdict(), a, b, Pair._fields, Pair._make([1, 2]), p[0] is x, t.total(), t.twice, t, Pair(1, 2) == (1, 2), isinstance(p, tuple), len(p), q + (3,), p._field_defaults, q[::-1], hash(Pair(1, 2)) == hash((1, 2))
+    return (
+        p,
+        q._asdict(),
+        a,
+        b,
+        Pair._fields,
+        Pair._make([1, 2]),
+        p[0] is x,
+        t.total(),
+        t.twice,
+        t,
+        Pair(1, 2) == (1, 2),
+        isinstance(p, tuple),
+        len(p),
+        q + (3,),
+        p._field_defaults,
+        q[::-1],
+        hash(Pair(1, 2)) == hash((1, 2)),
+    )
 
 
 @whole
 def named_tuple_text(x, y):
-    return x + 1, repr(Pair(1, "b")), str(Typed3(1)), f"{Pair(1)}", Pair.__name__, Typed3.__annotations__ is not None
+    return (
+        x + 1,
+        repr(Pair(1, "b")),
+        str(Typed3(1)),
+        f"{Pair(1)}",
+        Pair.__name__,
+        Typed3.__annotations__ is not None,
+    )
 
 
 @whole
 def named_tuple_errors(x, y):
     seen = []
     p = Pair(1, 2)
-    for act in (lambda: Pair(), lambda: Pair(1, 2, 3), lambda: Pair(c=1), lambda: p._replace(c=1), lambda: setattr(p, "a", 2), lambda: p.c):
+    for act in (
+        lambda: Pair(),
+        lambda: Pair(1, 2, 3),
+        lambda: Pair(c=1),
+        lambda: p._replace(c=1),
+        lambda: setattr(p, "a", 2),
+        lambda: p.c,
+    ):
         try:
             act()
         except (TypeError, ValueError, AttributeError) as error:
@@ -197,11 +274,13 @@ class Auto(enum.Enum):
 @whole
 def enums(x, y):
     return (
-        x + 1, Color.RED, Color(1), Color["GREEN"], Color.RED.value, Color.RED.name, Color.RED.loud, Color.parse("red"),
-        Color.ALSO_RED is Color.RED, list(Color), len(Color), Color.RED in Color, Color.RED.mix(Color.GREEN), str(Color.RED),
-        repr(Color.RED), f"{Color.GREEN}", Color.RED == 1, Color.RED != Color.GREEN, {Color.RED: 1}[Color.RED],
-        isinstance(Color.RED, Color), type(Color.RED), Color.__members__["RED"], [c.name for c in Color], Auto.TWO.value,
-        hash(Color.RED) == hash(Color.RED), Color.RED is Color.RED, Color.RED is Color.GREEN,
+        x + 1, Color.RED, Color(1), Color["GREEN"], Color.RED.value, Color.RED.name, Color.RED.loud,
+        Color.parse("red"), Color.ALSO_RED is Color.RED, list(Color), len(Color),
+        Color.RED in Color, Color.RED.mix(Color.GREEN), str(Color.RED), repr(Color.RED),
+        f"{Color.GREEN}", Color.RED == 1, Color.RED != Color.GREEN, {Color.RED: 1}[Color.RED],
+        isinstance(Color.RED, Color), type(Color.RED), Color.__members__["RED"],
+        [c.name for c in Color], Auto.TWO.value, hash(Color.RED) == hash(Color.RED),
+        Color.RED is Color.RED, Color.RED is Color.GREEN,
     )  # fmt: skip
 
 
@@ -209,16 +288,23 @@ def enums(x, y):
 def flags_and_int_enums(x, y):
     rw = Perm.R | Perm.W
     return (
-        x * Level.HIGH, rw, rw.value, Perm.R in rw, Perm.X in rw, ~rw, rw & Perm.W, rw ^ Perm.R, bool(rw & Perm.X), Perm(6) is rw,
-        Level.LOW + 1, Level.LOW < Level.HIGH, max(Level), Level(5), int(Level.HIGH), [1, 2][Level.LOW], f"{Level.HIGH}",
-        Name.A == "a", Name("b"), Name.A.upper(), "x" + Name.B, {"a": 1}[Name.A], Name.A in ("a", "b"), sorted(Level),
+        x * Level.HIGH, rw, rw.value, Perm.R in rw, Perm.X in rw, ~rw, rw & Perm.W, rw ^ Perm.R,
+        bool(rw & Perm.X), Perm(6) is rw, Level.LOW + 1, Level.LOW < Level.HIGH, max(Level),
+        Level(5), int(Level.HIGH), [1, 2][Level.LOW], f"{Level.HIGH}", Name.A == "a", Name("b"),
+        Name.A.upper(), "x" + Name.B, {"a": 1}[Name.A], Name.A in ("a", "b"), sorted(Level),
     )  # fmt: skip
 
 
 @whole
 def enum_errors(x, y):
     seen = []
-    for act in (lambda: Color(99), lambda: Color["NO"], lambda: Color.NO, lambda: Color.RED < Color.GREEN, lambda: Color.RED.nothing):
+    for act in (
+        lambda: Color(99),
+        lambda: Color["NO"],
+        lambda: Color.NO,
+        lambda: Color.RED < Color.GREEN,
+        lambda: Color.RED.nothing,
+    ):
         try:
             act()
         except (ValueError, KeyError, AttributeError, TypeError) as error:

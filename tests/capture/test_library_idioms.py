@@ -1,5 +1,6 @@
-"""What model libraries do around tensors: configuration objects with hooks on attributes, results that are dicts with
-attributes, flags that are set for the time of a call, signatures that are looked at."""
+"""What model libraries do around tensors: configuration objects with hooks on attributes, results
+that are dicts with attributes, flags that are set for the time of a call, signatures that are
+looked at."""
 
 from __future__ import annotations
 
@@ -142,5 +143,9 @@ def test_signature() -> None:
     def two(a: torch.Tensor, b: int = 1) -> torch.Tensor:
         return a + b
 
-    fn = compiled(lambda x: x * len(inspect.signature(two).parameters) + ("b" in inspect.signature(two).parameters))
+    fn = compiled(
+        lambda x: (
+            x * len(inspect.signature(two).parameters) + ("b" in inspect.signature(two).parameters)
+        )
+    )
     assert torch.equal(fn(X), X * 2 + 1)

@@ -1,4 +1,5 @@
-"""What a compilation holds of a call is let go with it: nothing waits for the garbage collector, as in eager."""
+"""What a compilation holds of a call is let go with it: nothing waits for the garbage collector, as
+in eager."""
 
 from __future__ import annotations
 
@@ -163,8 +164,8 @@ PROGRAMS = [
 
 
 def _calls(function: Callable[..., Any]) -> list[Any]:
-    """What the log of each call holds when the call has ended, whether the log is let go of with the call, and whether
-    the tensor is."""
+    """What the log of each call holds when the call has ended, whether the log is let go of with
+    the call, and whether the tensor is."""
     seen: list[Any] = []
     for size in (3, 3, 5, 7):
         x, log = torch.arange(float(size)), Log()

@@ -31,7 +31,9 @@ def by_products(x: Tensor, grid: Tensor) -> list[Tensor]:
 
 
 def by_lengths(x: Tensor, grid: Tensor) -> list[Tensor]:
-    ends = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0]).cumsum(dim=0, dtype=torch.int32)
+    ends = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0]).cumsum(
+        dim=0, dtype=torch.int32
+    )
     ends = F.pad(ends, (1, 0), value=0)
     return [part.abs() for part in x.split((ends[1:] - ends[:-1]).tolist())]
 
@@ -39,7 +41,11 @@ def by_lengths(x: Tensor, grid: Tensor) -> list[Tensor]:
 def by_windows(x: Tensor, grid: Tensor) -> list[Tensor]:
     ends = [0]
     for _, height, width in grid.tolist():
-        index = F.pad(torch.arange(height * width).reshape(height, width), (0, width % 4, 0, height % 4), value=-100)
+        index = F.pad(
+            torch.arange(height * width).reshape(height, width),
+            (0, width % 4, 0, height % 4),
+            value=-100,
+        )
         counts = (index.reshape(-1, 4, index.shape[1] // 4, 4) != -100).sum([1, 3]).flatten()
         ends.extend((counts.cumsum(0) + ends[-1]).tolist())
     ends = torch.unique_consecutive(torch.tensor(ends, dtype=torch.int32))
@@ -93,7 +99,9 @@ def test_a_tensor_that_is_written_between_calls(fn: Callable[..., Any]) -> None:
         assert_same(compiled(x, grid), fn(x, grid))
 
 
-@pytest.mark.parametrize("write", [lambda t: t.add_(1), lambda t: t[0].mul_(2), lambda t: torch.neg(t, out=t)])
+@pytest.mark.parametrize(
+    "write", [lambda t: t.add_(1), lambda t: t[0].mul_(2), lambda t: torch.neg(t, out=t)]
+)
 @pytest.mark.parametrize("by", [0, 1])
 def test_a_tensor_that_the_function_writes_first(write: Callable[[Tensor], Any], by: int) -> None:
     def fn(x: Tensor, t: Tensor) -> Tensor:
@@ -123,8 +131,9 @@ def test_a_tensor_that_another_argument_shares_memory_with() -> None:
     "t",
     [
         torch.tensor(7), torch.tensor([], dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int32),
-        torch.arange(24, dtype=torch.int8).view(2, 3, 4), torch.arange(12).view(3, 4).t(), torch.arange(100),
-        torch.tensor([True, False]), torch.tensor([1.5, 2.5]), torch.tensor([250], dtype=torch.uint8),
+        torch.arange(24, dtype=torch.int8).view(2, 3, 4), torch.arange(12).view(3, 4).t(),
+        torch.arange(100), torch.tensor([True, False]), torch.tensor([1.5, 2.5]),
+        torch.tensor([250], dtype=torch.uint8),
     ],
     ids=lambda t: f"{t.dtype}{tuple(t.shape)}",
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Objects given as mappings: what `dict(obj)`, `update`, `**obj` and their kin ask of them, as CPython does."""
+"""Objects given as mappings: what `dict(obj)`, `update`, `**obj` and their kin ask of them, as
+CPython does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is addressed from the beginning of a tensor's memory: where the tensor lies in it, and how much there is."""
+"""What is addressed from the beginning of a tensor's memory: where the tensor lies in it, and how
+much there is."""
 
 from __future__ import annotations
 
@@ -30,11 +31,23 @@ def same(function: Callable[..., Any], *calls: torch.Tensor) -> Any:
 
 
 def test_windows_on_an_argument_that_lies_elsewhere() -> None:
-    same(lambda x: x.as_strided((3,), (1,), 1) + 0, BASE[2:10], BASE[4:12], BASE[:8], BASE[2:10].clone())
+    same(
+        lambda x: x.as_strided((3,), (1,), 1) + 0,
+        BASE[2:10],
+        BASE[4:12],
+        BASE[:8],
+        BASE[2:10].clone(),
+    )
 
 
 def test_windows_on_an_argument_of_other_sizes() -> None:
-    same(lambda x: x.contiguous().as_strided((3,), (1,), 1) * 2, BASE[2:10], BASE[4:14], BASE[6:18], BASE[:9])
+    same(
+        lambda x: x.contiguous().as_strided((3,), (1,), 1) * 2,
+        BASE[2:10],
+        BASE[4:14],
+        BASE[6:18],
+        BASE[:9],
+    )
 
 
 def test_where_a_view_of_an_argument_lies() -> None:
@@ -42,7 +55,10 @@ def test_where_a_view_of_an_argument_lies() -> None:
 
 
 def test_windows_beyond_the_memory() -> None:
-    same(lambda x: x.as_strided((11, 2), (1, 1)) + 0, *(torch.arange(float(n)) for n in (12, 14, 16, 5)))
+    same(
+        lambda x: x.as_strided((11, 2), (1, 1)) + 0,
+        *(torch.arange(float(n)) for n in (12, 14, 16, 5)),
+    )
     same(lambda x: x.as_strided((20,), (1,)) + 0, BASE[:8], BASE[:8].clone())
 
 

@@ -1,5 +1,5 @@
-"""Methods of the built-in types, operators and functions, called with arguments of every kind, right
-and wrong: results, exceptions with their texts, and what becomes of the object are CPython's.
+"""Methods of the built-in types, operators and functions, called with arguments of every kind,
+right and wrong: results, exceptions with their texts, and what becomes of the object are CPython's.
 
 The suite takes a part of the calls; `python -m tests.capture.test_method_calls` all of them.
 """
@@ -38,8 +38,9 @@ RECEIVERS = {
     "NoneType": "None",
 }
 ARGUMENTS = [
-    "3", "-1", "True", "2.5", "1j", "'a'", "''", "b'a'", "None", "[1, 2]", "(1, 2)", "{'a': 1}", "{1, 2}",
-    "frozenset((1, 2))", "deque([1])", "range(2)", "slice(0, 2)", "Thing()", "...", "NotImplemented", "int", "len",
+    "3", "-1", "True", "2.5", "1j", "'a'", "''", "b'a'", "None", "[1, 2]", "(1, 2)", "{'a': 1}",
+    "{1, 2}", "frozenset((1, 2))", "deque([1])", "range(2)", "slice(0, 2)", "Thing()", "...",
+    "NotImplemented", "int", "len",
     "iter([1, 2])", "[[1, 2], [3, 4]]", "['x', 'y']",
 ]  # fmt: skip
 SECOND = ["0", "1.5", "'b'", "None", "[1]", "Thing()"]
@@ -74,16 +75,20 @@ KEYWORDS = {
     "fromkeys": ["iterable=[1]"],
 }
 FUNCTIONS = (
-    "abs all any ascii bin bool bytes callable chr complex dict divmod enumerate filter float format frozenset getattr "
-    "hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow range repr reversed round "
+    "abs all any ascii bin bool bytes callable chr complex dict divmod enumerate filter float "
+    "format frozenset getattr "
+    "hasattr hash hex int isinstance issubclass iter len list map max min next oct ord pow range "
+    "repr reversed round "
     "set slice sorted str sum tuple zip"
 ).split()
 _OPERATORS = "+ - * / // % ** @ & | ^ << >> == != < <= > >= in is".split()
 _IN_PLACE = 13  # the first so many of them have an in-place form
 
 _LEFT_OUT = frozenset(
-    "__class__ __dir__ __doc__ __sizeof__ __init_subclass__ __subclasshook__ __class_getitem__ __getstate__ __new__ "
-    "__reduce__ __reduce_ex__ __getnewargs__ __getattribute__ __setattr__ __delattr__ __init__ __module__ "
+    "__class__ __dir__ __doc__ __sizeof__ __init_subclass__ __subclasshook__ __class_getitem__ "
+    "__getstate__ __new__ "
+    "__reduce__ __reduce_ex__ __getnewargs__ __getattribute__ __setattr__ __delattr__ __init__ "
+    "__module__ "
     "__copy__ __deepcopy__ __getformat__ fromhex".split()
 )
 
@@ -96,7 +101,8 @@ class Thing:
 
 
 NAMESPACE = {
-    "Thing": Thing, "deque": collections.deque, "OrderedDict": collections.OrderedDict, "math": math,
+    "Thing": Thing, "deque": collections.deque, "OrderedDict": collections.OrderedDict,
+    "math": math,
     "defaultdict": collections.defaultdict, "operator": operator,
 }  # fmt: skip
 

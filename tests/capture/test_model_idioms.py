@@ -1,5 +1,5 @@
-"""What model libraries do in a forward: lists of layers that are sliced, modules made on the fly, copies of
-configurations, caches that grow, results that are set from the outside."""
+"""What model libraries do in a forward: lists of layers that are sliced, modules made on the fly,
+copies of configurations, caches that grow, results that are set from the outside."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def compiled_same(fn: Any, *args: Any) -> None:
         assert a.stride() == b.stride()
 
 
-# -- tensors -----------------------------------------------------------------------------------------------------------
+# -- tensors ---------------------------------------------------------------------------------------
 
 
 def grown(keys: torch.Tensor) -> torch.Tensor:
-    """A cache that begins as a tensor of one dimension without elements, whatever is joined to it."""
+    """A cache that begins as a tensor of one dimension without elements, whatever is joined to
+    it."""
     empty = torch.tensor([], dtype=keys.dtype, device=keys.device)
     return torch.cat([empty, keys], dim=-2)
 
@@ -83,7 +84,7 @@ def test_the_strides_of_an_argument_are_not_set() -> None:
             assert found.stride() == (1, 2)
 
 
-# -- modules that a forward makes --------------------------------------------------------------------------------------
+# -- modules that a forward makes ------------------------------------------------------------------
 
 
 class Scaled(nn.Module):
@@ -150,7 +151,10 @@ def test_modules_are_made(cls: type[nn.Module]) -> None:
 def test_a_module_that_was_made_is_returned() -> None:
     model, x = ReturnsModules(), torch.randn(2, 4)
     with torch.no_grad():
-        (expected, reference), (found, made) = model(x), ingot.compile(model, backend="eager", fullgraph=True)(x)
+        (expected, reference), (found, made) = (
+            model(x),
+            ingot.compile(model, backend="eager", fullgraph=True)(x),
+        )
         assert_same(found, expected)
         assert type(made) is Scaled and made.factor == 5.0 and made.training is False
         assert vars(made).keys() == vars(reference).keys() and "nothing" in made._buffers
@@ -185,7 +189,7 @@ def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.Monkey
         assert_same(ingot.compile(model, backend="eager", fullgraph=True)(x), model(x))
 
 
-# -- functions with a forward and a backward of their own --------------------------------------------------------------
+# -- functions with a forward and a backward of their own ------------------------------------------
 
 
 class Gelu(torch.autograd.Function):
@@ -242,7 +246,7 @@ def test_custom_functions_keep_their_backward() -> None:
         assert found.tolist() == [100.0] * 3
 
 
-# -- functions whose result is a constant ------------------------------------------------------------------------------
+# -- functions whose result is a constant ----------------------------------------------------------
 
 
 def test_a_constant_result_is_assumed() -> None:
@@ -263,7 +267,7 @@ def test_a_constant_result_is_assumed() -> None:
     assert calls == ["torch", "no_such_module"]
 
 
-# -- vmap --------------------------------------------------------------------------------------------------------------
+# -- vmap ------------------------------------------------------------------------------------------
 
 
 def per_example(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -273,7 +277,9 @@ def per_example(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
     out = torch.vmap(one)(x)
     pairs = torch.vmap(lambda a, b: torch.dot(a, b), in_dims=(0, None))(x[:, 0], w[:, 0])
-    nested = torch.vmap(torch.vmap(torch.add, in_dims=(0, None)), in_dims=(None, 0), out_dims=1)(w[0], w[1])
+    nested = torch.vmap(torch.vmap(torch.add, in_dims=(0, None)), in_dims=(None, 0), out_dims=1)(
+        w[0], w[1]
+    )
     return out["sum"], out["product"], pairs, nested
 
 
@@ -323,7 +329,7 @@ def test_no_level_of_vmap_is_left_behind() -> None:
         assert depth() == 0
 
 
-# -- calls of a base class behind a break ------------------------------------------------------------------------------
+# -- calls of a base class behind a break ----------------------------------------------------------
 
 
 class Checks(Stack):

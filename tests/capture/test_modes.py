@@ -1,4 +1,5 @@
-"""Modes inside the captured function: they hold where they hold in eager, across graph breaks too, and nowhere else."""
+"""Modes inside the captured function: they hold where they hold in eager, across graph breaks too,
+and nowhere else."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ LINEAR = nn.Linear(4, 4)
 X = torch.randn(3, 4)
 
 
-with warnings.catch_warnings(action="ignore"), torch.profiler.profile(activities=[ProfilerActivity.CPU]):
+with (
+    warnings.catch_warnings(action="ignore"),
+    torch.profiler.profile(activities=[ProfilerActivity.CPU]),
+):
     pass  # the first use warns, in some versions of torch
 
 
@@ -51,12 +55,20 @@ def pause() -> None:
 def modes_as_before() -> Any:
     """No test leaves a mode behind, whatever the program does."""
     with preserved():
-        before = torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled()
+        before = (
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.is_inference_mode_enabled(),
+        )
         yield
-    assert before == (torch.get_default_dtype(), torch.get_default_device(), torch.is_inference_mode_enabled())
+    assert before == (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_inference_mode_enabled(),
+    )
 
 
-# -- gradients ---------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 
 
 @whole
@@ -199,7 +211,7 @@ def exception_behind_a_break_leaves_the_context(x: Tensor, y: Tensor) -> Any:
         return z, str(error), torch.is_grad_enabled()
 
 
-# -- autocast ----------------------------------------------------------------------------------------------------------
+# -- autocast --------------------------------------------------------------------------------------
 
 
 @whole
@@ -227,7 +239,12 @@ def autocast_nested(x: Tensor, y: Tensor) -> Any:
 @whole
 def autocast_keeps_what_is_precise(x: Tensor, y: Tensor) -> Any:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        return F.softmax(x @ y.T, -1), F.layer_norm(x, (4,)), F.mse_loss(x, y), torch.cat([x, (x @ y.T)[:, :2]], 1)
+        return (
+            F.softmax(x @ y.T, -1),
+            F.layer_norm(x, (4,)),
+            F.mse_loss(x, y),
+            torch.cat([x, (x @ y.T)[:, :2]], 1),
+        )
 
 
 @whole
@@ -290,7 +307,7 @@ def break_within_autocast(x: Tensor, y: Tensor) -> Any:
     return a, b, c, d, LINEAR(x), seen, modes()
 
 
-# -- inference mode ----------------------------------------------------------------------------------------------------
+# -- inference mode --------------------------------------------------------------------------------
 
 
 @whole
@@ -299,7 +316,16 @@ def inference_mode(x: Tensor, y: Tensor) -> Any:
         a = LINEAR(x) + y
         inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), a.is_inference()
     seen = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-    return a, a[0], a.view(-1), a.is_inference(), inside, seen, (x + 1).is_inference(), (a + 1).is_inference()
+    return (
+        a,
+        a[0],
+        a.view(-1),
+        a.is_inference(),
+        inside,
+        seen,
+        (x + 1).is_inference(),
+        (a + 1).is_inference(),
+    )
 
 
 @whole
@@ -385,7 +411,7 @@ def a_view_made_in_inference_mode_and_used_outside(x: Tensor, y: Tensor) -> Any:
         return (flat * 2).requires_grad
 
 
-# -- other modes: a graph break, at least ------------------------------------------------------------------------------
+# -- other modes: a graph break, at least ----------------------------------------------------------
 
 
 @broken("the device of new tensors")
@@ -436,7 +462,7 @@ def backend_flags(x: Tensor, y: Tensor) -> Any:
         return x @ y.T, torch.backends.mkldnn.enabled
 
 
-# -- labels ------------------------------------------------------------------------------------------------------------
+# -- labels ----------------------------------------------------------------------------------------
 
 
 @whole
@@ -466,7 +492,7 @@ def profiled(x: Tensor, y: Tensor) -> Any:
 test_program = TABLE.test()
 
 
-# -- what is left behind, and what is not ------------------------------------------------------------------------------
+# -- what is left behind, and what is not ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["ingot", "eager"])
@@ -774,7 +800,9 @@ def test_inference_mode_that_is_not_left(backend: str) -> None:
         assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
 
 
-@pytest.mark.skipif(torch.backends.cudnn.is_available(), reason="a graph break where there is cuDNN")
+@pytest.mark.skipif(
+    torch.backends.cudnn.is_available(), reason="a graph break where there is cuDNN"
+)
 def test_flags_of_a_library_that_is_not_there():
     """Around the loss of transformers' speech models."""
 

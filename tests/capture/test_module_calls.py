@@ -1,4 +1,5 @@
-"""Calls of modules: hooks of every kind, state that a forward changes, members that come and go between calls."""
+"""Calls of modules: hooks of every kind, state that a forward changes, members that come and go
+between calls."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def without_gradients() -> Any:
 
 
 class Pair:
-    """A module in eager and a copy of it, compiled: each call and each change is made to both and compared."""
+    """A module in eager and a copy of it, compiled: each call and each change is made to both and
+    compared."""
 
     def __init__(self, make: Callable[[], nn.Module], **options: Any) -> None:
         torch.manual_seed(0)
@@ -75,13 +77,20 @@ def outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, E
 
 
 def state_of(module: nn.Module) -> Any:
-    """What a call can have changed: plain attributes, buffers and parameters, of all modules within."""
+    """What a call can have changed: plain attributes, buffers and parameters, of all modules
+    within."""
     plain = (bool, int, float, str, list, dict, tuple, Tensor, type(None))
-    skipped = {"_parameters", "_buffers", "_modules"} | {name for name in vars(module) if "hooks" in name}
+    skipped = {"_parameters", "_buffers", "_modules"} | {
+        name for name in vars(module) if "hooks" in name
+    }
     return {
         name: (
             type(part).__name__,
-            {k: v for k, v in vars(part).items() if type(v) in plain and k not in skipped and "hooks" not in k},
+            {
+                k: v
+                for k, v in vars(part).items()
+                if type(v) in plain and k not in skipped and "hooks" not in k
+            },
             dict(part._parameters),
             dict(part._buffers),
         )
@@ -126,7 +135,7 @@ def net(prepare: Callable[[Net], Any]) -> Callable[[], nn.Module]:
     return make
 
 
-# -- hooks -------------------------------------------------------------------------------------------------------------
+# -- hooks -----------------------------------------------------------------------------------------
 
 
 def doubles(module: nn.Module, args: Any, output: Any) -> Any:
@@ -159,7 +168,9 @@ HOOKS: dict[str, Callable[[Net], Any]] = {
     "pre": lambda m: m.first.register_forward_pre_hook(adds),
     "pre_bare": lambda m: m.first.register_forward_pre_hook(adds_bare),
     "of_the_root": lambda m: (m.register_forward_hook(doubles), m.register_forward_pre_hook(adds)),
-    "asking_the_module": lambda m: m.first.register_forward_hook(lambda mod, args, out: out + mod.weight.sum()),
+    "asking_the_module": lambda m: m.first.register_forward_hook(
+        lambda mod, args, out: out + mod.weight.sum()
+    ),
     "pre_with_kwargs": lambda m: m.register_forward_pre_hook(scales, with_kwargs=True),
     "with_kwargs": lambda m: m.register_forward_hook(scales_output, with_kwargs=True),
     "prepended": lambda m: (
@@ -169,7 +180,9 @@ HOOKS: dict[str, Callable[[Net], Any]] = {
         m.first.register_forward_pre_hook(lambda mod, args: args[0] * 3, prepend=True),
     ),
     "always": lambda m: m.first.register_forward_hook(doubles, always_call=True),
-    "full_backward": lambda m: m.first.register_full_backward_hook(lambda mod, grad_in, grad_out: None),
+    "full_backward": lambda m: m.first.register_full_backward_hook(
+        lambda mod, grad_in, grad_out: None
+    ),
     "backward_pre": lambda m: m.first.register_full_backward_pre_hook(lambda mod, grad_out: None),
     "old_backward": lambda m: m.first.register_backward_hook(lambda mod, grad_in, grad_out: None),
     "state_dict": lambda m: (
@@ -199,7 +212,11 @@ def test_hook_added_and_removed_between_calls(name: str) -> None:
 
 def test_hook_that_is_replaced() -> None:
     pair = whole(net(HOOKS["forward"]))
-    pair.change(lambda m: m.first._forward_hooks.update(dict.fromkeys(m.first._forward_hooks, lambda mod, a, o: o - 5)))
+    pair.change(
+        lambda m: m.first._forward_hooks.update(
+            dict.fromkeys(m.first._forward_hooks, lambda mod, a, o: o - 5)
+        )
+    )
     pair.settles(X)
 
 
@@ -216,10 +233,18 @@ def test_hook_on_the_compiled_module_itself() -> None:
     "register",
     [
         lambda: torch_module.register_module_forward_hook(lambda mod, args, out: out * 2),
-        lambda: torch_module.register_module_forward_hook(lambda mod, args, kwargs, out: out, with_kwargs=True),
-        lambda: torch_module.register_module_forward_hook(lambda mod, args, out: None, always_call=True),
-        lambda: torch_module.register_module_forward_pre_hook(lambda mod, args: (args[0] + 1, *args[1:])),
-        lambda: torch_module.register_module_full_backward_hook(lambda mod, grad_in, grad_out: None),
+        lambda: torch_module.register_module_forward_hook(
+            lambda mod, args, kwargs, out: out, with_kwargs=True
+        ),
+        lambda: torch_module.register_module_forward_hook(
+            lambda mod, args, out: None, always_call=True
+        ),
+        lambda: torch_module.register_module_forward_pre_hook(
+            lambda mod, args: (args[0] + 1, *args[1:])
+        ),
+        lambda: torch_module.register_module_full_backward_hook(
+            lambda mod, grad_in, grad_out: None
+        ),
         lambda: torch_module.register_module_full_backward_pre_hook(lambda mod, grad_out: None),
     ],
     ids=["forward", "kwargs", "always", "pre", "backward", "backward_pre"],
@@ -256,7 +281,8 @@ def test_hook_that_changes_state() -> None:
 
 
 def whole_with_counters(make: Callable[[], nn.Module], *args: Any) -> Pair:
-    """A module that counts its calls and does nothing else with the count: captured whole at each of four calls."""
+    """A module that counts its calls and does nothing else with the count: captured whole at each
+    of four calls."""
     pair = Pair(make, fullgraph=True)
     for _ in range(4):
         pair(*(args or (X,)))
@@ -278,7 +304,9 @@ class Guarded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = Failing()
-        self.inner.register_forward_hook(lambda mod, args, out: mod.seen.append(out), always_call=True)
+        self.inner.register_forward_hook(
+            lambda mod, args, out: mod.seen.append(out), always_call=True
+        )
         self.inner.register_forward_hook(lambda mod, args, out: mod.seen.append("never"))
 
     def forward(self, x: Tensor) -> Any:
@@ -301,7 +329,9 @@ def test_hooks_that_raise() -> None:
 
     Pair(net(lambda m: m.first.register_forward_hook(fails))).settles(X)
     Pair(net(lambda m: m.first.register_forward_pre_hook(fails))).settles(X)
-    wrong = net(lambda m: m.register_forward_pre_hook(lambda mod, args, kwargs: 3, with_kwargs=True))
+    wrong = net(
+        lambda m: m.register_forward_pre_hook(lambda mod, args, kwargs: 3, with_kwargs=True)
+    )
     Pair(wrong).settles(X)
 
 
@@ -311,7 +341,14 @@ def test_break_within_a_hook() -> None:
         time.sleep(0)
         return output + 1
 
-    broken(net(lambda m: (m.first.register_forward_hook(pauses), m.first.register_forward_pre_hook(adds))))
+    broken(
+        net(
+            lambda m: (
+                m.first.register_forward_hook(pauses),
+                m.first.register_forward_pre_hook(adds),
+            )
+        )
+    )
     broken(net(lambda m: m.register_forward_hook(pauses)))
 
 
@@ -331,11 +368,12 @@ class Attaching(nn.Module):
 
 def test_hook_attached_within() -> None:
     pair = Pair(Attaching)
-    for _ in range(3):  # each call attaches a hook of another number: what was compiled for one does not hold for it
+    # each call attaches a hook of another number: what was compiled for one does not hold for it
+    for _ in range(3):
         pair(X)
 
 
-# -- modes, members, calls ---------------------------------------------------------------------------------------------
+# -- modes, members, calls -------------------------------------------------------------------------
 
 
 def test_training_and_evaluation() -> None:
@@ -361,12 +399,18 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "submodule wrapped": lambda m: setattr(m, "first", nn.Sequential(m.first, nn.Tanh())),
     "forward replaced": lambda m: setattr(m.first, "forward", lambda x: x * 7),
     "forward of the root": lambda m: setattr(m, "forward", lambda x: m.first(x) - 1),
-    "shared": lambda m: setattr(m, "second", nn.Linear(4, 4)) or setattr(m.second, "weight", m.first.weight),
+    "shared": lambda m: (
+        setattr(m, "second", nn.Linear(4, 4)) or setattr(m.second, "weight", m.first.weight)
+    ),
     "parametrized": lambda m: parametrize.register_parametrization(m.first, "weight", Symmetric()),
     "weight norm": lambda m: parametrizations.weight_norm(m.first),
-    "load": lambda m: m.load_state_dict({k: torch.randn_like(v) for k, v in m.state_dict().items()}),
+    "load": lambda m: m.load_state_dict(
+        {k: torch.randn_like(v) for k, v in m.state_dict().items()}
+    ),
     "frozen": lambda m: m.requires_grad_(False),
-    "apply": lambda m: m.apply(lambda part: nn.init.ones_(part.weight) if isinstance(part, nn.Linear) else None),
+    "apply": lambda m: m.apply(
+        lambda part: nn.init.ones_(part.weight) if isinstance(part, nn.Linear) else None
+    ),
 }
 
 
@@ -396,8 +440,12 @@ class Containers(nn.Module):
         self.items = nn.ModuleList([nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)])
         self.named = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.ReLU()})
         self.row = nn.Sequential(OrderedDict(one=nn.Linear(4, 4), two=nn.Sigmoid()))
-        self.weights = nn.ParameterList([nn.Parameter(torch.full((4,), float(i))) for i in range(3)])
-        self.table = nn.ParameterDict({"k": nn.Parameter(torch.ones(4)), "l": nn.Parameter(torch.zeros(4))})
+        self.weights = nn.ParameterList(
+            [nn.Parameter(torch.full((4,), float(i))) for i in range(3)]
+        )
+        self.table = nn.ParameterDict(
+            {"k": nn.Parameter(torch.ones(4)), "l": nn.Parameter(torch.zeros(4))}
+        )
 
     def forward(self, x: Tensor) -> Any:
         for layer in self.items:
@@ -457,7 +505,10 @@ class Asking(nn.Module):
         names = [name for name, _ in self.named_parameters()]
         total = sum(p.sum() for p in self.parameters())
         count = sum(p.numel() for p in self.parameters() if p.requires_grad)
-        kinds = [type(child).__name__ for child in self.children()], [n for n, _ in self.named_children()]
+        kinds = (
+            [type(child).__name__ for child in self.children()],
+            [n for n, _ in self.named_children()],
+        )
         parts = [n for n, _ in self.named_modules()], len(list(self.modules()))
         buffers = [(n, b.sum()) for n, b in self.named_buffers()]
         found = (
@@ -531,7 +582,9 @@ class Overriding(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         x = self.base(x) @ self.half + self.plain.module(x) + self.forty_two + self.in_features
-        return self.listed[1][1]["x"](self.listed[1][0](self.listed[0](x))), hasattr(self, "missing")  # type: ignore
+        return self.listed[1][1]["x"](self.listed[1][0](self.listed[0](x))), hasattr(
+            self, "missing"
+        )  # type: ignore
 
 
 def test_overridden_protocols() -> None:
@@ -551,7 +604,7 @@ def test_overridden_call_impl() -> None:
     whole(lambda: Counting(4, 4))
 
 
-# -- state that a forward changes --------------------------------------------------------------------------------------
+# -- state that a forward changes ------------------------------------------------------------------
 
 
 class Stateful(nn.Module):
@@ -621,7 +674,7 @@ def test_module_made_within() -> None:
     Pair(Making).settles(X)
 
 
-# -- what torch attaches -----------------------------------------------------------------------------------------------
+# -- what torch attaches ---------------------------------------------------------------------------
 
 
 def test_old_weight_norm() -> None:
@@ -692,7 +745,11 @@ def test_functional_call() -> None:
 
     def fn(x: Tensor, scale: Tensor) -> Any:
         weights = {name: value * scale for name, value in replaced.items()}
-        return torch.func.functional_call(module, weights, (x,)), module(x), module.first.weight.shape
+        return (
+            torch.func.functional_call(module, weights, (x,)),
+            module(x),
+            module.first.weight.shape,
+        )
 
     compiled = ingot.compile(fn, backend="eager")
     parameters = dict(module.named_parameters())
@@ -748,7 +805,13 @@ class Managing(nn.Module):
         y = self.net(x.double())
         self.net.float().zero_grad()
         self.net.first.weight.data.clamp_(-1, 1)
-        return y, wanted, self.net.visited, [p.dtype for p in self.net.parameters()], str(self.net.first)
+        return (
+            y,
+            wanted,
+            self.net.visited,
+            [p.dtype for p in self.net.parameters()],
+            str(self.net.first),
+        )
 
 
 def test_parts_managed_within() -> None:

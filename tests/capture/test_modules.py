@@ -44,7 +44,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.attention = Attention(width, 2)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x):
         x = x + self.attention(self.norm(x))
@@ -54,7 +56,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     def __init__(self, width=8, blocks=2):
         super().__init__()
-        self.parts = nn.ModuleDict({"tokens": nn.Embedding(20, width), "places": nn.Embedding(16, width)})
+        self.parts = nn.ModuleDict(
+            {"tokens": nn.Embedding(20, width), "places": nn.Embedding(16, width)}
+        )
         self.blocks = nn.ModuleList([Block(width) for _ in range(blocks)])
         self.head = nn.Linear(width, 20, bias=False)
         self.head.weight = self.parts.tokens.weight
@@ -72,7 +76,9 @@ class Transformer(nn.Module):
 class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        )
         self.shortcut = None if width == 3 else nn.Conv2d(3, width, 1)
         self.pool = nn.MaxPool2d(2)
         self.last = nn.AdaptiveAvgPool2d((1, 1))
@@ -98,7 +104,9 @@ def test_transformer():
     } <= paths
     assert "self.head.weight" not in paths  # shared, and an input once
     nodes = [n for n in captured.graph_module.graph.nodes if n.op != "output"]
-    assert all(n.meta["where"].rpartition(":")[0] == __file__ for n in nodes if n.op != "placeholder")
+    assert all(
+        n.meta["where"].rpartition(":")[0] == __file__ for n in nodes if n.op != "placeholder"
+    )
 
 
 def test_transformer_in_training_mode_draws_the_same_random_numbers():
@@ -147,8 +155,12 @@ def test_compiling_is_known_during_capture():
 
 
 def test_what_depends_on_data_is_no_fact_of_capture():
-    """Operations that give a number tell it of real data only, also those that torch does not mark as such."""
-    fns = [lambda x: x + torch.equal(x, x.abs()), lambda x: x * torch._choose_qparams_per_tensor(x)[0]]
+    """Operations that give a number tell it of real data only, also those that torch does not mark
+    as such."""
+    fns = [
+        lambda x: x + torch.equal(x, x.abs()),
+        lambda x: x * torch._choose_qparams_per_tensor(x)[0],
+    ]
     for fn in fns:
         compiled = ingot.compile(fn)
         for x in (torch.ones(3), torch.arange(-3.0, 4.0)):
@@ -162,7 +174,12 @@ def test_symbolic_batch():
 
     def fn(x):
         batch, width = x.shape
-        return model(x).view(batch, -1).softmax(-1), x.reshape(batch * 2, -1).sum(), batch, width // 2
+        return (
+            model(x).view(batch, -1).softmax(-1),
+            x.reshape(batch * 2, -1).sum(),
+            batch,
+            width // 2,
+        )
 
     with torch.no_grad():
         captured = same(fn, torch.randn(5, 4), dynamic=True)
@@ -265,7 +282,8 @@ def test_a_module_moved_to_another_dtype():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_batch_norm_of_a_cumulative_average(dtype: torch.dtype) -> None:
-    """Its momentum is a number that is read from the count of batches: one program for all of them."""
+    """Its momentum is a number that is read from the count of batches: one program for all of
+    them."""
     eager = nn.BatchNorm2d(3, momentum=None, dtype=dtype)
     module = copy.deepcopy(eager)
     compiled = ingot.compile(module, fullgraph=True)
@@ -289,10 +307,13 @@ def test_batch_norm_of_a_cumulative_average(dtype: torch.dtype) -> None:
 def test_batch_norm_with_arguments_by_name() -> None:
     """In another order than that of its parameters, with a momentum that is read from a tensor."""
 
-    def fn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, momentum: torch.Tensor) -> Any:
+    def fn(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, momentum: torch.Tensor
+    ) -> Any:
         mean, var = torch.zeros(4), torch.ones(4)
         y = torch.batch_norm(
-            x, bias=bias, weight=weight, momentum=momentum.item(), eps=1e-5, running_mean=mean, training=True,
+            x, bias=bias, weight=weight, momentum=momentum.item(), eps=1e-5, running_mean=mean,
+            training=True,
             running_var=var, cudnn_enabled=False,
         )  # fmt: skip
         return y, mean, var

@@ -1,4 +1,5 @@
-"""Numbers of formulas that are arguments of the call: no value of theirs is compiled for, and all is eager's."""
+"""Numbers of formulas that are arguments of the call: no value of theirs is compiled for, and all
+is eager's."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ PROGRAMS: dict[str, Any] = {
     "a bias of addmm": lambda x, s: torch.addmm(x[0], x, x[4:], beta=s),
     "addmm, a method": lambda x, s: x[:4].addmm(x[:4], x[4:], alpha=s),
     "baddbmm": lambda x, s: torch.baddbmm(x[None, :4], x[None, :4], x[None, 4:], alpha=s, beta=1.0),
-    "attention": lambda x, s: F.scaled_dot_product_attention(x[None, None], x[None, None] * 2, x[None, None], scale=s),
+    "attention": lambda x, s: F.scaled_dot_product_attention(
+        x[None, None], x[None, None] * 2, x[None, None], scale=s
+    ),
     "normalize": lambda x, s: F.normalize(x, eps=s),
 }
 CLASSES = torch.tensor([0, 3, 1, -100, 2, 2, 0, 1])
@@ -35,11 +38,17 @@ SHARES: dict[str, Any] = {
     "dropout in training": lambda x, s: F.dropout(x.t().sin(), p=s, training=True, inplace=False),
     "a mask that is drawn": lambda x, s: x * torch.empty(8, 4).bernoulli_(s),
     "cross_entropy": lambda x, s: F.cross_entropy(x, CLASSES, label_smoothing=s),
-    "cross_entropy, summed": lambda x, s: F.cross_entropy(x, CLASSES, label_smoothing=s, reduction="sum"),
-    "cross_entropy of each": lambda x, s: F.cross_entropy(x, CLASSES, reduction="none", label_smoothing=s),
+    "cross_entropy, summed": lambda x, s: F.cross_entropy(
+        x, CLASSES, label_smoothing=s, reduction="sum"
+    ),
+    "cross_entropy of each": lambda x, s: F.cross_entropy(
+        x, CLASSES, reduction="none", label_smoothing=s
+    ),
     "cross_entropy of one": lambda x, s: F.cross_entropy(x[0], CLASSES[0], label_smoothing=s),
     "huber_loss": lambda x, s: F.huber_loss(x, x.detach().flip(0), delta=s),
-    "smooth_l1_loss": lambda x, s: F.smooth_l1_loss(x, x.detach().flip(0), reduction="none", beta=s),
+    "smooth_l1_loss": lambda x, s: F.smooth_l1_loss(
+        x, x.detach().flip(0), reduction="none", beta=s
+    ),
     "linspace": lambda x, s: x * torch.linspace(0, s, 4),
     "linspace the other way": lambda x, s: x * torch.linspace(end=-1.0, start=s, steps=x.shape[1]),
 }
@@ -102,7 +111,9 @@ def test_numbers_that_eager_refuses(name: str) -> None:
 
 
 def test_dropout_without_training_and_written_in_place() -> None:
-    tracked = Tracked(lambda x, s: (F.dropout(x, s, training=False), F.dropout(x * 1, s, False, True)))
+    tracked = Tracked(
+        lambda x, s: (F.dropout(x, s, training=False), F.dropout(x * 1, s, False, True))
+    )
     assert [tracked(X, s) for s in (0.5, 0.25)] == [1, 1]
     tracked = Tracked(lambda x, s: F.dropout(x, s, training=False) * 2)
     assert [tracked(X, s) for s in (0.5, 0.25, 0.75)] == [1, 0, 0]
@@ -123,7 +134,8 @@ def test_a_module_whose_dropout_changes() -> None:
     assert len(Compiler.of(compiled).compilations) == 2
 
 
-@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"attention"}))  # eager's own kernel makes something of NaN
+# eager's own kernel makes something of NaN
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"attention"}))
 def test_numbers_that_are_not_finite_or_zero(name: str) -> None:
     tracked = Tracked(PROGRAMS[name])
     with torch.no_grad():

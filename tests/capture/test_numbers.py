@@ -1,5 +1,5 @@
-"""Python numbers that are read from tensors, or that vary from call to call: inputs of what follows, exact in type and
-value; what needs their value is asked as little as it can be."""
+"""Python numbers that are read from tensors, or that vary from call to call: inputs of what
+follows, exact in type and value; what needs their value is asked as little as it can be."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ class Holder:
 HOLDER = Holder()
 
 
-# -- numbers read from tensors -----------------------------------------------------------------------------------------
+# -- numbers read from tensors ---------------------------------------------------------------------
 
 
 @whole
 def operations_on_numbers_alone(x: Tensor, y: Tensor) -> Any:
-    parts = torch.div(x.shape[0], 2, rounding_mode="trunc"), torch.mul(2.5, x.dim()), torch.add(True, 3)
+    parts = (
+        torch.div(x.shape[0], 2, rounding_mode="trunc"),
+        torch.mul(2.5, x.dim()),
+        torch.add(True, 3),
+    )
     return parts, x * torch.div(x.shape[-1], 2), y + 1
 
 
@@ -52,10 +56,31 @@ def every_operator(x: Tensor, y: Tensor) -> Any:
     s, n = y[0, 1].item(), int(COUNTS[2, 1])
     results = []
     for number in (s, n):
-        results += [x + number, number + x, x - number, number - x, x * number, number * x, x / number, number / x]
+        results += [
+            x + number,
+            number + x,
+            x - number,
+            number - x,
+            x * number,
+            number * x,
+            x / number,
+            number / x,
+        ]
         results += [x < number, number < x, x >= number, x == number, x != number, number <= x]
-        results += [x.add(number), x.sub(number), x.mul(number), x.div(number), torch.add(x, number), x.gt(number)]
-        results += [torch.mul(x, number), torch.sub(number, x), torch.true_divide(x, number), torch.eq(x, number)]
+        results += [
+            x.add(number),
+            x.sub(number),
+            x.mul(number),
+            x.div(number),
+            torch.add(x, number),
+            x.gt(number),
+        ]
+        results += [
+            torch.mul(x, number),
+            torch.sub(number, x),
+            torch.true_divide(x, number),
+            torch.eq(x, number),
+        ]
     return results
 
 
@@ -93,7 +118,13 @@ def types_of_results(x: Tensor, y: Tensor) -> Any:
         + [s / t for t in tensors[:-2]]
         + [t > s for t in tensors]
     )
-    return floats, [t * n for t in tensors], [t + n for t in tensors], [t / n for t in tensors[:-1]], COUNTS.int() * s
+    return (
+        floats,
+        [t * n for t in tensors],
+        [t + n for t in tensors],
+        [t / n for t in tensors[:-1]],
+        COUNTS.int() * s,
+    )
 
 
 @whole
@@ -174,8 +205,18 @@ def number_in_text(x: Tensor, y: Tensor) -> Any:
 @whole
 def the_larger_and_the_smaller_of_numbers(x: Tensor, y: Tensor) -> Any:
     s, n, nan = y.abs().max().item(), int(COUNTS[2, 1]), float("nan")
-    found = max(s, 1.0), max(s, 1e-3), min(2.0, s, x.sum().item()), max([s]), min(n, 3), max(4, n), max(n, 1 << 40)
-    return [x * number for number in (*found, max(nan, s), max(s, nan), min(s, nan), max(s, s * 2, 0.5))]
+    found = (
+        max(s, 1.0),
+        max(s, 1e-3),
+        min(2.0, s, x.sum().item()),
+        max([s]),
+        min(n, 3),
+        max(4, n),
+        max(n, 1 << 40),
+    )
+    return [
+        x * number for number in (*found, max(nan, s), max(s, nan), min(s, nan), max(s, s * 2, 0.5))
+    ]
 
 
 @broken("a branch on the number")
@@ -195,10 +236,34 @@ def number_in_the_place_of_a_tensor(x: Tensor, y: Tensor) -> Any:
     z = x.clone()
     z[:, 1] = s
     z[x > 0] = -s
-    filled = torch.full((2,), s), torch.full_like(x, s, dtype=torch.half), x.new_full((3, 1), s), z, z.clone().fill_(s)
-    chosen = torch.where(x > 0, x, s), torch.where(x > 0, s, 1), torch.where(x > 0, COUNTS[:1, :1], s)
-    held = x.clamp(max=s), torch.clamp(x, -s, 0.5), x.half().clip(min=s), x.clamp_min(s), (x + 1).clamp_(0, s)
-    return filled, chosen, held, x % s, x // s, torch.fmod(x, s), torch.div(x, s, rounding_mode="trunc")
+    filled = (
+        torch.full((2,), s),
+        torch.full_like(x, s, dtype=torch.half),
+        x.new_full((3, 1), s),
+        z,
+        z.clone().fill_(s),
+    )
+    chosen = (
+        torch.where(x > 0, x, s),
+        torch.where(x > 0, s, 1),
+        torch.where(x > 0, COUNTS[:1, :1], s),
+    )
+    held = (
+        x.clamp(max=s),
+        torch.clamp(x, -s, 0.5),
+        x.half().clip(min=s),
+        x.clamp_min(s),
+        (x + 1).clamp_(0, s),
+    )
+    return (
+        filled,
+        chosen,
+        held,
+        x % s,
+        x // s,
+        torch.fmod(x, s),
+        torch.div(x, s, rounding_mode="trunc"),
+    )
 
 
 @whole
@@ -210,7 +275,7 @@ def number_that_requires_a_gradient(x: Tensor, y: Tensor) -> Any:
 test_program = TABLE.test()
 
 
-# -- floats that vary --------------------------------------------------------------------------------------------------
+# -- floats that vary ------------------------------------------------------------------------------
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -221,8 +286,12 @@ def without_gradients() -> Any:
         yield
 
 
-@pytest.mark.parametrize(("settings", "second"), [({}, 0), ({"dynamic": False}, 1), ({"backend": "eager"}, 1)])
-def test_a_float_that_varies_is_compiled_once_or_twice(settings: dict[str, Any], second: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "second"), [({}, 0), ({"dynamic": False}, 1), ({"backend": "eager"}, 1)]
+)
+def test_a_float_that_varies_is_compiled_once_or_twice(
+    settings: dict[str, Any], second: int
+) -> None:
     tracked = Tracked(lambda x, s: (x * s + s * 2, s / x, x.half() - s, s), **settings)
     values = [0.5, 0.25, -3.0, 0.0, -0.0, float("inf"), float("nan"), 1e300]
     assert [tracked(X, value) for value in values] == [1, second, 0, 0, 0, 0, 0, 0]
@@ -302,16 +371,31 @@ def test_floats_that_a_type_cannot_hold(program: Any, dtype: torch.dtype) -> Non
 
 
 def test_what_needs_the_value_compiles_for_it() -> None:
-    tracked = Tracked(lambda x, s: (torch.nn.functional.threshold(x, s, 0.0), x * s), fullgraph=True)
+    tracked = Tracked(
+        lambda x, s: (torch.nn.functional.threshold(x, s, 0.0), x * s), fullgraph=True
+    )
     assert [tracked(X, s) for s in (0.5, 0.25, 3.0, 0.5, 3.0)] == [1, 1, 1, 0, 0]
 
 
 IN_PLACE_OF_TENSORS: list[Any] = [
-    lambda x, s: (x.clamp(1 - s, 1 + s) * 2, torch.clamp(x, max=s), torch.clip(input=x, min=s, max=None)),
+    lambda x, s: (
+        x.clamp(1 - s, 1 + s) * 2,
+        torch.clamp(x, max=s),
+        torch.clip(input=x, min=s, max=None),
+    ),
     lambda x, s: (x.double().clamp(-1, s), x.half().clamp(s, 0.5), x[0, 0].clamp(s, 0.5)),
     lambda x, s: (x.clamp_min(s) + x.clamp_max(s), (x + 1).clamp_(min=-s)),
-    lambda x, s: (torch.full((2, 1), s), torch.full_like(x, s), x.new_full((1,), s), torch.scalar_tensor(s)),
-    lambda x, s: (torch.where(x > 0, s, x), torch.where(x > 0, COUNTS, s), torch.where(x > 0, -s, 1)),
+    lambda x, s: (
+        torch.full((2, 1), s),
+        torch.full_like(x, s),
+        x.new_full((1,), s),
+        torch.scalar_tensor(s),
+    ),
+    lambda x, s: (
+        torch.where(x > 0, s, x),
+        torch.where(x > 0, COUNTS, s),
+        torch.where(x > 0, -s, 1),
+    ),
     lambda x, s: (x.masked_fill(x > 0, s), x.clone().fill_(s), x.clone().masked_fill_(x > 0, s)),
     lambda x, s: (x % s, x // s, torch.fmod(x, s), s % x, torch.div(x, s, rounding_mode="floor")),
     lambda x, s: s**x,
@@ -323,7 +407,8 @@ IN_PLACE_OF_TENSORS: list[Any] = [
 def test_numbers_that_vary_in_place_of_tensors(program: Any) -> None:
     tracked = Tracked(program, fullgraph=True)
     values = [0.5, 0.25, -0.0, 3.0, -1.5, float("inf"), 1e-40, 5e-324]
-    if torch.ones(1).clamp(max=float("nan")).isnan():  # torch 2.11 overlooks such a bound: docs/limits.md
+    # torch 2.11 overlooks such a bound: docs/limits.md
+    if torch.ones(1).clamp(max=float("nan")).isnan():
         values.append(float("nan"))
     assert [tracked(X.clone(), s) for s in values] == [1] + [0] * (len(values) - 1)
 
@@ -331,7 +416,16 @@ def test_numbers_that_vary_in_place_of_tensors(program: Any) -> None:
 def test_exponents_that_vary() -> None:
     tracked = Tracked(lambda x, s: (x**s, torch.pow(x.double(), s)), fullgraph=True)
     # Square roots and whole powers are eager's own.
-    assert [tracked(X, s) for s in (0.3, 1.5, -2.5, 2.0, 0.5, 2.7, -1.0, 2.0)] == [1, 0, 0, 1, 1, 0, 1, 0]
+    assert [tracked(X, s) for s in (0.3, 1.5, -2.5, 2.0, 0.5, 2.7, -1.0, 2.0)] == [
+        1,
+        0,
+        0,
+        1,
+        1,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_gradients_between_bounds_that_vary() -> None:
@@ -383,7 +477,8 @@ AT_BOUNDS: list[Any] = [
 
 @pytest.mark.parametrize("program", AT_BOUNDS)
 def test_gradients_at_bounds_that_vary(program: Any) -> None:
-    """Eager's for an element that is equal to a bound, which depends on the torch and on what the bound is."""
+    """Eager's for an element that is equal to a bound, which depends on the torch and on what the
+    bound is."""
 
     def gradients(x: Tensor, s: float) -> Any:
         held = program(x, s)
@@ -392,7 +487,9 @@ def test_gradients_at_bounds_that_vary(program: Any) -> None:
     compiled = ingot.compile(gradients)
     for s in (0.5, 1.0, 2.0, 0.25):
         with torch.enable_grad():
-            near = torch.tensor([-s, -0.0, 0.0, s, s / 2, 2 * s, 1.0, 2.0, 6.0, math.nan, -math.inf, math.inf])
+            near = torch.tensor(
+                [-s, -0.0, 0.0, s, s / 2, 2 * s, 1.0, 2.0, 6.0, math.nan, -math.inf, math.inf]
+            )
             x = near.requires_grad_()
             torch.testing.assert_close(compiled(x, s), gradients(x, s), equal_nan=True)
 
@@ -535,13 +632,17 @@ def test_a_float_behind_a_break_that_is_needed_for_its_value_stays_a_constant() 
     def fn(x: Tensor) -> Any:
         rate = 0.5
         time.sleep(0)
-        return torch.nn.functional.dropout(x, rate * 0, True).clamp(max=rate), math.sqrt(rate), rate * 2
+        return (
+            torch.nn.functional.dropout(x, rate * 0, True).clamp(max=rate),
+            math.sqrt(rate),
+            rate * 2,
+        )
 
     tracked = Tracked(fn)
     assert (tracked(X), tracked(X)) == (2, 0)
 
 
-# -- integers read from tensors, as sizes ------------------------------------------------------------------------------
+# -- integers read from tensors, as sizes ----------------------------------------------------------
 
 
 def pooled(x: Tensor, index: Tensor) -> Any:
@@ -588,9 +689,13 @@ class Count(int):
     pass
 
 
-@pytest.mark.parametrize("operation", [operator.or_, operator.matmul, operator.lshift, operator.and_])
+@pytest.mark.parametrize(
+    "operation", [operator.or_, operator.matmul, operator.lshift, operator.and_]
+)
 @pytest.mark.parametrize("cls", [Scale, Count])
-def test_a_number_of_the_datas_in_a_subclass_knows_no_other_operators(cls: Any, operation: Any) -> None:
+def test_a_number_of_the_datas_in_a_subclass_knows_no_other_operators(
+    cls: Any, operation: Any
+) -> None:
     """The error is Python's, where what the instance holds is only known when the graph runs."""
 
     def program(x: torch.Tensor) -> Any:

@@ -1,4 +1,5 @@
-"""Iterators that were begun before a graph break: what is taken from them, and how often a loop is compiled."""
+"""Iterators that were begun before a graph break: what is taken from them, and how often a loop is
+compiled."""
 
 from __future__ import annotations
 
@@ -87,7 +88,11 @@ def is_over_a_range(x, items):
     return made
 
 
-PROGRAMS = [f for f in list(globals().values()) if getattr(f, "__module__", "") == __name__ and f is not pause]
+PROGRAMS = [
+    f
+    for f in list(globals().values())
+    if getattr(f, "__module__", "") == __name__ and f is not pause
+]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
@@ -147,7 +152,9 @@ def test_a_dict_that_grows_between() -> None:
 
     compiled = ingot.compile(fn, backend="eager")
     for grows in (False, True, False, True):
-        assert compiled(torch.ones(2), {"a": 1, "b": 2}, grows) == fn(torch.ones(2), {"a": 1, "b": 2}, grows)
+        assert compiled(torch.ones(2), {"a": 1, "b": 2}, grows) == fn(
+            torch.ones(2), {"a": 1, "b": 2}, grows
+        )
 
 
 class Text(str):
@@ -178,11 +185,24 @@ def takes(x: torch.Tensor, iterator: Any, count: int) -> Any:
     return x + 1, taken, list(iterator), next(iterator, "end")
 
 
-WALKED = ["abcd", "a\xe4\u4e2d\U0001f600", b"abcd", "", b"", Text("abcd"), Bytes(b"abcd"), List([1, 2, 3])]
+WALKED = [
+    "abcd",
+    "a\xe4\u4e2d\U0001f600",
+    b"abcd",
+    "",
+    b"",
+    Text("abcd"),
+    Bytes(b"abcd"),
+    List([1, 2, 3]),
+]
 
 
-@pytest.mark.parametrize("wrapped", [iter, enumerate, lambda it: zip(it, it)], ids=["alone", "enumerate", "zip"])
-@pytest.mark.parametrize("walked", WALKED, ids=lambda walked: f"{type(walked).__name__}-{len(walked)}")
+@pytest.mark.parametrize(
+    "wrapped", [iter, enumerate, lambda it: zip(it, it)], ids=["alone", "enumerate", "zip"]
+)
+@pytest.mark.parametrize(
+    "walked", WALKED, ids=lambda walked: f"{type(walked).__name__}-{len(walked)}"
+)
 def test_an_iterator_over_text_that_is_given(walked: Any, wrapped: Any) -> None:
     """Wherever it stands, and whatever a subclass of what it goes over would say."""
     compiled, x = ingot.compile(takes), torch.zeros(2)
@@ -210,5 +230,7 @@ def test_a_loop_over_text_is_compiled_once_for_each_letter() -> None:
     before = compilations()
     compiled, x = ingot.compile(program, backend="eager"), torch.ones(2)
     found = compiled(x, "abcabcabc")
-    assert [(letter, t.tolist()) for letter, t in found] == [(a, t.tolist()) for a, t in program(x, "abcabcabc")]
+    assert [(letter, t.tolist()) for letter, t in found] == [
+        (a, t.tolist()) for a, t in program(x, "abcabcabc")
+    ]
     assert compilations() - before <= 12

@@ -100,7 +100,8 @@ _QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "generator": lambda v: overrides.has_torch_function(i for i in (v,)),  # type: ignore[arg-type]
     "C": lambda v: torch._C._has_torch_function_unary(v),  # type: ignore[attr-defined]
     "C, tuple": lambda v: torch._C._has_torch_function((v,)),  # type: ignore[attr-defined]
-    "C, variadic": lambda v: torch._C._has_torch_function_variadic(v, 2),  # type: ignore[attr-defined]
+    "C, variadic": lambda v: torch._C._has_torch_function_variadic(v, 2),
+    # type: ignore[attr-defined]
     "nothing": lambda v: overrides.has_torch_function(()),
     "is_tensor_like": lambda v: overrides.is_tensor_like(v),
     "what is no sequence": lambda v: overrides.has_torch_function(3),  # type: ignore[arg-type]

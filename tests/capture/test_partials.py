@@ -1,5 +1,5 @@
-"""PYTEST_DONT_REWRITE. functools.partial: what can be read of one, set on it and done with it, of those that the
-program makes and of those that are given."""
+"""PYTEST_DONT_REWRITE. functools.partial: what can be read of one, set on it and done with it, of
+those that the program makes and of those that are given."""
 
 # ruff: noqa  (the programs are written as users may write them)
 from __future__ import annotations
@@ -193,9 +193,23 @@ QUESTIONS = {
     "no such attribute": refuses(lambda p: p.missing),
     "hasattr": lambda p: [
         hasattr(p, n)
-        for n in ("func", "args", "keywords", "__name__", "__call__", "note", "made", "label", "__wrapped__")
+        for n in (
+            "func",
+            "args",
+            "keywords",
+            "__name__",
+            "__call__",
+            "note",
+            "made",
+            "label",
+            "__wrapped__",
+        )
     ],
-    "getattr with default": lambda p: (getattr(p, "note", 0), getattr(p, "__name__", "none"), getattr(p, "func", 0)),
+    "getattr with default": lambda p: (
+        getattr(p, "note", 0),
+        getattr(p, "__name__", "none"),
+        getattr(p, "func", 0),
+    ),
     "__name__": refuses(lambda p: p.__name__),
     "__doc__": lambda p: p.__doc__ == functools.partial.__doc__,
     "__call__": lambda p: p.__call__(4),
@@ -221,7 +235,9 @@ QUESTIONS = {
     "pickled": lambda p: pickle.loads(pickle.dumps(p))(4),
     "reduced": reduced,
     "state": state,
-    "dir": lambda p: [n for n in dir(p) if n in ("func", "args", "keywords", "note", "doubled", "__call__")],
+    "dir": lambda p: [
+        n for n in dir(p) if n in ("func", "args", "keywords", "note", "doubled", "__call__")
+    ],
     "returned": lambda p: p,
     "doubled": refuses(lambda p: p.doubled()),
     "itemgetter": lambda p: operator.attrgetter("args", "keywords")(p),
@@ -230,13 +246,15 @@ QUESTIONS = {
 
 KINDS = list(PARTIALS)
 
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_partials(kind):
     assert not unlike_eager(QUESTIONS, PARTIALS[kind], KINDS.index(kind))
 
 
 def test_a_look_at_arguments_makes_no_dict():
-    """Calls behind a graph break are looked at for tensors; a partial that has a `__dict__` is not flattened."""
+    """Calls behind a graph break are looked at for tensors; a partial that has a `__dict__` is not
+    flattened."""
 
     def program(x):
         inner = Sub(plain, 1)

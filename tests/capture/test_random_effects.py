@@ -1,5 +1,6 @@
-"""Random programs that change a small world of containers and objects, with aliases, exceptions, output and graph
-breaks: compiled, they leave the world as eager does, and the same objects stay the same."""
+"""Random programs that change a small world of containers and objects, with aliases, exceptions,
+output and graph breaks: compiled, they leave the world as eager does, and the same objects stay the
+same."""
 
 from __future__ import annotations
 
@@ -142,7 +143,10 @@ def statement(chance: random.Random) -> str:
 def program(seed: int) -> tuple[str, Callable[..., Any]]:
     """A random function of a world, and its text."""
     chance = random.Random(seed)
-    lines = ["def fn(w, counter, add):", "    out, t, t2, t3, t4, it = [], w.x + 1, w.l1, w.d2, w.o, iter([])"]
+    lines = [
+        "def fn(w, counter, add):",
+        "    out, t, t2, t3, t4, it = [], w.x + 1, w.l1, w.d2, w.o, iter([])",
+    ]
     for _ in range(chance.randint(3, 14)):
         made = statement(chance)
         if chance.random() < 0.75:
@@ -172,7 +176,8 @@ def run(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
 def test_program(seed: int) -> None:
     source, fn = program(seed)
     compiled = ingot.compile(fn, backend="eager")
-    for turn in range(4):  # both worlds twice: what was compiled for one must not be taken for the other
+    # both worlds twice: what was compiled for one must not be taken for the other
+    for turn in range(4):
         ours, theirs = world(seed + turn % 2), world(seed + turn % 2)
         for _ in range(2):
             with torch.no_grad():
@@ -181,5 +186,7 @@ def test_program(seed: int) -> None:
                 Mirror().same((expected, theirs), (actual, ours))
             except AssertionError as difference:
                 raise AssertionError(f"seed {seed}: {difference}\n{source}") from None
-    reasons = {c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None}
+    reasons = {
+        c.skipped.reason for c in Compiler.of(compiled).compilations if c.skipped is not None
+    }
     assert all("the program raises" in reason for reason in reasons), (source, reasons)

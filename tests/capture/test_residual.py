@@ -1,4 +1,5 @@
-"""Residuals: what is rebuilt is equal to the original, of the same types, and shares what the original shares."""
+"""Residuals: what is rebuilt is equal to the original, of the same types, and shares what the
+original shares."""
 
 from __future__ import annotations
 
@@ -94,7 +95,9 @@ def test_kinds_that_need_no_python() -> None:
 def test_what_is_shared_stays_shared() -> None:
     inner, box = list_of(O0), instance(Box, {"a": O1})
     key = tuple_of(O0, O1)
-    built = Residual(tuple_of(inner, list_of(inner), box, Dict(((key, box),)), key), 2).build((10, 11), ())
+    built = Residual(tuple_of(inner, list_of(inner), box, Dict(((key, box),)), key), 2).build(
+        (10, 11), ()
+    )
     assert built[0] is built[1][0]
     assert built[2] is built[3][built[4]]
     assert next(iter(built[3])) is built[4]
@@ -126,6 +129,6 @@ def test_no_init_or_setattr_of_the_user_runs() -> None:
 
 
 def test_the_text_is_the_program() -> None:
-    assert str(Residual(Dict(((Constant("loss"), O0), (Constant("x"), FromSource(ArgSource(0, "x"))))), 1)) == (
-        "def residual(outputs, slots):\n    return {'loss': outputs[0], 'x': slots[0]}\n"
-    )
+    assert str(
+        Residual(Dict(((Constant("loss"), O0), (Constant("x"), FromSource(ArgSource(0, "x"))))), 1)
+    ) == ("def residual(outputs, slots):\n    return {'loss': outputs[0], 'x': slots[0]}\n")

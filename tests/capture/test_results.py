@@ -1,4 +1,5 @@
-"""What a captured function returns or leaves behind, of every kind of value: as eager makes it, and alive."""
+"""What a captured function returns or leaves behind, of every kind of value: as eager makes it, and
+alive."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CASES: dict[str, Any] = {}
 
 
 def case(use: Any = None) -> Any:
-    """Registers a function; what it gives is compared after `use` made something of it that can be compared."""
+    """Registers a function; what it gives is compared after `use` made something of it that can be
+    compared."""
 
     def register(fn: Any) -> Any:
         CASES[fn.__name__] = (fn, use or (lambda result: result))
@@ -65,7 +67,7 @@ class Colour(enum.Enum):
     RED = 1
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 
 @case(lambda fns: [fns[0](3), fns[1](), fns[0](4), fns[1]()])
@@ -92,7 +94,17 @@ def recursive_closure(x):
     return factorial
 
 
-@case(lambda fn: [fn(2), fn.__defaults__, fn.__kwdefaults__, fn.__annotations__, fn.__qualname__, fn.note, fn.__doc__])
+@case(
+    lambda fn: [
+        fn(2),
+        fn.__defaults__,
+        fn.__kwdefaults__,
+        fn.__annotations__,
+        fn.__qualname__,
+        fn.note,
+        fn.__doc__,
+    ]
+)
 def function_with_everything(x):
     def inner(a, b=x, *, c: int = 4) -> Any:
         """What it does."""
@@ -152,7 +164,7 @@ def super_object(x):
     return super(Child, class_)
 
 
-# -- iterators ---------------------------------------------------------------------------------------------------------
+# -- iterators -------------------------------------------------------------------------------------
 
 
 @case(list)
@@ -253,12 +265,24 @@ def enumerated(x):
     return (enumerate([x, x], 1),)
 
 
-# -- containers --------------------------------------------------------------------------------------------------------
+# -- containers ------------------------------------------------------------------------------------
 
 
 @case()
 def containers(x):
-    return [(), [], {}, set(), {1, 2}, frozenset({3}), (x,), [x, [x]], {"a": {"b": x}}, slice(1, None), range(3)]
+    return [
+        (),
+        [],
+        {},
+        set(),
+        {1, 2},
+        frozenset({3}),
+        (x,),
+        [x, [x]],
+        {"a": {"b": x}},
+        slice(1, None),
+        range(3),
+    ]
 
 
 @case()
@@ -291,7 +315,14 @@ def tuples(x):
     return Point(x, 2), torch.Size([2, 3]), x.max(1), x.shape
 
 
-@case(lambda found: (found[0] is found[0][0], found[1]["me"] is found[1], found[2].me is found[2], len(found[3][0])))
+@case(
+    lambda found: (
+        found[0] is found[0][0],
+        found[1]["me"] is found[1],
+        found[2].me is found[2],
+        len(found[3][0]),
+    )
+)
 def cycles(x):
     items: list = []
     items.append(items)
@@ -346,7 +377,7 @@ def instance_dict_alone(x):
     return child, table
 
 
-# -- other objects -----------------------------------------------------------------------------------------------------
+# -- other objects ---------------------------------------------------------------------------------
 
 
 @case(lambda found: (type(found), found.args, found.code, str(found)))
@@ -366,7 +397,19 @@ def os_error(x):
 
 @case()
 def constants(x):
-    return Colour.RED, torch.float32, Child, Child.kind, len, torch.relu, types, Ellipsis, NotImplemented, 1.5, 2j
+    return (
+        Colour.RED,
+        torch.float32,
+        Child,
+        Child.kind,
+        len,
+        torch.relu,
+        types,
+        Ellipsis,
+        NotImplemented,
+        1.5,
+        2j,
+    )
 
 
 @case(lambda found: (found.tag, found.tags))

@@ -1,4 +1,5 @@
-"""Indexing with a number in a tensor: gathered in the graph, a view in eager; the two are told apart by nobody."""
+"""Indexing with a number in a tensor: gathered in the graph, a view in eager; the two are told
+apart by nobody."""
 
 from __future__ import annotations
 
@@ -45,16 +46,25 @@ def written_before(x: Tensor, t: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "program", [first, in_the_middle, twice, beside_indices, backtracked, written_before], ids=lambda f: f.__name__
+    "program",
+    [first, in_the_middle, twice, beside_indices, backtracked, written_before],
+    ids=lambda f: f.__name__,
 )
 def test_stays_in_the_graph(program: Callable[..., Any]) -> None:
     compiled = ingot.compile(program, fullgraph=True)
     for t in K:
-        x, y = (torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in range(2))
+        x, y = (
+            torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            for _ in range(2)
+        )
         found, expected = compiled(x, t), program(y, t)
         assert_same(found, expected)
         for given in (found, expected):
-            floats = [r.sum() for r in (given if isinstance(given, tuple) else (given,)) if r.requires_grad]
+            floats = [
+                r.sum()
+                for r in (given if isinstance(given, tuple) else (given,))
+                if r.requires_grad
+            ]
             if floats:
                 sum(floats).backward()
         assert_same(x.grad, y.grad)
@@ -92,7 +102,8 @@ def written_behind_a_break(x: Tensor, t: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "program", [given_away, given_as_a_view, result_written, source_written, written_behind_a_break],
+    "program",
+    [given_away, given_as_a_view, result_written, source_written, written_behind_a_break],
     ids=lambda f: f.__name__,
 )  # fmt: skip
 def test_where_the_view_shows_it_is_one(program: Callable[..., Any]) -> None:

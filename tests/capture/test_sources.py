@@ -82,7 +82,9 @@ TABLE: list[tuple[Source, Any, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "value", "name", "loaded"), TABLE, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("source", "value", "name", "loaded"), TABLE, ids=lambda value: getattr(value, "name", "")
+)
 def test_name_and_load(source: Source, value: Any, name: str, loaded: Any) -> None:
     assert source.name == name
     found = source.load((value,))

@@ -1,5 +1,6 @@
-"""What special methods answer: attributes, numbers of other types, what is no answer at all. And tuples
-written in C, which have names (sys.version_info), and named tuples with a `__new__` of their own."""
+"""What special methods answer: attributes, numbers of other types, what is no answer at all. And
+tuples written in C, which have names (sys.version_info), and named tuples with a `__new__` of their
+own."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ QUESTIONS = [
     "pow(o, 2)", "o()", "next(o)", "o[0]", "o.missing", "bytes(o)",
 ]  # fmt: skip
 _METHODS = (
-    "bool len contains index hash eq ne iter reversed str repr format float int complex floor trunc "
+    "bool len contains index hash eq ne iter reversed str repr format float int complex floor "
+    "trunc "
     "round lt gt neg abs add radd divmod pow call next getitem getattr bytes"
 ).split()
 

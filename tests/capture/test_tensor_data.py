@@ -33,7 +33,9 @@ OF_NUMBERS: list[Callable[[Tensor, Any], Any]] = [
 
 @pytest.mark.parametrize("numbers", [INTEGERS, FLOATS], ids=["integers", "floats"])
 @pytest.mark.parametrize("function", OF_NUMBERS)
-def test_one_program_for_all_numbers(function: Callable[[Tensor, Any], Any], numbers: tuple[Any, ...]) -> None:
+def test_one_program_for_all_numbers(
+    function: Callable[[Tensor, Any], Any], numbers: tuple[Any, ...]
+) -> None:
     tracked = Tracked(function, fullgraph=True)
     first = [1, 0] if numbers is FLOATS else [1, 1]  # floats are inputs from the first call on
     assert [tracked(X, n) for n in numbers] == first + [0] * (len(numbers) - 2)

@@ -1,4 +1,5 @@
-"""What programs do with tensors beyond computing: their data, their attributes, their identity, their classes."""
+"""What programs do with tensors beyond computing: their data, their attributes, their identity,
+their classes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GENERATOR = torch.Generator()
 torch.func.jvp(torch.sin, (torch.ones(1),), (torch.ones(1),))  # the first use warns
 
 
-# -- data --------------------------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------
 
 
 @broken("a branch on the number")
@@ -70,7 +71,12 @@ def conversions(x: Tensor, y: Tensor) -> Any:
 
 @broken("a branch on the values")
 def truth(x: Tensor, y: Tensor) -> Any:
-    return (x if x.sum() > 0 else y), bool(y.sum() > 0), not x.any(), bool(x.sum() > 0 and y.sum() > 0)
+    return (
+        (x if x.sum() > 0 else y),
+        bool(y.sum() > 0),
+        not x.any(),
+        bool(x.sum() > 0 and y.sum() > 0),
+    )
 
 
 @broken("")
@@ -87,7 +93,12 @@ def truth_of_many(x: Tensor, y: Tensor) -> Any:
 
 @broken("nonzero")
 def nonzero(x: Tensor, y: Tensor) -> Any:
-    return torch.nonzero(x > 0), (y > 0).nonzero(as_tuple=True), torch.where(x > 0), torch.argwhere(x > 0)
+    return (
+        torch.nonzero(x > 0),
+        (y > 0).nonzero(as_tuple=True),
+        torch.where(x > 0),
+        torch.argwhere(x > 0),
+    )
 
 
 @broken("")
@@ -131,7 +142,12 @@ def numpy_of_a_tensor(x: Tensor, y: Tensor) -> Any:
 @broken("")
 def memory(x: Tensor, y: Tensor) -> Any:
     view = x[1:]
-    return view.data_ptr() - x.data_ptr(), view.untyped_storage().nbytes(), view.storage_offset(), x.is_shared()
+    return (
+        view.data_ptr() - x.data_ptr(),
+        view.untyped_storage().nbytes(),
+        view.storage_offset(),
+        x.is_shared(),
+    )
 
 
 @broken("equal")
@@ -145,17 +161,28 @@ def comparisons_of_identity(x: Tensor, y: Tensor) -> Any:
     return x is z, x is y, x in [x], x is not None, (x, y).index(x), [y, x].count(y) if False else 0
 
 
-# -- attributes --------------------------------------------------------------------------------------------------------
+# -- attributes ------------------------------------------------------------------------------------
 
 
 @whole
 def properties(x: Tensor, y: Tensor) -> Any:
     z = (x @ y.T).T
     names = (
-        "dtype device layout ndim is_leaf requires_grad itemsize nbytes is_cpu is_cuda is_meta is_sparse is_quantized"
+        "dtype device layout ndim is_leaf requires_grad itemsize nbytes "
+        "is_cpu is_cuda is_meta is_sparse is_quantized"
     )
     found = [getattr(z, name) for name in names.split()]
-    return found, z.size(), z.size(0), z.stride(), z.stride(1), z.dim(), z.numel(), z.is_contiguous(), z.element_size()
+    return (
+        found,
+        z.size(),
+        z.size(0),
+        z.stride(),
+        z.stride(1),
+        z.dim(),
+        z.numel(),
+        z.is_contiguous(),
+        z.element_size(),
+    )
 
 
 @whole
@@ -164,32 +191,45 @@ def shapes(x: Tensor, y: Tensor) -> Any:
     rows, columns = shape
     longer, copy_ = shape + (2,), torch.Size(shape)
     return (
-        shape, shape[0], shape[-1:], longer, type(longer), type(shape[1:]), shape.numel(), rows * columns, len(shape),
-        shape == (3, 4), list(shape), copy_, shape.count(3), shape.index(4), torch.Size([2, 3]).numel(), hash(shape),
-        x.new_zeros(shape), x.reshape(*shape, 1).shape, max(shape), sum(shape), 3 in shape, tuple(shape), shape * 2,
+        shape, shape[0], shape[-1:], longer, type(longer), type(shape[1:]), shape.numel(),
+        rows * columns, len(shape), shape == (3, 4), list(shape), copy_, shape.count(3),
+        shape.index(4), torch.Size([2, 3]).numel(), hash(shape), x.new_zeros(shape),
+        x.reshape(*shape, 1).shape, max(shape), sum(shape), 3 in shape, tuple(shape), shape * 2,
     )  # fmt: skip
 
 
 @whole
 def gradients_of_plain_tensors(x: Tensor, y: Tensor) -> Any:
     z = x * 2
-    return z.grad, z.grad_fn, x.grad, x.grad_fn, WEIGHT.grad, WEIGHT.grad_fn, z.requires_grad, WEIGHT.is_leaf
+    return (
+        z.grad,
+        z.grad_fn,
+        x.grad,
+        x.grad_fn,
+        WEIGHT.grad,
+        WEIGHT.grad_fn,
+        z.requires_grad,
+        WEIGHT.is_leaf,
+    )
 
 
 @whole
 def type_names(x: Tensor, y: Tensor) -> Any:
     z = x.double() + 1
     return x.type(), z.type(), COUNTS.type(), (x > 0).type(), x.type(torch.float16), x.type("torch.IntTensor"), (
-        z.type_as(y), x.type(torch.LongTensor), isinstance(x, torch.FloatTensor), isinstance(z, torch.FloatTensor)
+        z.type_as(y), x.type(torch.LongTensor), isinstance(x, torch.FloatTensor),
+        isinstance(z, torch.FloatTensor)
     )  # fmt: skip
 
 
 @whole
 def classes(x: Tensor, y: Tensor) -> Any:
     return (
-        type(x), type(x + 1), x.__class__, isinstance(x, Tensor), isinstance(WEIGHT, nn.Parameter), type(WEIGHT),
-        isinstance(x, nn.Parameter), torch.is_tensor(y), torch.is_floating_point(COUNTS), x.is_complex(), type(x.data),
-        isinstance(WEIGHT.data, nn.Parameter), hasattr(x, "shape"), hasattr(x, "nothing"), getattr(x, "nothing", 5),
+        type(x), type(x + 1), x.__class__, isinstance(x, Tensor), isinstance(WEIGHT, nn.Parameter),
+        type(WEIGHT), isinstance(x, nn.Parameter), torch.is_tensor(y),
+        torch.is_floating_point(COUNTS), x.is_complex(), type(x.data),
+        isinstance(WEIGHT.data, nn.Parameter), hasattr(x, "shape"), hasattr(x, "nothing"),
+        getattr(x, "nothing", 5),
         callable(x.sum), torch.numel(x), torch.is_storage(x),
     )  # fmt: skip
 
@@ -264,12 +304,17 @@ def hook_on_a_tensor(x: Tensor, y: Tensor) -> Any:
     return None
 
 
-# -- making tensors ----------------------------------------------------------------------------------------------------
+# -- making tensors --------------------------------------------------------------------------------
 
 
 @whole
 def tensors_like_another(x: Tensor, y: Tensor) -> Any:
-    return x.new(2, 3).fill_(1), x.double().new(y.shape).zero_(), x.new().shape, x.new(torch.Size([2])).zero_()
+    return (
+        x.new(2, 3).fill_(1),
+        x.double().new(y.shape).zero_(),
+        x.new().shape,
+        x.new(torch.Size([2])).zero_(),
+    )
 
 
 @broken("more than sizes")
@@ -280,11 +325,14 @@ def tensors_like_another_with_data(x: Tensor, y: Tensor) -> Any:
 @whole
 def factories(x: Tensor, y: Tensor) -> Any:
     return (
-        torch.tensor([1, 2, 3]), torch.tensor(2.5), torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([]),
-        torch.as_tensor([1, 2]), torch.as_tensor(x), torch.as_tensor(x) is x, torch.zeros(x.shape), torch.ones_like(x),
-        torch.full((2,), 3), torch.arange(0, 1, 0.25), torch.linspace(0, 1, 3), torch.eye(2), x.new_tensor([1, 2]),
-        x.new_full((2,), 7), torch.empty(0, 3), torch.tensor(True), torch.scalar_tensor(4), torch.asarray([1.5]),
-        torch.zeros(2, dtype=torch.long, device=x.device), torch.complex(x, y), torch.tensor((1, 2.5)),
+        torch.tensor([1, 2, 3]), torch.tensor(2.5),
+        torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([]),
+        torch.as_tensor([1, 2]), torch.as_tensor(x), torch.as_tensor(x) is x, torch.zeros(x.shape),
+        torch.ones_like(x), torch.full((2,), 3), torch.arange(0, 1, 0.25), torch.linspace(0, 1, 3),
+        torch.eye(2), x.new_tensor([1, 2]), x.new_full((2,), 7), torch.empty(0, 3),
+        torch.tensor(True), torch.scalar_tensor(4), torch.asarray([1.5]),
+        torch.zeros(2, dtype=torch.long, device=x.device), torch.complex(x, y),
+        torch.tensor((1, 2.5)),
     )  # fmt: skip
 
 
@@ -343,7 +391,7 @@ def one_hot_and_kin(x: Tensor, y: Tensor) -> Any:
     )
 
 
-# -- functions that run a function -------------------------------------------------------------------------------------
+# -- functions that run a function -----------------------------------------------------------------
 
 
 def helper(a: Tensor, b: Tensor) -> Tensor:
@@ -353,7 +401,11 @@ def helper(a: Tensor, b: Tensor) -> Tensor:
 @whole
 def vmapped(x: Tensor, y: Tensor) -> Any:
     z = x + 1
-    return torch.vmap(helper)(z, y), torch.vmap(lambda a: a.sum())(z) * 2, torch.vmap(torch.dot)(x, y)
+    return (
+        torch.vmap(helper)(z, y),
+        torch.vmap(lambda a: a.sum())(z) * 2,
+        torch.vmap(torch.dot)(x, y),
+    )
 
 
 @broken("")
@@ -388,7 +440,7 @@ def derivatives(x: Tensor, y: Tensor) -> Any:
     return gradient * 2, b.grad
 
 
-# -- subclasses --------------------------------------------------------------------------------------------------------
+# -- subclasses ------------------------------------------------------------------------------------
 
 
 class Tagged(Tensor):
@@ -423,7 +475,7 @@ def subclass_with_a_function(x: Tensor, y: Tensor, z: Tensor) -> Any:
 test_program = TABLE.test()
 
 
-# -- guards ------------------------------------------------------------------------------------------------------------
+# -- guards ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -488,7 +540,10 @@ def test_a_transform_around_the_call_is_seen() -> None:
     with torch.no_grad():
         assert_same(compiled(x, y), helper(x, y))
         assert_same(torch.vmap(compiled)(x, y), helper(x, y))
-        assert_same(torch.vmap(compiled, in_dims=(0, None))(x, y), torch.vmap(helper, in_dims=(0, None))(x, y))
+        assert_same(
+            torch.vmap(compiled, in_dims=(0, None))(x, y),
+            torch.vmap(helper, in_dims=(0, None))(x, y),
+        )
         assert_same(compiled(x, y), helper(x, y))
     gradient = torch.func.grad(lambda a: compiled(a, y).sum())(x)
     assert_same(gradient, y)
@@ -499,12 +554,16 @@ def test_modes_of_the_users_see_every_operation() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Functions(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(func.__name__)
             return func(*args, **(kwargs or {}))
 
     class Operations(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 

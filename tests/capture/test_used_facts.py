@@ -1,4 +1,5 @@
-"""A fact that was used and changes makes a guard fail; what was only passed along is not guarded."""
+"""A fact that was used and changes makes a guard fail; what was only passed along is not
+guarded."""
 
 from __future__ import annotations
 
@@ -42,7 +43,17 @@ def test_tensor_facts(other):
 
 
 @pytest.mark.parametrize(
-    "pair", [(2, 3), (2, 2.0), (True, 1), ("a", "b"), (None, 1), ((1, 2), (1, 3)), ([1], [1, 2]), ({"a": 1}, {"b": 1})]
+    "pair",
+    [
+        (2, 3),
+        (2, 2.0),
+        (True, 1),
+        ("a", "b"),
+        (None, 1),
+        ((1, 2), (1, 3)),
+        ([1], [1, 2]),
+        ({"a": 1}, {"b": 1}),
+    ],
 )
 def test_constants_and_containers(pair):
     def fn(x, k):
@@ -106,8 +117,12 @@ def _patch_class(model):
 MODULE_CHANGES = {
     "training flag": lambda m: m.train(),
     "attribute": lambda m: setattr(m, "scale", 3.0),
-    "parameter shape": lambda m: setattr(m.linear, "weight", nn.Parameter(torch.ones(4, 4, dtype=torch.float64))),
-    "parameter data": lambda m: setattr(m.linear.weight, "data", torch.ones(4, 4, dtype=torch.float64)),
+    "parameter shape": lambda m: setattr(
+        m.linear, "weight", nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    ),
+    "parameter data": lambda m: setattr(
+        m.linear.weight, "data", torch.ones(4, 4, dtype=torch.float64)
+    ),
     "submodule replaced": lambda m: m.blocks.__setitem__(0, nn.Identity()),
     "submodule added": lambda m: m.blocks.append(nn.ReLU()),
     "module dict grown": lambda m: m.table.update({"b": nn.ReLU()}),
@@ -130,7 +145,9 @@ def test_module_facts(change):
         original = Model.helper.__code__
         try:
             assert fails_after(
-                model, (torch.randn(2, 4),), lambda: setattr(Model.helper, "__code__", (lambda self, x: x).__code__)
+                model,
+                (torch.randn(2, 4),),
+                lambda: setattr(Model.helper, "__code__", (lambda self, x: x).__code__),
             )
         finally:
             Model.helper.__code__ = original
@@ -176,7 +193,9 @@ def uses_helper(x):
 def test_globals(monkeypatch):
     module = globals()
     assert fails_after(uses_global, (X,), lambda: monkeypatch.setitem(module, "LEVEL", 4))
-    assert fails_after(uses_helper, (X,), lambda: monkeypatch.setitem(module, "helper", lambda x: x))
+    assert fails_after(
+        uses_helper, (X,), lambda: monkeypatch.setitem(module, "helper", lambda x: x)
+    )
     assert fails_after(uses_helper, (X,), lambda: monkeypatch.setitem(module, "len", lambda x: 7))
 
 
@@ -195,7 +214,9 @@ def test_closure_cell_and_defaults():
 
     assert fails_after(fn, (X,), set_k)
     assert fails_after(fn, (X,), lambda: setattr(inner, "__defaults__", (6,)))
-    assert fails_after(fn, (X,), lambda: setattr(fn, "__code__", (lambda x, y=3: (k, inner)).__code__))
+    assert fails_after(
+        fn, (X,), lambda: setattr(fn, "__code__", (lambda x, y=3: (k, inner)).__code__)
+    )
 
 
 def test_function_argument():
@@ -206,7 +227,8 @@ def test_function_argument():
         return lambda x: x * k
 
     assert fails_after(fn, (X, make(2)), lambda: None, (X, make(3)))
-    assert not fails_after(fn, (X, make(2)), lambda: None, (X, make(2)))  # equal closures share an entry
+    # equal closures share an entry
+    assert not fails_after(fn, (X, make(2)), lambda: None, (X, make(2)))
     assert fails_after(fn, (X, torch.sin), lambda: None, (X, torch.cos))
 
 
@@ -214,7 +236,9 @@ def test_object_argument():
     def fn(x, o):
         return x * o.k
 
-    assert fails_after(fn, (X, types.SimpleNamespace(k=2)), lambda: None, (X, types.SimpleNamespace(k=3)))
+    assert fails_after(
+        fn, (X, types.SimpleNamespace(k=2)), lambda: None, (X, types.SimpleNamespace(k=3))
+    )
 
 
 def test_identity_of_arguments():

@@ -30,7 +30,9 @@ class Mirror:
         if id(a) in self.partners:
             assert self.partners[id(a)] is b, f"{path}: another object than where it was met before"
             return
-        assert not any(b is partner for partner in self.partners.values()), f"{path}: the same object as elsewhere"
+        assert not any(b is partner for partner in self.partners.values()), (
+            f"{path}: the same object as elsewhere"
+        )
         self.partners[id(a)] = b
         self.kept.append(a)
         self._parts(a, b, path)
@@ -38,12 +40,16 @@ class Mirror:
     def _parts(self, a: Any, b: Any, path: str) -> None:
         if isinstance(a, torch.Tensor):
             assert (a.dtype, a.shape, a.requires_grad) == (b.dtype, b.shape, b.requires_grad), path
-            torch.testing.assert_close(a.detach(), b.detach(), equal_nan=True, msg=lambda text: f"{path}: {text}")
+            torch.testing.assert_close(
+                a.detach(), b.detach(), equal_nan=True, msg=lambda text: f"{path}: {text}"
+            )
         elif isinstance(a, dict):
             assert len(a) == len(b), f"{path}: keys {list(a)} and {list(b)}"
             for left, right in zip(a, b):
                 self.same(left, right, f"a key of {path}")
-                self.same(dict.__getitem__(a, left), dict.__getitem__(b, right), f"{path}[{left!r}]")
+                self.same(
+                    dict.__getitem__(a, left), dict.__getitem__(b, right), f"{path}[{left!r}]"
+                )
         elif isinstance(a, (list, tuple, deque)):
             assert len(a) == len(b), f"{path}: {len(a)} and {len(b)} items"
             for i, (left, right) in enumerate(zip(a, b)):
@@ -57,7 +63,9 @@ class Mirror:
         elif isinstance(a, MethodType):
             self.same(a.__func__, b.__func__, f"{path}.__func__")
             self.same(a.__self__, b.__self__, f"{path}.__self__")
-        for name in {name for cls in type(a).__mro__ for name in vars(cls).get("__slots__", ())} - {"__dict__"}:
+        for name in {name for cls in type(a).__mro__ for name in vars(cls).get("__slots__", ())} - {
+            "__dict__"
+        }:
             assert hasattr(a, name) == hasattr(b, name), f"{path}.{name} is set in one"
             if hasattr(a, name):
                 self.same(getattr(a, name), getattr(b, name), f"{path}.{name}")
@@ -66,7 +74,14 @@ class Mirror:
 
     def _function(self, a: Any, b: Any, path: str) -> None:
         assert a.__code__ is b.__code__, f"{path}: other code"
-        for name in ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__qualname__", "__doc__"):
+        for name in (
+            "__defaults__",
+            "__kwdefaults__",
+            "__dict__",
+            "__annotations__",
+            "__qualname__",
+            "__doc__",
+        ):
             self.same(getattr(a, name), getattr(b, name), f"{path}.{name}")
         for i, (left, right) in enumerate(zip(a.__closure__ or (), b.__closure__ or ())):
             self.same(left, right, f"{path}.__closure__[{i}]")
@@ -88,10 +103,14 @@ def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def same_world(
-    fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]], calls: int = 3, compiled: Any = None, **options: Any
+    fn: Callable[..., Any],
+    make: Callable[[], tuple[Any, ...]],
+    calls: int = 3,
+    compiled: Any = None,
+    **options: Any,
 ) -> Any:
-    """Asserts that `fn(*make())`, called several times on the same arguments, gives and leaves what it does in eager.
-    Gives the compiler."""
+    """Asserts that `fn(*make())`, called several times on the same arguments, gives and leaves what
+    it does in eager. Gives the compiler."""
     if compiled is None:
         compiled = ingot.compile(fn, **{"fullgraph": True, "backend": "eager", **options})
     ours, theirs = make(), make()

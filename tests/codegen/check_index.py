@@ -1,7 +1,8 @@
-"""Compiled index expressions against exact integers: what LLVM code computes, with its shortcuts for short and for
-nonnegative operands, is what `Expr.evaluate` says.
+"""Compiled index expressions against exact integers: what LLVM code computes, with its shortcuts
+for short and for nonnegative operands, is what `Expr.evaluate` says.
 
-`python -m tests.codegen.check_index COUNT [FIRST]` checks COUNT batches of expressions, each compiled as one module.
+`python -m tests.codegen.check_index COUNT [FIRST]` checks COUNT batches of expressions, each
+compiled as one module.
 """
 
 from __future__ import annotations
@@ -47,14 +48,19 @@ def random_index(rng: random.Random, world: World) -> Expr:
 
 def index_kernel(name: str, loops: tuple[Symbol, ...], e: Expr) -> Kernel:
     """Stores the value of `e` at every point of `loops`."""
-    place = sum((i * s for i, s in zip(loops, contiguous_strides([i.extent for i in loops]))), integer(0))
+    place = sum(
+        (i * s for i, s in zip(loops, contiguous_strides([i.extent for i in loops]))), integer(0)
+    )
     written = stage((), body(lambda: ops.index(e)), [Store("out", place, 0)])
     parameters = (parameter("out", torch.int64, True),)
-    return Kernel(name, Origin(()), loops, (written,), parameters, (), max(1, len(loops) - 1), loops[-1])
+    return Kernel(
+        name, Origin(()), loops, (written,), parameters, (), max(1, len(loops) - 1), loops[-1]
+    )
 
 
 def check(seed: int) -> int:
-    """Compile and run one batch; how many expressions it checked. Raises AssertionError for a difference."""
+    """Compile and run one batch; how many expressions it checked. Raises AssertionError for a
+    difference."""
     rng = random.Random(f"index {seed}")
     sizes = [size_symbol("s0", 2), size_symbol("s1", 1, 40)]
     extents: list[Expr | int] = [rng.choice([2, 3, 5]), rng.choice([1, 7, 8, 19, sizes[1]])]
@@ -64,7 +70,10 @@ def check(seed: int) -> int:
     kernels = [index_kernel(f"k{n}", loops, e) for n, e in enumerate(expressions)]
     compiled = compile_kernels(kernels, sizes)
     checked = 0
-    for given in ({sizes[0]: 2, sizes[1]: 1}, {sizes[0]: rng.randint(2, 70000), sizes[1]: rng.randint(2, 40)}):
+    for given in (
+        {sizes[0]: 2, sizes[1]: 1},
+        {sizes[0]: rng.randint(2, 70000), sizes[1]: rng.randint(2, 40)},
+    ):
         shape = [i.extent.evaluate(given) for i in loops]
         largest = given | {i: n for i, n in zip(loops, shape)}
         for e, kernel in zip(expressions, kernels):
@@ -75,7 +84,9 @@ def check(seed: int) -> int:
             assert launch(kernel, [out], [(0, shape[0])], given, compiled) == 0
             for place in itertools.product(*map(range, shape)):
                 expected = e.evaluate(given | dict(zip(loops, place)))
-                assert out[place].item() == expected, f"seed {seed}: {e} at {place}, {given}: {out[place]}, {expected}"
+                assert out[place].item() == expected, (
+                    f"seed {seed}: {e} at {place}, {given}: {out[place]}, {expected}"
+                )
     return checked
 
 

@@ -19,7 +19,8 @@ from ingot.loops.ir import Body, Origin
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Stage, Store
 
 SIGNATURE = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_void_p
 )  # fmt: skip
 
 
@@ -38,7 +39,8 @@ def parameter(name: str, dtype: torch.dtype = torch.float32, written: bool = Fal
 
 
 def stage(
-    loops: Sequence[Symbol], program: Body, stores: Sequence[Store] = (), reductions: Sequence[Accumulate] = (),
+    loops: Sequence[Symbol], program: Body, stores: Sequence[Store] = (),
+    reductions: Sequence[Accumulate] = (),
     scalars: Sequence[Define] = (),
 ) -> Stage:  # fmt: skip
     """A stage whose `value` numbers count the results of `program`."""
@@ -49,12 +51,28 @@ def stage(
     return Stage(tuple(loops), program, named(stores), named(reductions), named(scalars))
 
 
-def flat(count: int | Symbol, inputs: Sequence[torch.dtype], result: torch.dtype, value: Callable[..., int]) -> Kernel:
+def flat(
+    count: int | Symbol,
+    inputs: Sequence[torch.dtype],
+    result: torch.dtype,
+    value: Callable[..., int],
+) -> Kernel:
     """A pointwise kernel over contiguous inputs a0, a1, ... into "out"."""
     i = loop_symbol("i", count)
     program = body(lambda: value(*(ops.load(f"a{k}", i, d) for k, d in enumerate(inputs))))
-    declared = [parameter(f"a{k}", d) for k, d in enumerate(inputs)] + [parameter("out", result, True)]
-    return Kernel("flat", Origin(()), (i,), (stage((), program, (Store("out", i, 0),)),), tuple(declared), (), 1, i)
+    declared = [parameter(f"a{k}", d) for k, d in enumerate(inputs)] + [
+        parameter("out", result, True)
+    ]
+    return Kernel(
+        "flat",
+        Origin(()),
+        (i,),
+        (stage((), program, (Store("out", i, 0),)),),
+        tuple(declared),
+        (),
+        1,
+        i,
+    )
 
 
 def launch(
@@ -94,13 +112,23 @@ def check(
     sizes: dict[Symbol, int] | None = None,
     tolerance: float = 2e-6,
 ) -> None:
-    """The kernel compiled for each of `runnable_targets` agrees with the NumPy oracle, and any split of its range gives
-    the same bits."""
+    """The kernel compiled for each of `runnable_targets` agrees with the NumPy oracle, and any
+    split of its range gives the same bits."""
     sizes = sizes or {}
-    expected = {p.name: t.clone().flatten() for p, t in zip(kernel.parameters, tensors, strict=True)}
+    expected = {
+        p.name: t.clone().flatten() for p, t in zip(kernel.parameters, tensors, strict=True)
+    }
     run_kernel(kernel, expected, sizes)
     for target in runnable_targets():
-        _check_on(compile_kernels([kernel], list(sizes), target), kernel, tensors, extent, sizes, tolerance, expected)
+        _check_on(
+            compile_kernels([kernel], list(sizes), target),
+            kernel,
+            tensors,
+            extent,
+            sizes,
+            tolerance,
+            expected,
+        )
     bounded = with_lengths(kernel, tensors)
     compiled = compile_kernels([bounded], list(sizes), check_bounds=True)
     _check_on(compiled, bounded, tensors, extent, sizes, tolerance, expected)
@@ -109,7 +137,9 @@ def check(
 def with_lengths(kernel: Kernel, tensors: Sequence[Tensor]) -> Kernel:
     """The kernel for buffers of the lengths of `tensors`."""
     pairs = zip(kernel.parameters, tensors, strict=True)
-    return replace(kernel, parameters=tuple(p._replace(length=integer(t.numel())) for p, t in pairs))
+    return replace(
+        kernel, parameters=tuple(p._replace(length=integer(t.numel())) for p, t in pairs)
+    )
 
 
 def runnable_targets() -> list[Target]:
@@ -119,7 +149,8 @@ def runnable_targets() -> list[Target]:
 
 
 def _check_on(
-    compiled: CompiledKernels, kernel: Kernel, tensors: Sequence[Tensor], extent: int, sizes: dict[Symbol, int],
+    compiled: CompiledKernels, kernel: Kernel, tensors: Sequence[Tensor], extent: int,
+    sizes: dict[Symbol, int],
     tolerance: float, expected: dict[str, Tensor],
 ) -> None:  # fmt: skip
     middle = extent // 3
@@ -134,6 +165,8 @@ def _check_on(
         results.append(copies)
     for parameter_, first, *others in zip(kernel.parameters, *results, strict=True):
         for other in others:
-            assert torch.equal(first.view(torch.uint8), other.view(torch.uint8)), "a split range gave other bits"
+            assert torch.equal(first.view(torch.uint8), other.view(torch.uint8)), (
+                "a split range gave other bits"
+            )
         reference = expected[parameter_.name].reshape(first.shape)
         torch.testing.assert_close(first, reference, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -1,9 +1,10 @@
 """Vector math against eager and float64 over a function's whole float32 range.
 
-`python -m tests.codegen.sweep_math [--every N] [--only NAME ...]` tries every N-th bit pattern of a float (256 where
-nothing is said), the neighbours of each power of two and of points where functions change their ways, and for functions
-of two arguments all pairs of special values and random pairs of several kinds. Errors are in units in the last place
-of the exact result (float64, by eager). A function passes if it is nowhere further off than eager plus one unit.
+`python -m tests.codegen.sweep_math [--every N] [--only NAME ...]` tries every N-th bit pattern of a
+float (256 where nothing is said), the neighbours of each power of two and of points where functions
+change their ways, and for functions of two arguments all pairs of special values and random pairs
+of several kinds. Errors are in units in the last place of the exact result (float64, by eager). A
+function passes if it is nowhere further off than eager plus one unit.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from ingot.compiler import Compiler
 UNARY: dict[str, Callable[..., Tensor]] = {
     f.__name__: f
     for f in (
-        torch.exp, torch.exp2, torch.expm1, torch.log, torch.log2, torch.log10, torch.log1p, torch.sin, torch.cos,
-        torch.tan, torch.asin, torch.acos, torch.atan, torch.sinh, torch.cosh, torch.tanh, torch.asinh, torch.acosh,
-        torch.atanh, torch.erf, torch.erfc, torch.erfinv, torch.lgamma, torch.digamma, torch.sqrt, torch.rsqrt,
+        torch.exp, torch.exp2, torch.expm1, torch.log, torch.log2, torch.log10, torch.log1p,
+        torch.sin, torch.cos, torch.tan, torch.asin, torch.acos, torch.atan, torch.sinh, torch.cosh,
+        torch.tanh, torch.asinh, torch.acosh, torch.atanh, torch.erf, torch.erfc, torch.erfinv,
+        torch.lgamma, torch.digamma, torch.sqrt, torch.rsqrt,
         torch.reciprocal, torch.sigmoid, torch.logit, F.softplus,
     )
 }  # fmt: skip
@@ -36,15 +38,17 @@ BINARY: dict[str, Callable[..., Tensor]] = {
 }
 
 TURNS = (
-    0.0, 1e-40, 2e-38, 2.0**-12, 0.1, 0.25, 0.375, 0.4142135, 0.42, 0.47, 0.5, 0.625, 0.7, 0.70710678, 0.75, 0.7853982,
-    0.84, 0.845, 0.85, 0.95, 1.0, 1.4142135, 1.4616321, 1.5, 1.5707964, 2.0, 2.4142135, 2.5, 3.0, 3.1415927, 3.95, 4.0,
-    6.0, 6.2831855, 8.5, 9.1, 10.0, 15.0, 17.0, 18.0, 20.0, 27.5, 28.0, 33.0, 40.0, 64.0, 87.33654, 88.02969, 88.72284,
-    12.0, 89.41598, 103.27893, 103.97208, 127.0, 128.0, 149.0, 150.0, 2.0**20, 2.0**23, 2.0**24, 2.0**28, 2.0**30,
+    0.0, 1e-40, 2e-38, 2.0**-12, 0.1, 0.25, 0.375, 0.4142135, 0.42, 0.47, 0.5, 0.625, 0.7,
+    0.70710678, 0.75, 0.7853982, 0.84, 0.845, 0.85, 0.95, 1.0, 1.4142135, 1.4616321, 1.5, 1.5707964,
+    2.0, 2.4142135, 2.5, 3.0, 3.1415927, 3.95, 4.0, 6.0, 6.2831855, 8.5, 9.1, 10.0, 15.0, 17.0,
+    18.0, 20.0, 27.5, 28.0, 33.0, 40.0, 64.0, 87.33654, 88.02969, 88.72284, 12.0, 89.41598,
+    103.27893, 103.97208, 127.0, 128.0, 149.0, 150.0, 2.0**20, 2.0**23, 2.0**24, 2.0**28, 2.0**30,
     2.0**31, 2.0**63, 1.8446744e19, 4.0850034e36, 3.4028235e38,
 )  # fmt: skip
 EDGES = (
-    0.0, 1e-45, 1.17549435e-38, 1e-20, 1e-4, 0.25, 0.5, 1.0 - 2.0**-24, 1.0, 1.0 + 2.0**-23, 1.5, 2.0, 3.0, 7.0, 10.0,
-    64.0, 87.0, 89.0, 127.0, 128.0, 1e5, 8388607.0, 8388608.5, 16777215.0, 16777216.0, 1e20, 3.4028235e38, float("inf"),
+    0.0, 1e-45, 1.17549435e-38, 1e-20, 1e-4, 0.25, 0.5, 1.0 - 2.0**-24, 1.0, 1.0 + 2.0**-23, 1.5,
+    2.0, 3.0, 7.0, 10.0, 64.0, 87.0, 89.0, 127.0, 128.0, 1e5, 8388607.0, 8388608.5, 16777215.0,
+    16777216.0, 1e20, 3.4028235e38, float("inf"),
     float("nan"),
 )  # fmt: skip
 CHUNK = 1 << 22
@@ -61,8 +65,8 @@ class Worst(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a sweep of one function found. `excess` is the largest of Ingot's error less eager's thereabouts,
-    `zeros` how many zeros have the other sign."""
+    """What a sweep of one function found. `excess` is the largest of Ingot's error less eager's
+    thereabouts, `zeros` how many zeros have the other sign."""
 
     ingot: Worst
     eager: Worst
@@ -78,7 +82,11 @@ class Found(NamedTuple):
 def bit_patterns(every: int, start: int = 0) -> Iterator[Tensor]:
     """Every so many-th float, in chunks."""
     for first in range(-(2**31) + start, 2**31, every * CHUNK):
-        yield torch.arange(first, min(first + every * CHUNK, 2**31), every).to(torch.int32).view(torch.float32)
+        yield (
+            torch.arange(first, min(first + every * CHUNK, 2**31), every)
+            .to(torch.int32)
+            .view(torch.float32)
+        )
 
 
 def neighbours(points: Sequence[float], count: int) -> Tensor:
@@ -104,7 +112,11 @@ def pairs(count: int, seed: int = 0) -> Iterator[tuple[Tensor, ...]]:
     generator = torch.Generator().manual_seed(seed)
 
     def bits() -> Tensor:
-        return torch.randint(-(2**31), 2**31, (count,), generator=generator).to(torch.int32).view(torch.float32)
+        return (
+            torch.randint(-(2**31), 2**31, (count,), generator=generator)
+            .to(torch.int32)
+            .view(torch.float32)
+        )
 
     def normal(scale: float) -> Tensor:
         return torch.randn(count, generator=generator) * scale
@@ -127,7 +139,8 @@ def pairs(count: int, seed: int = 0) -> Iterator[tuple[Tensor, ...]]:
 
 
 def units(found: Tensor, exact: Tensor) -> Tensor:
-    """The distance of float32 results from float64 ones, in units in the last place; infinity counts as 2**128."""
+    """The distance of float32 results from float64 ones, in units in the last place; infinity
+    counts as 2**128."""
     limit = 2.0**128
     value, truth = found.double().clamp(-limit, limit), exact.clamp(-limit, limit)
     exponent = torch.where(truth == 0, -125, torch.frexp(truth).exponent).clamp(-125, 128)
@@ -144,7 +157,8 @@ def _worse(worst: Worst, errors: Tensor, arguments: tuple[Tensor, ...]) -> Worst
 
 
 def _locally(errors: Tensor, count: int) -> Tensor:
-    """The largest error among so many consecutive arguments, for each of them: eager may be right by luck at one."""
+    """The largest error among so many consecutive arguments, for each of them: eager may be right
+    by luck at one."""
     padded = F.pad(errors, (0, -len(errors) % count))
     return padded.view(-1, count).amax(1, keepdim=True).expand(-1, count).flatten()[: len(errors)]
 
@@ -160,7 +174,9 @@ def sweep(function: Callable[..., Tensor], chunks: Iterator[tuple[Tensor, ...]])
             around = 64 if len(arguments) == 1 else 4096  # pairs are in no order
             error, its = units(found, exact), units(eager, exact)
             ours, eagers = _worse(ours, error, arguments), _worse(eagers, its, arguments)
-            more = torch.where(error == its, 0.0, error - _locally(its, around)).nan_to_num(torch.inf)
+            more = torch.where(error == its, 0.0, error - _locally(its, around)).nan_to_num(
+                torch.inf
+            )
             excess = _worse(excess, more, arguments)
             zeros += int(((found == 0) & (eager == 0) & (found.signbit() != eager.signbit())).sum())
     program: Any = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]
@@ -170,19 +186,30 @@ def sweep(function: Callable[..., Tensor], chunks: Iterator[tuple[Tensor, ...]])
 
 def main(arguments: Sequence[str]) -> int:
     """Sweep and print; the exit status is 1 where a function fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=256, help="which bit patterns (default: every 256th)")
-    parser.add_argument("--pairs", type=int, default=1 << 20, help="how many random pairs of each kind")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--every", type=int, default=256, help="which bit patterns (default: every 256th)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=1 << 20, help="how many random pairs of each kind"
+    )
     parser.add_argument("--only", nargs="*", help="the functions")
     given = parser.parse_args(arguments)
     failed = 0
     for name, function in (UNARY | BINARY).items():
         if given.only and name not in given.only:
             continue
-        found = sweep(function, single_arguments(given.every) if name in UNARY else pairs(given.pairs))
+        found = sweep(
+            function, single_arguments(given.every) if name in UNARY else pairs(given.pairs)
+        )
         failed += not found.passes
         verdict = ("ok" if found.passes else "FAILS") + ("" if found.is_native else " (ATen)")
-        print(f"{name:14} {verdict:6} Ingot {found.ingot}; eager {found.eager}; more {found.excess}", flush=True)
+        print(
+            f"{name:14} {verdict:6} Ingot {found.ingot}; eager {found.eager}; more {found.excess}",
+            flush=True,
+        )
     return failed > 0
 
 

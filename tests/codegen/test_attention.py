@@ -1,5 +1,5 @@
-"""Attention kernels against the oracle, at sizes around the vector width and the block, on this machine's vectors and
-on narrower ones."""
+"""Attention kernels against the oracle, at sizes around the vector width and the block, on this
+machine's vectors and on narrower ones."""
 
 from __future__ import annotations
 
@@ -43,35 +43,61 @@ BATCHES, QUERIES, KEYS = (size_symbol(name, 1) for name in ("batches", "queries"
 
 
 def case(
-    batches, heads, key_heads, queries, keys, width, value_width, mask=None, symbolic=False, logarithms=False, **options
+    batches,
+    heads,
+    key_heads,
+    queries,
+    keys,
+    width,
+    value_width,
+    mask=None,
+    symbolic=False,
+    logarithms=False,
+    **options,
 ):
-    """A launch over one buffer (batch, token, feature) that holds queries, keys and values side by side, and its
-    tensors."""
+    """A launch over one buffer (batch, token, feature) that holds queries, keys and values side by
+    side, and its tensors."""
     torch.manual_seed(queries * 1000 + keys)
     features = heads * width + key_heads * (width + value_width)
     packed = torch.randn(batches, max(queries, keys), features)
     query, key, value = (
         part.unflatten(2, (h, -1)).transpose(1, 2)
         for part, h in zip(
-            packed.split([heads * width, key_heads * width, key_heads * value_width], 2), (heads, key_heads, key_heads)
+            packed.split([heads * width, key_heads * width, key_heads * value_width], 2),
+            (heads, key_heads, key_heads),
         )
     )
     out = torch.full((batches, queries, heads, value_width), 7.0)
-    mask_view = None if mask is None else view("mask", mask[1].expand(batches, heads, queries, keys))
+    mask_view = (
+        None if mask is None else view("mask", mask[1].expand(batches, heads, queries, keys))
+    )
     views = [
-        view("packed", query[:, :, :queries]), view("packed", key[:, :, :keys]), view("packed", value[:, :, :keys]),
+        view("packed", query[:, :, :queries]), view("packed", key[:, :, :keys]),
+        view("packed", value[:, :, :keys]),
         mask_view, view("out", out.transpose(1, 2)),
     ]  # fmt: skip
     if symbolic:
         q, k, v, m, o = views
-        views = [of_sizes(q, QUERIES), of_sizes(k, KEYS), of_sizes(v, KEYS), m and of_sizes(m, QUERIES, KEYS)]
+        views = [
+            of_sizes(q, QUERIES),
+            of_sizes(k, KEYS),
+            of_sizes(v, KEYS),
+            m and of_sizes(m, QUERIES, KEYS),
+        ]
         views.append(of_sizes(o, QUERIES))
     sums = torch.full((batches, queries, heads), 7.0)
     wanted = view("sums", sums.transpose(1, 2)) if logarithms else None
     if symbolic and logarithms:
         wanted = replace(wanted, sizes=(BATCHES, wanted.sizes[1], QUERIES))
-    step = attention_step(Attention("a", Origin(()), *views, width**-0.5, logarithms=wanted, **options))
-    tensors = {"packed": packed, "mask": None if mask is None else mask[0], "out": out, "sums": sums}
+    step = attention_step(
+        Attention("a", Origin(()), *views, width**-0.5, logarithms=wanted, **options)
+    )
+    tensors = {
+        "packed": packed,
+        "mask": None if mask is None else mask[0],
+        "out": out,
+        "sums": sums,
+    }
     return step, [tensors[name] for name in step.arguments]
 
 
@@ -97,7 +123,13 @@ def masks(batches, heads, queries, keys):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize(
     "mask, causal",
-    [("none", False), ("none", True), ("dense", False), ("of one row", True), ("columns of another", True)],
+    [
+        ("none", False),
+        ("none", True),
+        ("dense", False),
+        ("of one row", True),
+        ("columns of another", True),
+    ],
 )
 def test_against_the_oracle(sizes, causal, mask):
     batches, heads, _, queries, keys, _, _ = sizes
@@ -118,7 +150,9 @@ def test_logarithms_of_the_sums(sizes, causal, symbolic):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_of_symbolic_sizes(sizes, mask, causal):
     batches, heads, _, queries, keys, _, _ = sizes
-    step, tensors = case(*sizes, mask=masks(batches, heads, queries, keys)[mask], symbolic=True, causal=causal)
+    step, tensors = case(
+        *sizes, mask=masks(batches, heads, queries, keys)[mask], symbolic=True, causal=causal
+    )
     values = {BATCHES: batches, QUERIES: queries, KEYS: keys}
     check(step.kernel, tensors, step.extent.evaluate(values), values)
 
@@ -127,10 +161,13 @@ def test_of_symbolic_sizes(sizes, mask, causal):
 @pytest.mark.parametrize("symbolic", [False, pytest.param(True, marks=long)])
 @pytest.mark.parametrize("at_end", [True, pytest.param(False, marks=long)])
 def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
-    """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
+    """The arrays lie against pages that may not be touched: the process would die. In one of its
+    own, for that."""
     call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"
     program = f"from tests.codegen.test_attention import launch_between_guards; {call}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "alive\n", done.stderr[-2000:]
 
 
@@ -149,8 +186,8 @@ def launch_between_guards(at_end, symbolic):
 
 
 def between_guards(tensor, at_end):
-    """A copy whose last element is the last before a page that may not be touched, or whose first is the first after
-    one."""
+    """A copy whose last element is the last before a page that may not be touched, or whose first
+    is the first after one."""
     page, count = mmap.PAGESIZE, tensor.numel() * 4
     pages = -(-count // page)
     block = mmap.mmap(-1, (pages + 2) * page)
@@ -168,7 +205,9 @@ def between_guards(tensor, at_end):
 def test_queries_that_see_nothing(zero_rows):
     mask = torch.zeros(20, 30)
     mask[3] = -torch.inf
-    step, tensors = case(1, 2, 2, 20, 30, 8, 8, mask=(mask, mask), zero_rows=zero_rows, logarithms=zero_rows)
+    step, tensors = case(
+        1, 2, 2, 20, 30, 8, 8, mask=(mask, mask), zero_rows=zero_rows, logarithms=zero_rows
+    )
     check(step.kernel, tensors, step.extent.constant)
     assert launch(step.kernel, tensors, [(0, step.extent.constant)]) == 0
     row = tensors[step.arguments.index("out")][0, 3]
@@ -198,7 +237,10 @@ def test_narrower_vectors_agree(sizes):
     other = [t.clone() for t in tensors]
     everything = [(0, step.extent.constant)]
     assert launch(step.kernel, tensors, everything) == 0
-    assert launch(step.kernel, other, everything, compiled=compile_kernels([step.kernel], [], narrow)) == 0
+    assert (
+        launch(step.kernel, other, everything, compiled=compile_kernels([step.kernel], [], narrow))
+        == 0
+    )
     for mine, its in zip(tensors, other):
         torch.testing.assert_close(mine, its, rtol=1e-5, atol=2e-6, equal_nan=True)
 
@@ -217,6 +259,8 @@ def test_kernels_equal_but_for_their_buffers_share_one_body():
     assert compile_kernels(kernels, []).function_count == 2
 
 
-@pytest.mark.parametrize("queries, block", [(2, 16), (16, 16), (17, 32), (64, 64), (128, 64), (4096, 64)])
+@pytest.mark.parametrize(
+    "queries, block", [(2, 16), (16, 16), (17, 32), (64, 64), (128, 64), (4096, 64)]
+)
 def test_blocks_of_queries(queries, block):
     assert query_block(as_expr(queries)) == block

@@ -1,4 +1,5 @@
-"""Kernels of attention's gradients against the oracle, at sizes around the block, the chunk of keys and the tiles."""
+"""Kernels of attention's gradients against the oracle, at sizes around the block, the chunk of keys
+and the tiles."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from ingot.loops.expr import as_expr
 from ingot.loops.ir import AttentionBackward, Origin
 from ingot.schedule.attention import attention_step
 from tests.codegen.harness import check, launch
-from tests.codegen.test_attention import BATCHES, KEYS, QUERIES, between_guards, masks, of_sizes, view
+from tests.codegen.test_attention import (
+    BATCHES,
+    KEYS,
+    QUERIES,
+    between_guards,
+    masks,
+    of_sizes,
+    view,
+)
 from tests.codegen.test_bounds import memory_of, stray
 from tests.long import long
 
@@ -34,9 +43,11 @@ SIZES = [
 TOLERANCE = 1e-5
 
 
-def case(batches, heads, queries, keys, width, value_width, mask=None, symbolic=False, causal=False):
-    """A launch whose queries, keys and values lie side by side in (batch, token, feature), and its tensors. Gradients
-    lie in tensors of their own, and hold something before."""
+def case(
+    batches, heads, queries, keys, width, value_width, mask=None, symbolic=False, causal=False
+):
+    """A launch whose queries, keys and values lie side by side in (batch, token, feature), and its
+    tensors. Gradients lie in tensors of their own, and hold something before."""
     torch.manual_seed(queries * 1000 + keys)
     widths = [heads * width, heads * width, heads * value_width]
     packed = torch.randn(batches, max(queries, keys), sum(widths))
@@ -59,7 +70,9 @@ def case(batches, heads, queries, keys, width, value_width, mask=None, symbolic=
         "query": view("packed", query),
         "key": view("packed", key),
         "value": view("packed", value),
-        "mask": None if mask is None else view("mask", mask[1].expand(batches, heads, queries, keys)),
+        "mask": None
+        if mask is None
+        else view("mask", mask[1].expand(batches, heads, queries, keys)),
         "result": view("result", result.transpose(1, 2)),
         "logarithms": view("sums", sums.transpose(1, 2)),
         "of_query": view("of_query", gradients[0].transpose(1, 2)),
@@ -72,9 +85,18 @@ def case(batches, heads, queries, keys, width, value_width, mask=None, symbolic=
             if name == "logarithms":
                 views[name] = replace(given, sizes=(BATCHES, as_expr(heads), QUERIES))
             elif given is not None:
-                views[name] = of_sizes(given, rows.get(name, QUERIES), KEYS if name == "mask" else None)
-    step = attention_step(AttentionBackward("a", Origin(()), **views, scale=width**-0.5, causal=causal))
-    tensors = {"tangent": tangent, "packed": packed, "mask": None if mask is None else mask[0], "result": result}
+                views[name] = of_sizes(
+                    given, rows.get(name, QUERIES), KEYS if name == "mask" else None
+                )
+    step = attention_step(
+        AttentionBackward("a", Origin(()), **views, scale=width**-0.5, causal=causal)
+    )
+    tensors = {
+        "tangent": tangent,
+        "packed": packed,
+        "mask": None if mask is None else mask[0],
+        "result": result,
+    }
     tensors |= {"sums": sums} | dict(zip(("of_query", "of_key", "of_value"), gradients))
     return step, [tensors[name] for name in step.arguments]
 
@@ -120,10 +142,13 @@ def test_a_mask_hides_keys():
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("at_end", [True, False])
 def test_nothing_outside_of_the_arrays_is_touched(at_end, symbolic):
-    """The arrays lie against pages that may not be touched: the process would die. In one of its own, for that."""
+    """The arrays lie against pages that may not be touched: the process would die. In one of its
+    own, for that."""
     call = f"launch_between_guards({at_end}, {symbolic}); print('alive')"
     program = f"from tests.codegen.test_attention_backward import launch_between_guards; {call}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "alive\n", done.stderr[-2000:]
 
 
@@ -146,13 +171,28 @@ def test_operands_are_checked(mask):
     extent, kernel = step.extent.constant, step.kernel
     compact = [memory_of(t) for t in tensors]
     assert not stray(kernel, *compact, extent=extent)
-    names = ("tangent", "query", "key", "value", "mask", "result", "logarithms", "of_query", "of_key", "of_value")
+    names = (
+        "tangent",
+        "query",
+        "key",
+        "value",
+        "mask",
+        "result",
+        "logarithms",
+        "of_query",
+        "of_key",
+        "of_value",
+    )
     for k, name in enumerate(names):
         operand = getattr(kernel, name)
-        moved = replace(kernel, **{name: operand._replace(offset=operand.offset + (-1) ** k * 10**6)})
+        moved = replace(
+            kernel, **{name: operand._replace(offset=operand.offset + (-1) ** k * 10**6)}
+        )
         assert stray(moved, *compact, extent=extent), name
     for position in range(len(compact)):
-        short = [t[: t.numel() * 2 // 3] if other == position else t for other, t in enumerate(compact)]
+        short = [
+            t[: t.numel() * 2 // 3] if other == position else t for other, t in enumerate(compact)
+        ]
         assert stray(kernel, *short, extent=extent), step.arguments[position]
 
 
@@ -170,6 +210,8 @@ def test_other_targets_compile(name):
 
 
 def test_kernels_equal_but_for_their_buffers_share_one_body():
-    (first, _), (second, _), (other, _) = (case(1, 2, 20, 30, 8, 8, causal=causal) for causal in (False, False, True))
+    (first, _), (second, _), (other, _) = (
+        case(1, 2, 20, 30, 8, 8, causal=causal) for causal in (False, False, True)
+    )
     kernels = [first.kernel, replace(second.kernel, name="other"), other.kernel]
     assert compile_kernels(kernels, []).function_count == 2

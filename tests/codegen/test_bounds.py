@@ -1,4 +1,5 @@
-"""The mode in which compiled code checks its own accesses: it finds each kind of stray one, and nothing else."""
+"""The mode in which compiled code checks its own accesses: it finds each kind of stray one, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -44,7 +45,13 @@ def moving(source: Expr, target: Expr, mode: str = "store") -> Kernel:
 
 
 LOOP = loop_symbol("i", N)
-INSIDE = [(LOOP, LOOP), (N - 1 - LOOP, LOOP), (LOOP * 2, LOOP), (LOOP, LOOP * 2), (integer(0), LOOP)]
+INSIDE = [
+    (LOOP, LOOP),
+    (N - 1 - LOOP, LOOP),
+    (LOOP * 2, LOOP),
+    (LOOP, LOOP * 2),
+    (integer(0), LOOP),
+]
 INSIDE += [(LOOP // 2, LOOP), (LOOP % 7, LOOP)]
 
 
@@ -57,7 +64,9 @@ def test_what_stays_inside_is_not_reported(source, target):
 @pytest.mark.parametrize("offset", [1, -1, 10**6])
 @pytest.mark.parametrize("source, target", INSIDE, ids=str)
 def test_each_kind_of_load_and_store_is_checked(source, target, offset, mode):
-    x, out = (torch.zeros(max(e.evaluate({LOOP: i}) for i in range(N)) + 1) for e in (source, target))
+    x, out = (
+        torch.zeros(max(e.evaluate({LOOP: i}) for i in range(N)) + 1) for e in (source, target)
+    )
     assert not stray(moving(source, target, mode), x, out)
     assert stray(moving(source + offset, target, mode), x, out)
     assert stray(moving(source, target + offset, mode), x, out)
@@ -71,7 +80,9 @@ def test_conditions_and_lanes_out_of_range_do_not_count():
             return ops.load("x", i, f32)
 
     only = stage((), body(value), (Store("out", i, 0),))
-    kernel = Kernel("k", Origin(()), (i,), (only,), (parameter("x"), parameter("out", written=True)), (), 1, i)
+    kernel = Kernel(
+        "k", Origin(()), (i,), (only,), (parameter("x"), parameter("out", written=True)), (), 1, i
+    )
     assert not stray(kernel, torch.randn(20), torch.zeros(N))
     assert stray(kernel, torch.randn(19), torch.zeros(N))
 
@@ -98,7 +109,9 @@ def test_reductions_are_checked():
         stage((j,), body(lambda: ops.load("x", j, f32)), (), (Accumulate("sum", 0, "r", f32),)),
         stage((), body(lambda: scalar("r")), (Store("out", integer(0), 0),)),
     )
-    kernel = Kernel("k", Origin(()), (), stages, (parameter("x"), parameter("out", written=True)), (), 0)
+    kernel = Kernel(
+        "k", Origin(()), (), stages, (parameter("x"), parameter("out", written=True)), (), 0
+    )
     assert not stray(kernel, torch.randn(N), torch.zeros(1), extent=1)
     assert stray(kernel, torch.randn(N - 1), torch.zeros(1), extent=1)
 
@@ -133,7 +146,12 @@ def test_a_wrong_index_of_a_whole_program_is_raised(monkeypatch):
             ingot.compile(lambda x: x.flip(1) * 2)(x)
 
 
-CONTRACTIONS = [((37, 300, 50), "kn"), ((37, 300, 50), "nk"), ((5, 20, 70), "kn"), ((1, 7, 3), "nk")]
+CONTRACTIONS = [
+    ((37, 300, 50), "kn"),
+    ((37, 300, 50), "nk"),
+    ((5, 20, 70), "kn"),
+    ((1, 7, 3), "nk"),
+]
 
 
 @pytest.mark.parametrize("sizes, right", CONTRACTIONS, ids=str)
@@ -163,19 +181,25 @@ def test_contractions_that_begin_elsewhere(offset):
 @pytest.mark.parametrize("freeze", [False, True])
 def test_convolutions_stay_inside(window, freeze, monkeypatch):
     monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
-    model = torch.nn.Sequential(*(torch.nn.Conv2d(20, 20, *window, padding=window[0] // 2) for _ in range(3)))
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(20, 20, *window, padding=window[0] // 2) for _ in range(3))
+    )
     x = torch.randn(2, 20, 15, 17)
     with torch.no_grad():
         found = ingot.compile(model, options={"freeze": freeze})(x)
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("causal, mask", [(False, "dense"), (True, "of one row"), (False, "columns of another")])
+@pytest.mark.parametrize(
+    "causal, mask", [(False, "dense"), (True, "of one row"), (False, "columns of another")]
+)
 @long
 @pytest.mark.parametrize("sizes", [(2, 4, 2, 17, 65, 20, 24), (1, 1, 1, 130, 129, 64, 64)], ids=str)
 def test_operands_of_attention_are_checked(sizes, causal, mask):
     batches, heads, _, queries, keys, _, _ = sizes
-    step, tensors = attention_case(*sizes, mask=masks(batches, heads, queries, keys)[mask], causal=causal)
+    step, tensors = attention_case(
+        *sizes, mask=masks(batches, heads, queries, keys)[mask], causal=causal
+    )
     extent, kernel = step.extent.constant, step.kernel
     compact = [memory_of(t) for t in tensors]
     assert not stray(kernel, *compact, extent=extent)
@@ -192,4 +216,6 @@ def test_operands_of_attention_are_checked(sizes, causal, mask):
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """A flat tensor of the memory behind one."""
-    return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0).clone()
+    return torch.as_strided(
+        tensor, (tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0
+    ).clone()

@@ -1,5 +1,5 @@
-"""Contraction kernels against the NumPy oracle: sizes around those of tiles and depths, every layout, several targets,
-and every split of their range."""
+"""Contraction kernels against the NumPy oracle: sizes around those of tiles and depths, every
+layout, several targets, and every split of their range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from ingot.codegen.llvm.contraction import DEPTH, PANEL, _ContractionEmitter
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product, size_symbol
+from ingot.loops.expr import (
+    ZERO,
+    Expr,
+    Symbol,
+    as_expr,
+    contiguous_strides,
+    loop_symbol,
+    product,
+    size_symbol,
+)
 from ingot.loops.ir import Access, Buffer, Contraction, Node, Origin, Pointwise
 from ingot.schedule.contraction import build_contraction, choose_blocks, choose_squares
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
@@ -31,10 +40,12 @@ def matrix(memory: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 class Case:
-    """A contraction of "a" [batch, m, k] and "b" [batch, k, n] into "c"; dimensions are laid out in the given order."""
+    """A contraction of "a" [batch, m, k] and "b" [batch, k, n] into "c"; dimensions are laid out in
+    the given order."""
 
     def __init__(
-        self, sizes: tuple[Any, Any, Any], batch: tuple[int, ...] = (), left: str = "mk", right: str = "kn",
+        self, sizes: tuple[Any, Any, Any], batch: tuple[int, ...] = (), left: str = "mk",
+        right: str = "kn",
         out: str = "mn", dtype: torch.dtype = f32,
     ) -> None:  # fmt: skip
         m, k, n = sizes
@@ -42,14 +53,19 @@ class Case:
         self.batch = tuple(loop_symbol(f"b{d}", size) for d, size in enumerate(batch))
         self.dtype = dtype
         self.buffers: dict[str, Buffer] = {}
-        a, b, c = (self.access(name, order) for name, order in (("a", left), ("b", right), ("c", out)))
+        a, b, c = (
+            self.access(name, order) for name, order in (("a", left), ("b", right), ("c", out))
+        )
         row, inner, column = self.loops.values()
         self.node = canonical_contraction(
-            Contraction("c", NONE, self.batch, (row,), (column,), (inner,), a, b, "c", c.index, dtype)
+            Contraction(
+                "c", NONE, self.batch, (row,), (column,), (inner,), a, b, "c", c.index, dtype
+            )
         )
 
     def access(self, name: str, order: str) -> Access:
-        """All of a fresh buffer whose dimensions are the batch and those named in `order`, outermost first."""
+        """All of a fresh buffer whose dimensions are the batch and those named in `order`,
+        outermost first."""
         loops = [*self.batch, *(self.loops[d] for d in order)]
         sizes = tuple(s.extent for s in loops)
         strides = contiguous_strides(sizes)
@@ -61,10 +77,14 @@ class Case:
         return kernel
 
     def tensors(self, sizes: dict[Symbol, int] | None = None) -> list[torch.Tensor]:
-        """Memory for the kernel's parameters, random, and more behind its end, which must stay as it is."""
+        """Memory for the kernel's parameters, random, and more behind its end, which must stay as
+        it is."""
         drawn = torch.Generator().manual_seed(0)
         counts = (product(self.buffers[name].sizes).evaluate(sizes or {}) for name in self.names)
-        return [torch.randn(count + 64, dtype=torch.float64, generator=drawn).to(self.dtype) for count in counts]
+        return [
+            torch.randn(count + 64, dtype=torch.float64, generator=drawn).to(self.dtype)
+            for count in counts
+        ]
 
     def check(self, *more: Node, internal: tuple[str, ...] = (), tolerance: float = 2e-5) -> None:
         kernel = self.kernel(*more, internal=internal)
@@ -73,8 +93,9 @@ class Case:
 
 
 SIZES = [
-    (1, 1, 1), (1, 5, 3), (7, 2, 15), (8, 16, 16), (9, 17, 17), (17, 33, 31), (13, 1, 48), (8, 127, 49), (5, 128, 64),
-    (16, 129, 47), (25, 3 * DEPTH, 65), (3, 2 * DEPTH + 1, 130), (300, 5, 10), (531, 130, 100),
+    (1, 1, 1), (1, 5, 3), (7, 2, 15), (8, 16, 16), (9, 17, 17), (17, 33, 31), (13, 1, 48),
+    (8, 127, 49), (5, 128, 64), (16, 129, 47), (25, 3 * DEPTH, 65), (3, 2 * DEPTH + 1, 130),
+    (300, 5, 10), (531, 130, 100),
 ]  # fmt: skip
 
 
@@ -84,7 +105,9 @@ def test_sizes_and_layouts(sizes, left, right):
     Case(sizes, left=left, right=right).check()
 
 
-@pytest.mark.parametrize("sizes", [(512, 2, 48), (600, 17, 49), (515, DEPTH + 5, 64), (1027, 2 * DEPTH, 130)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(512, 2, 48), (600, 17, 49), (515, DEPTH + 5, 64), (1027, 2 * DEPTH, 130)], ids=str
+)
 @pytest.mark.parametrize("right", ["kn", "nk"])
 @pytest.mark.parametrize("type, tolerance", [(f32, 2e-5), (f64, 1e-12)])
 def test_rows_whose_steps_lie_far_apart_are_copied(sizes, right, type, tolerance):
@@ -121,7 +144,8 @@ def test_doubles():
 
 @pytest.mark.parametrize("columns, cleared", [(48, False), (50, True)])
 def test_columns_that_are_not_there_are_zero(columns, cleared):
-    """What memory happens to hold there could be denormal numbers, with which arithmetic is slow."""
+    """What memory happens to hold there could be denormal numbers, with which arithmetic is
+    slow."""
     kernel = Case((40, 20, columns), right="nk").kernel()
     text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
     assert ("store <16 x float> zeroinitializer" in text) == cleared
@@ -150,7 +174,8 @@ def test_operands_may_lie_apart_or_be_one():
 
 
 def test_a_reduction_over_several_loops():
-    """As a convolution has it: rows over two loops, of the reduction the window's before the channels'."""
+    """As a convolution has it: rows over two loops, of the reduction the window's before the
+    channels'."""
     y, x, n = loop_symbol("y", 5), loop_symbol("x", 6), loop_symbol("n", 33)
     t, k = loop_symbol("t", 3), loop_symbol("k", 20)
     case = Case((1, 1, 1))
@@ -158,17 +183,22 @@ def test_a_reduction_over_several_loops():
         case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
     left, right = Access("a", y * 160 + (x + t) * 20 + k), Access("b", n * 60 + k * 3 + t)
     case.node = canonical_contraction(
-        Contraction("c", NONE, (), (y, x), (n,), (t, k), left, right, "c", (y * 6 + x) * 33 + n, f32)
+        Contraction(
+            "c", NONE, (), (y, x), (n,), (t, k), left, right, "c", (y * 6 + x) * 33 + n, f32
+        )
     )
     assert len(case.node.reduced) == 2 and len(case.node.rows) == 2
     case.check()
 
 
 def finished(case: Case, name: str, value, *reads: str) -> Pointwise:
-    """A pointwise node name = value(c, reads ...) over one flat loop, before it is laid over the contraction."""
+    """A pointwise node name = value(c, reads ...) over one flat loop, before it is laid over the
+    contraction."""
     whole: Expr = product(case.buffers["c"].sizes)
     i = loop_symbol("i", whole)
-    case.buffers[name] = Buffer(name, case.dtype, case.buffers["c"].sizes, case.buffers["c"].strides)
+    case.buffers[name] = Buffer(
+        name, case.dtype, case.buffers["c"].sizes, case.buffers["c"].strides
+    )
     program = body(lambda: value(*(ops.load(r, i, case.dtype) for r in ("c", *reads))))
     return Pointwise(name, NONE, (i,), program, name, i)
 
@@ -188,12 +218,16 @@ def test_lines_that_a_tile_is_finished_in_are_asked_for_as_it_is_multiplied():
     """The result's, those of what is read beside it, and what the next depth packs."""
     case = Case((17, 200, 96), right="nk")
     case.buffers["r"] = case.buffers["c"]
-    for nodes, lines in ((), 3), ((finished(case, "d", lambda c, r: ops.apply("add", c, r), "r"),), 6):
+    for nodes, lines in (
+        ((), 3),
+        ((finished(case, "d", lambda c, r: ops.apply("add", c, r), "r"),), 6),
+    ):
         laid = laid_over_contraction(nodes[0], [case.node]) if nodes else [case.node]
         assert laid is not None
         kernel = case.kernel(*laid[1:], internal=("c",) if nodes else ())
         text = compile_kernels([kernel], (), named("avx512")).ir(kernel)
-        assert text.count("store ptr ") == lines + DEPTH * 4 // 64 + 1  # and what stands there before
+        # and what stands there before
+        assert text.count("store ptr ") == lines + DEPTH * 4 // 64 + 1
 
 
 def test_an_epilogue_over_finer_rows_splits_them():
@@ -210,18 +244,31 @@ def test_an_epilogue_over_finer_rows_splits_them():
     case.check(*laid[1:], internal=("c",))
 
 
-@pytest.mark.parametrize("channels, window", [(5, (3,)), (16, (3, 3)), (40, (3, 3)), (3, (7, 7)), (20, (1, 2))])
+@pytest.mark.parametrize(
+    "channels, window", [(5, (3,)), (16, (3, 3)), (40, (3, 3)), (3, (7, 7)), (20, (1, 2))]
+)
 def test_a_window_within_the_channels_of_the_right_operand(channels, window):
-    """As the weight of a convolution has it: all of the window's elements are packed with a few channels."""
+    """As the weight of a convolution has it: all of the window's elements are packed with a few
+    channels."""
     rows, columns, taps = 5, 33, len(torch.ones(window).flatten())
     y, n, k = loop_symbol("y", rows), loop_symbol("n", columns), loop_symbol("k", channels)
     around = tuple(loop_symbol(f"t{d}", size) for d, size in enumerate(window))
     case = Case((1, 1, 1))
-    place = sum((s * stride for s, stride in zip(around, contiguous_strides([s.extent for s in around]))), ZERO)
+    place = sum(
+        (s * stride for s, stride in zip(around, contiguous_strides([s.extent for s in around]))),
+        ZERO,
+    )
     apart = sum((s * (17 * channels * (d + 1)) for d, s in enumerate(around)), ZERO)
-    for name, count in (("a", 40 * 17 * channels), ("b", columns * channels * taps), ("c", rows * columns)):
+    for name, count in (
+        ("a", 40 * 17 * channels),
+        ("b", columns * channels * taps),
+        ("c", rows * columns),
+    ):
         case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
-    left, right = Access("a", y * channels + apart + k), Access("b", n * (channels * taps) + k * taps + place)
+    left, right = (
+        Access("a", y * channels + apart + k),
+        Access("b", n * (channels * taps) + k * taps + place),
+    )
     case.node = canonical_contraction(
         Contraction("c", NONE, (), (y,), (n,), (*around, k), left, right, "c", y * columns + n, f32)
     )
@@ -235,7 +282,11 @@ def test_short_sums_around_which_a_loop_runs(rows, columns, height, width):
     y, x = loop_symbol("y", height), loop_symbol("x", width)
     m, n = loop_symbol("m", rows), loop_symbol("n", columns)
     case = Case((1, 1, 1))
-    for name, count in (("a", height * (width + 2) * rows), ("b", height * width * columns), ("c", rows * columns)):
+    for name, count in (
+        ("a", height * (width + 2) * rows),
+        ("b", height * width * columns),
+        ("c", rows * columns),
+    ):
         case.buffers[name] = Buffer(name, f32, (as_expr(count),), (as_expr(1),))
     left = Access("a", (y * (width + 2) + x) * rows + m)
     right = Access("b", (y * width + x) * columns + n)
@@ -264,12 +315,24 @@ def test_sizes_that_are_symbols():
     kernel = case.kernel()
     compiled = compile_kernels([kernel], [m, k, n])
     small = range(1, 18)
-    for sizes in [*product_of(small, small, small), (5, 300, 17), (9, 128, 48), (64, 3, 100), (270, 20, 200)]:
+    for sizes in [
+        *product_of(small, small, small),
+        (5, 300, 17),
+        (9, 128, 48),
+        (64, 3, 100),
+        (270, 20, 200),
+    ]:
         values = dict(zip((m, k, n), sizes))
         a, b, c = case.tensors(values)
-        assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
-        expected = matrix(a, sizes[0], sizes[1]).double() @ matrix(b, sizes[2], sizes[1]).double().t()
-        assert torch.allclose(matrix(c, sizes[0], sizes[2]).double(), expected, rtol=2e-5, atol=2e-5), sizes
+        assert (
+            launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
+        )
+        expected = (
+            matrix(a, sizes[0], sizes[1]).double() @ matrix(b, sizes[2], sizes[1]).double().t()
+        )
+        assert torch.allclose(
+            matrix(c, sizes[0], sizes[2]).double(), expected, rtol=2e-5, atol=2e-5
+        ), sizes
 
 
 def test_copied_rows_of_sizes_that_are_symbols():
@@ -278,23 +341,35 @@ def test_copied_rows_of_sizes_that_are_symbols():
     kernel = case.kernel()
     assert kernel.product.copies
     compiled = compile_kernels([kernel], [m, k])
-    for rows, inner in [*product_of(range(1, 18), (1, 2, 30)), (270, 20), (600, DEPTH + 1), (64, 3 * DEPTH)]:
+    for rows, inner in [
+        *product_of(range(1, 18), (1, 2, 30)),
+        (270, 20),
+        (600, DEPTH + 1),
+        (64, 3 * DEPTH),
+    ]:
         values = {m: rows, k: inner}
         a, b, c = case.tensors(values)
-        assert launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
+        assert (
+            launch(kernel, [a, b, c], [(0, kernel.points.evaluate(values))], values, compiled) == 0
+        )
         expected = matrix(a, inner, rows).double().t() @ matrix(b, inner, 70).double()
         torch.testing.assert_close(matrix(c, rows, 70).double(), expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])
-@pytest.mark.parametrize("sizes", [(17, 140, 50), (9, 20, 64), (9, 20, 30), (517, 140, 50)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(17, 140, 50), (9, 20, 64), (9, 20, 30), (517, 140, 50)], ids=str
+)
 @pytest.mark.parametrize("left", ["mk", "km"])
 def test_other_targets(name, sizes, left):
     """Compiled for them; run where this machine can."""
     target = named(name)
     case = Case(sizes, left=left, right="nk")
     kernel = case.kernel()
-    runs = target.triple.split("-")[0] == host().triple.split("-")[0] and target.vector_bytes <= host().vector_bytes
+    runs = (
+        target.triple.split("-")[0] == host().triple.split("-")[0]
+        and target.vector_bytes <= host().vector_bytes
+    )
     compiled = compile_kernels([kernel], [], target, load=runs)
     assert compiled.object_code
     if runs:
@@ -307,7 +382,10 @@ def test_other_targets(name, sizes, left):
 
 def test_kernels_of_one_module_share_their_parts(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 1)
-    first, second = Case((16, 96, 96), right="nk").kernel(), Case((16, 192, 480), right="nk").kernel()
+    first, second = (
+        Case((16, 96, 96), right="nk").kernel(),
+        Case((16, 192, 480), right="nk").kernel(),
+    )
     compiled = compile_kernels([first, second], [], load=False)
     assert compiled.function_count == 2
     assert compiled.assembly().count("multiply_float_8x3x16:") <= 1
@@ -327,17 +405,31 @@ def test_tiles_fit_the_columns_and_the_registers(name, columns, type):
 
 def test_tiles_leave_few_rows_empty():
     target = named("avx512")
-    assert [choose_tile("float", 64, target, rows).rows for rows in (264, 197, 49, 16, 5, 1)] == [6, 6, 5, 4, 5, 4]
+    assert [choose_tile("float", 64, target, rows).rows for rows in (264, 197, 49, 16, 5, 1)] == [
+        6,
+        6,
+        5,
+        4,
+        5,
+        4,
+    ]
 
 
 def test_tiles_are_high_where_that_leaves_a_row_or_two_empty():
-    """Two of 258 rows are nothing; tiles of four rows read the other operand half as often again."""
+    """Two of 258 rows are nothing; tiles of four rows read the other operand half as often
+    again."""
     target = named("avx512")
-    assert choose_tile("float", 64, target, 256).rows == choose_tile("float", 64, target, 256, 24).rows == 6
+    assert (
+        choose_tile("float", 64, target, 256).rows
+        == choose_tile("float", 64, target, 256, 24).rows
+        == 6
+    )
 
 
 def blocks(rows: int, columns: int, reduced: int = 512) -> tuple[int, int]:
-    return choose_blocks(as_expr(1), as_expr(rows), as_expr(columns), columns * reduced, rows * reduced)
+    return choose_blocks(
+        as_expr(1), as_expr(rows), as_expr(columns), columns * reduced, rows * reduced
+    )
 
 
 def test_blocks_are_tall_where_there_are_many():
@@ -358,7 +450,11 @@ def test_blocks_are_wide_where_each_reads_much_again():
 
 def test_blocks_that_copy_both_operands_are_about_square():
     sizes = (3072, 768), (1024, 256), (512, 48)
-    assert [choose_squares(as_expr(1), as_expr(m), as_expr(n)) for m, n in sizes] == [(264, 288), (216, 128), (72, 48)]
+    assert [choose_squares(as_expr(1), as_expr(m), as_expr(n)) for m, n in sizes] == [
+        (264, 288),
+        (216, 128),
+        (72, 48),
+    ]
 
 
 def test_blocks_whose_copied_rows_are_kept_are_high_and_narrow():
@@ -383,9 +479,17 @@ def test_depths_of_copied_operands_are_about_as_long(columns, width, steps):
 
 
 def test_a_block_is_halved_where_packing_twice_takes_less_than_reading_what_another_thread_wrote():
-    assert blocks(196, 256) == (98, 64) and blocks(196, 1024) == (196, 64) and blocks(100, 256) == (100, 64)
+    assert (
+        blocks(196, 256) == (98, 64)
+        and blocks(196, 1024) == (196, 64)
+        and blocks(100, 256) == (100, 64)
+    )
 
 
 def test_one_block_of_few_rows_or_of_any_number_is_halved_across():
-    assert blocks(100, 64) == (100, 32) and blocks(100, 64, 64) == (100, 64) and blocks(100, 48) == (100, 48)
+    assert (
+        blocks(100, 64) == (100, 32)
+        and blocks(100, 64, 64) == (100, 64)
+        and blocks(100, 48) == (100, 48)
+    )
     assert choose_blocks(as_expr(1), size_symbol("s0"), as_expr(64), 64 * 512) == (264, 32)

@@ -1,5 +1,5 @@
-"""Kernels of every shape against the NumPy oracle, at sizes around the vector width, and under every split of their
-range."""
+"""Kernels of every shape against the NumPy oracle, at sizes around the vector width, and under
+every split of their range."""
 
 from __future__ import annotations
 
@@ -23,14 +23,29 @@ f32, f64, i64 = torch.float32, torch.float64, torch.int64
 a = ops.apply
 
 
-def pointwise(loops, index_in, index_out, count_in, count_out, parallel=1, vector=None, value=None, dtype=f32):
+def pointwise(
+    loops, index_in, index_out, count_in, count_out, parallel=1, vector=None, value=None, dtype=f32
+):
     """Kernel and tensors of out[index_out] = value(x[index_in])."""
-    program = body(lambda: (value or (lambda x: a("add", x, x)))(ops.load("x", as_expr(index_in), dtype)))
+    program = body(
+        lambda: (value or (lambda x: a("add", x, x)))(ops.load("x", as_expr(index_in), dtype))
+    )
     only = stage((), program, (Store("out", as_expr(index_out), 0),))
     kernel = Kernel(
-        "k", NONE, loops, (only,), (parameter("x", dtype), parameter("out", dtype, True)), (), parallel, vector
+        "k",
+        NONE,
+        loops,
+        (only,),
+        (parameter("x", dtype), parameter("out", dtype, True)),
+        (),
+        parallel,
+        vector,
     )
-    x = torch.randn(count_in).to(dtype) if dtype.is_floating_point else torch.randint(0, 100, (count_in,)).to(dtype)
+    x = (
+        torch.randn(count_in).to(dtype)
+        if dtype.is_floating_point
+        else torch.randint(0, 100, (count_in,)).to(dtype)
+    )
     return kernel, [x, torch.zeros(count_out, dtype=dtype)]
 
 
@@ -42,7 +57,9 @@ def test_flat(n):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.float16, f64, torch.uint8, torch.int32, i64, torch.bool], ids=str
+    "dtype",
+    [torch.bfloat16, torch.float16, f64, torch.uint8, torch.int32, i64, torch.bool],
+    ids=str,
 )
 def test_flat_in_every_dtype(n, dtype):
     def value(x):
@@ -88,7 +105,7 @@ def test_symbolic_sizes():
         check(kernel, tensors, rows, {n: rows, m: columns})
 
 
-# -- reductions --------------------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 def reduction(kind, rows, columns, over_rows, dtype=f32, result=None, rows_first=True):
@@ -96,7 +113,12 @@ def reduction(kind, rows, columns, over_rows, dtype=f32, result=None, rows_first
     result = result or dtype
     kept, reduced = (j, i) if over_rows else (i, j)
     stages = (
-        stage((reduced,), body(lambda: ops.load("x", i * columns + j, dtype)), (), (Accumulate(kind, 0, "r", result),)),
+        stage(
+            (reduced,),
+            body(lambda: ops.load("x", i * columns + j, dtype)),
+            (),
+            (Accumulate(kind, 0, "r", result),),
+        ),
         stage((), body(lambda: scalar("r", result)), (Store("out", kept, 0),)),
     )
     declared = (parameter("x", dtype), parameter("out", result, True))
@@ -111,11 +133,22 @@ def reduction(kind, rows, columns, over_rows, dtype=f32, result=None, rows_first
 def test_reductions(kind, over_rows, n):
     dtype = torch.bool if kind in ("any", "all") else f32
     shape = (n, 7) if over_rows else (7, n)
-    x = torch.rand(shape) > (0.1 if kind == "all" else 0.9) if dtype is torch.bool else torch.randn(shape)
+    x = (
+        torch.rand(shape) > (0.1 if kind == "all" else 0.9)
+        if dtype is torch.bool
+        else torch.randn(shape)
+    )
     if kind == "prod":
         x = 1 + x * 0.01
-    kernel, extent = reduction(kind, *shape, over_rows, dtype, i64 if kind.startswith("arg") else dtype)
-    check(kernel, [x, torch.zeros(extent, dtype=i64 if kind.startswith("arg") else dtype)], extent, tolerance=1e-5)
+    kernel, extent = reduction(
+        kind, *shape, over_rows, dtype, i64 if kind.startswith("arg") else dtype
+    )
+    check(
+        kernel,
+        [x, torch.zeros(extent, dtype=i64 if kind.startswith("arg") else dtype)],
+        extent,
+        tolerance=1e-5,
+    )
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin"])
@@ -158,7 +191,12 @@ def test_sum_over_several_loops():
     """Sum over the first and last axis, long enough that partial sums are emptied."""
     i, j, k = loop_symbol("i", 40), loop_symbol("j", 3), loop_symbol("k", 700)
     stages = (
-        stage((i, k), body(lambda: ops.load("x", i * 2100 + j * 700 + k, f32)), (), (Accumulate("sum", 0, "r", f32),)),
+        stage(
+            (i, k),
+            body(lambda: ops.load("x", i * 2100 + j * 700 + k, f32)),
+            (),
+            (Accumulate("sum", 0, "r", f32),),
+        ),
         stage((), body(lambda: scalar("r")), (Store("out", j, 0),)),
     )
     kernel = Kernel("k", NONE, (j,), stages, (parameter("x"), parameter("out", written=True)))
@@ -171,14 +209,18 @@ def test_scans_over_several_loops(kind, extents):
     """Where a vector is not full, the next one goes on from the last element that counts."""
     row, *loops = (loop_symbol(name, extent) for name, extent in zip("rijk", (3, *extents)))
     count = math.prod(extents)
-    index = row * count + sum(s * step for s, step in zip(loops, contiguous_strides([s.extent for s in loops])))
+    index = row * count + sum(
+        s * step for s, step in zip(loops, contiguous_strides([s.extent for s in loops]))
+    )
     result = i64 if kind.startswith("arg") else f64
 
     def value():
         return ops.recorder().emit("running", (ops.load("x", index, f64),), result, (kind,))
 
     only = stage(loops, body(value), (Store("out", index, 0),))
-    kernel = Kernel("k", NONE, (row,), (only,), (parameter("x", f64), parameter("out", result, True)))
+    kernel = Kernel(
+        "k", NONE, (row,), (only,), (parameter("x", f64), parameter("out", result, True))
+    )
     x = 1 + torch.randn(3, count, dtype=f64) * 0.1
     check(kernel, [x, torch.zeros(3, count, dtype=result)], 3)
 
@@ -200,11 +242,12 @@ def test_whole_reduction_without_outer_loops():
     torch.testing.assert_close(out, (x.sum() / x.max())[None])
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def softmax(rows: int | Symbol, n: int | Symbol, across_rows: bool) -> Kernel:
-    """softmax over the last axis, or with lanes across rows over the first axis of the transposed matrix."""
+    """softmax over the last axis, or with lanes across rows over the first axis of the transposed
+    matrix."""
     i, j = loop_symbol("i", rows), loop_symbol("j", n)
     index = j * as_expr(rows) + i if across_rows else i * as_expr(n) + j
     stages = (
@@ -215,7 +258,16 @@ def softmax(rows: int | Symbol, n: int | Symbol, across_rows: bool) -> Kernel:
         stage((j,), body(lambda: a("mul", ops.load("h", j, f32), scalar("scale"))), (Store("out", index, 0),)),
     )  # fmt: skip
     declared = (parameter("x"), parameter("out", written=True))
-    return Kernel("softmax", NONE, (i,), stages, declared, (Row("h", f32, as_expr(n)),), 1, i if across_rows else None)
+    return Kernel(
+        "softmax",
+        NONE,
+        (i,),
+        stages,
+        declared,
+        (Row("h", f32, as_expr(n)),),
+        1,
+        i if across_rows else None,
+    )
 
 
 @pytest.mark.parametrize("across_rows", [False, True])
@@ -246,7 +298,11 @@ def test_row_of_bool_and_in_place_update():
                                    ops.constant(-1.0, f32))), (Store("x", index, 0),)),
     )  # fmt: skip
     declared = (Parameter("x", f32, True, True),)
-    check(Kernel("k", NONE, (i,), stages, declared, (Row("h", torch.bool, integer(37)),)), [torch.randn(4, 37)], 4)
+    check(
+        Kernel("k", NONE, (i,), stages, declared, (Row("h", torch.bool, integer(37)),)),
+        [torch.randn(4, 37)],
+        4,
+    )
 
 
 # -- masks, indirect indices, scatters
@@ -259,7 +315,9 @@ def test_masked_loads_pad(n):
 
     def value():
         inside = a(
-            "logical_and", a("ge", ops.index(j), ops.constant(2, i64)), a("lt", ops.index(j), ops.constant(n + 2, i64))
+            "logical_and",
+            a("ge", ops.index(j), ops.constant(2, i64)),
+            a("lt", ops.index(j), ops.constant(n + 2, i64)),
         )
         row = a("lt", ops.index(i), ops.constant(4, i64))
         with ops.masked(a("logical_and", inside, row)):
@@ -278,7 +336,9 @@ def embedding(tokens: int, width: int, vocabulary: int) -> Kernel:
     i, j = loop_symbol("i", tokens), loop_symbol("j", width)
 
     def value():
-        token = ops.indirect(ops.load("t", i, i64), vocabulary, Fault(IndexError, "index out of range in self"))
+        token = ops.indirect(
+            ops.load("t", i, i64), vocabulary, Fault(IndexError, "index out of range in self")
+        )
         return ops.load("w", token * width + j, f32)
 
     only = stage((), body(value), (Store("out", i * width + j, 0),))
@@ -304,7 +364,9 @@ def test_gather_of_lanes_checks_only_lanes_in_range(n):
         return ops.load("w", ops.indirect(ops.load("t", i, i64), 50, Fault(IndexError, "bad")), f32)
 
     declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
-    kernel = Kernel("k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
+    kernel = Kernel(
+        "k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i
+    )
     t = torch.randint(-50, 50, (n,))
     check(kernel, [t, torch.randn(50), torch.zeros(n)], n)
     t[n - 1] = 50
@@ -353,21 +415,30 @@ def test_descending_loads(dtype: torch.dtype, extent: int) -> None:
     i = loop_symbol("i", extent)
     program = body(lambda: ops.load("a0", extent - 1 - i, dtype))
     declared = (parameter("a0", dtype), parameter("out", dtype, True))
-    kernel = Kernel("down", Origin(()), (i,), (stage((), program, [Store("out", i, 0)]),), declared, (), 1, i)
-    check(kernel, [torch.randint(0, 2, (extent,)).to(dtype), torch.zeros(extent, dtype=dtype)], extent)
+    kernel = Kernel(
+        "down", Origin(()), (i,), (stage((), program, [Store("out", i, 0)]),), declared, (), 1, i
+    )
+    check(
+        kernel, [torch.randint(0, 2, (extent,)).to(dtype), torch.zeros(extent, dtype=dtype)], extent
+    )
 
 
 def test_index_vectors_are_as_narrow_as_sizes_allow():
-    """Addresses and positions take 32 bits where all of them fit, and 64 where that is not known."""
+    """Addresses and positions take 32 bits where all of them fit, and 64 where that is not
+    known."""
     n = size_symbol("n")
     for size, type in ((1000, "i32"), (n, "i64")):
         i = loop_symbol("i", size)
 
         def value(i=i, size=size):
-            return ops.load("w", ops.indirect(ops.load("t", i, i64), size, Fault(IndexError, "bad")) * 3, f32)
+            return ops.load(
+                "w", ops.indirect(ops.load("t", i, i64), size, Fault(IndexError, "bad")) * 3, f32
+            )
 
         declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
-        gather = Kernel("k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
+        gather = Kernel(
+            "k", NONE, (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i
+        )
         text = compile_kernels([gather], [n]).ir(gather)
         lanes = int(text.split(" x ptr>")[0].rsplit("<", 1)[1])
         assert f"getelementptr float, ptr %p1, <{lanes} x {type}>" in text
@@ -395,11 +466,15 @@ def test_rows_of_which_nothing_is_reduced_are_computed_one_at_a_time():
     )
     declared = (parameter("x"), parameter("y", written=True), parameter("z", written=True))
     kernel = Kernel("rows", NONE, (i,), stages, declared, (), 1, None)
-    check(kernel, [torch.randn(8, 128), torch.zeros(8, 128), torch.zeros(8, 128)], 8, tolerance=1e-6)
+    check(
+        kernel, [torch.randn(8, 128), torch.zeros(8, 128), torch.zeros(8, 128)], 8, tolerance=1e-6
+    )
     assert compile_kernels([kernel], []).ir(kernel).count("fneg <") == choose_unroll(stages[1:])
 
 
-@pytest.mark.parametrize(("length", "paired"), [(100, True), (1024, True), (64, False), (1025, False)])
+@pytest.mark.parametrize(
+    ("length", "paired"), [(100, True), (1024, True), (64, False), (1025, False)]
+)
 def test_short_rows_are_computed_two_at_a_time(length, paired):
     """And give the same bits as one at a time, as a range of one row is."""
     kernel = softmax(5, length, False)
@@ -433,12 +508,14 @@ def test_what_is_left_of_rows_of_symbolic_length_is_no_loop():
     columns = size_symbol("columns")
     kernel = softmax(5, columns, False)
     loops = re.findall(r"latch\d+:", compile_kernels([kernel], [columns]).ir(kernel))
-    assert len(loops) == 2 * (1 + 3 + 1)  # of pairs and of a last row: the rows, three stages, and blocks of the sum
+    # of pairs and of a last row: the rows, three stages, and blocks of the sum
+    assert len(loops) == 2 * (1 + 3 + 1)
 
 
 @pytest.mark.parametrize("kind, copies", [("sum", 4), ("prod", 2)])
 def test_products_have_few_accumulators(kind, copies):
-    """Each of them passes through denormal numbers, with which processors are slow, where all comes to nothing."""
+    """Each of them passes through denormal numbers, with which processors are slow, where all comes
+    to nothing."""
     j = loop_symbol("j", 1000)
     reduces = stage((j,), body(lambda: ops.load("x", j, f32)), (), (Accumulate(kind, 0, "r", f32),))
     assert choose_unroll((reduces,)) == copies

@@ -1,4 +1,5 @@
-"""Compilation as a whole: sharing, other targets, lifetimes, and what a compiled module can tell."""
+"""Compilation as a whole: sharing, other targets, lifetimes, and what a compiled module can
+tell."""
 
 from __future__ import annotations
 
@@ -27,17 +28,30 @@ def test_equal_bodies_compile_once():
     first, second = doubled(), doubled()
     stage = second.stages[0]
     instructions = tuple(
-        i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i for i in stage.body.instructions
+        i._replace(attrs=("b7", *i.attrs[1:])) if i.op == "load" else i
+        for i in stage.body.instructions
     )
     stage = replace(
-        stage, body=stage.body._replace(instructions=instructions), stores=(replace(stage.stores[0], buffer="b8"),)
+        stage,
+        body=stage.body._replace(instructions=instructions),
+        stores=(replace(stage.stores[0], buffer="b8"),),
     )
-    parameters = (second.parameters[0]._replace(name="b7"), second.parameters[1]._replace(name="b8"))
-    second = replace(second, name="other", origin=Origin(("aten.add",)), stages=(stage,), parameters=parameters)
+    parameters = (
+        second.parameters[0]._replace(name="b7"),
+        second.parameters[1]._replace(name="b8"),
+    )
+    second = replace(
+        second, name="other", origin=Origin(("aten.add",)), stages=(stage,), parameters=parameters
+    )
     longer = doubled(101)  # a thread's range says how far a flat kernel runs
     third = flat(100, [f32], f32, lambda x: ops.apply("mul", x, x))
     compiled = compile_kernels([first, second, longer, third], [])
-    assert compiled.address(first) == compiled.address(second) == compiled.address(longer) != compiled.address(third)
+    assert (
+        compiled.address(first)
+        == compiled.address(second)
+        == compiled.address(longer)
+        != compiled.address(third)
+    )
     assert compiled.function_count == 2
 
 
@@ -53,14 +67,18 @@ def test_text_and_times():
 
 def test_errors_are_listed_in_order():
     kernel = embedding(3, 8, 10)
-    assert compile_kernels([kernel], []).errors(kernel) == (Fault(IndexError, "index out of range in self"),)
+    assert compile_kernels([kernel], []).errors(kernel) == (
+        Fault(IndexError, "index out of range in self"),
+    )
 
 
 def test_no_kernels():
     assert compile_kernels([], []).function_count == 0
 
 
-@pytest.mark.parametrize("name, register", [("avx2", "%ymm"), ("avx512", "%zmm"), ("zen4", "%zmm"), ("neon", "v0.4s")])
+@pytest.mark.parametrize(
+    "name, register", [("avx2", "%ymm"), ("avx512", "%zmm"), ("zen4", "%zmm"), ("neon", "v0.4s")]
+)
 def test_other_targets_compile(name, register):
     kernels = [
         flat(1000, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
@@ -83,24 +101,36 @@ def test_halves_are_rounded_to_whole_numbers_as_vectors():
 @pytest.mark.parametrize("features", ["", "+avx512bf16"])
 def test_brain_floats_are_rounded_by_an_instruction_where_there_is_one(features):
     kernel = flat(4096, [f32], torch.bfloat16, lambda x: ops.to(x, torch.bfloat16))
-    text = compile_kernels([kernel], [], replace(named("avx512"), features=features), load=False).assembly()
+    text = compile_kernels(
+        [kernel], [], replace(named("avx512"), features=features), load=False
+    ).assembly()
     assert ("vcvtneps2bf16" in text) == bool(features)
 
 
 @pytest.mark.skipif("avx2" not in host().features, reason="this machine cannot run AVX2 code")
 def test_avx2_code_runs():
-    """The code for narrower vectors gives the results of this machine's own, to a rounding of the sums."""
+    """The code for narrower vectors gives the results of this machine's own, to a rounding of the
+    sums."""
     narrow = replace(host(), cpu="haswell", features="", vector_bytes=32)
-    wave = flat(1003, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("exp", x)))
+    wave = flat(
+        1003, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("exp", x))
+    )
     brain = flat(
-        77, [torch.bfloat16], torch.bfloat16, lambda x: ops.to(ops.apply("neg", ops.to(x, f32)), torch.bfloat16)
+        77,
+        [torch.bfloat16],
+        torch.bfloat16,
+        lambda x: ops.to(ops.apply("neg", ops.to(x, f32)), torch.bfloat16),
     )
     cases = [
         (wave, [torch.randn(1003) * 40, torch.zeros(1003)], 1003),
         (brain, [torch.randn(77).bfloat16(), torch.zeros(77).bfloat16()], 77),
         (softmax(5, 100, False), [torch.randn(5, 100), torch.zeros(5, 100)], 5),
         (softmax(21, 9, True), [torch.randn(9, 21), torch.zeros(9, 21)], 21),
-        (embedding(5, 33, 10), [torch.randint(-10, 10, (5,)), torch.randn(10, 33), torch.zeros(5, 33)], 5),
+        (
+            embedding(5, 33, 10),
+            [torch.randint(-10, 10, (5,)), torch.randn(10, 33), torch.zeros(5, 33)],
+            5,
+        ),
     ]
     kernels = [kernel for kernel, _, _ in cases]
     wide, narrowed = compile_kernels(kernels, []), compile_kernels(kernels, [], narrow)
@@ -125,7 +155,12 @@ def test_code_is_freed_with_its_owner():
 
 def test_many_kernels_are_one_module():
     kernels = [
-        flat(1000, [f32], f32, lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32))))
+        flat(
+            1000,
+            [f32],
+            f32,
+            lambda x, k=k: ops.apply("tanh", ops.apply("mul", x, ops.constant(k + 0.5, f32))),
+        )
         for k in range(60)
     ]
     assert compile_kernels(kernels, []).function_count == 60
@@ -143,7 +178,9 @@ def test_the_target_can_be_named(monkeypatch):
 @pytest.mark.parametrize("count, hidden", [(2, False), (12, True)])
 def test_the_index_of_a_loop_over_many_arrays_is_opaque_to_llvm(count: int, hidden: bool):
     """One register each for many addresses is not what it has to look for."""
-    kernel = flat(100, [f32] * count, f32, lambda *values: reduce(partial(ops.apply, "add"), values))
+    kernel = flat(
+        100, [f32] * count, f32, lambda *values: reduce(partial(ops.apply, "add"), values)
+    )
     compiled = compile_kernels([kernel], [])
     assert ("@llvm.expect.i64" in compiled.ir(kernel)) is hidden
     given = [torch.arange(100.0) + k for k in range(count)]

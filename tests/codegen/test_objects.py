@@ -58,7 +58,9 @@ def test_kernels_of_several_modules_run(three):
         flat(100, [f32], f32, lambda x, k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
     ]  # fmt: skip
     compiled = compile_kernels(scaled, [])
-    assert len(compiled._objects) == 3 and all(f"kernel{k}:" in compiled.assembly() for k in range(8))
+    assert len(compiled._objects) == 3 and all(
+        f"kernel{k}:" in compiled.assembly() for k in range(8)
+    )
     x = torch.randn(100)
     for k, kernel in enumerate(scaled):
         out = torch.zeros(100)
@@ -80,7 +82,10 @@ def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
         a, b, c = case.tensors()
         d = c.clone()
         for out, compiled in ((c, whole), (d, apart)):
-            assert launch(kernel, [a, b, out], [(0, kernel.points.evaluate({}))], compiled=compiled) == 0
+            assert (
+                launch(kernel, [a, b, out], [(0, kernel.points.evaluate({}))], compiled=compiled)
+                == 0
+            )
         assert torch.equal(c, d) and c.isfinite().all()
 
 
@@ -88,7 +93,6 @@ def test_what_is_wrong_in_any_module_is_raised():
     for texts in ([GOOD, "define"], ["define", GOOD]):
         with pytest.raises(RuntimeError, match="parsing"):
             objects_of(texts, host(), {})
-
 
 
 def test_where_no_thread_can_be_started_one_compiles_all(monkeypatch):
@@ -109,7 +113,9 @@ def test_several_modules_are_compiled_at_the_interpreters_exit():
         from ingot.codegen.llvm.objects import objects_of
         atexit.register(lambda: print(len(objects_of([{GOOD!r}] * 3, host(), {{}}))))
     """
-    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
+    )
     assert (ran.stdout, ran.returncode) == ("3\n", 0), ran.stderr
 
 

@@ -1,4 +1,5 @@
-"""Constant right operands in panels: the same bits as packed at each call, read by every target and by the oracle."""
+"""Constant right operands in panels: the same bits as packed at each call, read by every target and
+by the oracle."""
 
 from __future__ import annotations
 
@@ -50,8 +51,14 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "columns adjacent, few rows": lambda: (Product(30, 95), images(4, 30)),
     "float64": lambda: (Product(30, 50, torch.float64), images(40, 30).double()),
     "1x1": lambda: (nn.Sequential(nn.Conv2d(20, 40, 1), nn.Conv2d(40, 33, 1)), images(2, 20, 7, 9)),
-    "3x3": lambda: (nn.Sequential(nn.Conv2d(20, 40, 3, padding=1), nn.Conv2d(40, 33, 3, 2)), images(2, 20, 9, 9)),
-    "few channels": lambda: (nn.Sequential(nn.Conv2d(3, 24, 5), nn.Conv2d(24, 16, 3)), images(1, 3, 17, 19)),
+    "3x3": lambda: (
+        nn.Sequential(nn.Conv2d(20, 40, 3, padding=1), nn.Conv2d(40, 33, 3, 2)),
+        images(2, 20, 9, 9),
+    ),
+    "few channels": lambda: (
+        nn.Sequential(nn.Conv2d(3, 24, 5), nn.Conv2d(24, 16, 3)),
+        images(1, 3, 17, 19),
+    ),
     "patches": lambda: (
         nn.Sequential(nn.Conv2d(3, 40, 4, 4), *(nn.Conv2d(40, 40, 1) for _ in range(3))),
         images(2, 3, 8, 8),
@@ -96,18 +103,29 @@ def test_the_oracle_reads_panels(name):
     model, x = CASES[name]()
     plan = plan_of(model, x, freeze=True)
     assert all(product.panel for product in products(plan))
-    sizes = [tuple(s.constant for s in plan.graph.buffers[name].sizes) for name in plan.graph.inputs]
-    inputs = [x if size == x.shape else torch.full(size, torch.nan) for size in sizes]  # no frozen one is read
+    sizes = [
+        tuple(s.constant for s in plan.graph.buffers[name].sizes) for name in plan.graph.inputs
+    ]
+    # no frozen one is read
+    inputs = [x if size == x.shape else torch.full(size, torch.nan) for size in sizes]
     (found,) = run_plan(plan, inputs)
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_what_nothing_reads_any_more_is_not_kept():
-    assert len(plan_of(*CASES["linear"](), freeze=True).graph.constants) == 2  # the panels and the bias
+    # the panels and the bias
+    assert len(plan_of(*CASES["linear"](), freeze=True).graph.constants) == 2
     model, x = CASES["tied"]()
     constants = plan_of(model, x, freeze=True).graph.constants
     assert len(constants) == 3  # the weight, and panels of it and of its transpose
-    assert sum(torch.equal(value, model.weight) for value in constants.values() if value.shape == (70, 33)) == 1
+    assert (
+        sum(
+            torch.equal(value, model.weight)
+            for value in constants.values()
+            if value.shape == (70, 33)
+        )
+        == 1
+    )
 
 
 def test_only_constants_are_packed():

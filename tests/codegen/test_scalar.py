@@ -1,4 +1,5 @@
-"""Every scalar op that code generation claims, in every dtype, against NumPy, eager and wider arithmetic."""
+"""Every scalar op that code generation claims, in every dtype, against NumPy, eager and wider
+arithmetic."""
 
 from __future__ import annotations
 
@@ -32,10 +33,26 @@ SPECIAL = [
     -1e-40,
     1e-310,
 ]
-SPECIAL += [3e38, -3e38, 88.8, -88.8, -104.5, 2.5, -2.5, 1e5, -1e5, 3e9, -7e12, 1e30, 8388609.0, -16777217.0]
+SPECIAL += [
+    3e38,
+    -3e38,
+    88.8,
+    -88.8,
+    -104.5,
+    2.5,
+    -2.5,
+    1e5,
+    -1e5,
+    3e9,
+    -7e12,
+    1e30,
+    8388609.0,
+    -16777217.0,
+]
 SMOOTH = {
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid", "rsqrt", "sqrt",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
+    "digamma", "sigmoid", "rsqrt", "sqrt",
     "pow", "atan2", "reciprocal",
 }  # fmt: skip
 EXTENDED = {
@@ -56,11 +73,18 @@ def arguments(dtype: torch.dtype, arity: int, seed: int) -> list[Tensor]:
         return [torch.rand(COUNT, generator=generator) > 0.5 for _ in range(arity)]
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
-        edge = torch.tensor([0, 1, 2, 3, info.min, info.max, info.max - 1, info.min + 1, 7], dtype=dtype)
+        edge = torch.tensor(
+            [0, 1, 2, 3, info.min, info.max, info.max - 1, info.min + 1, 7], dtype=dtype
+        )
         pairs = torch.cartesian_prod(edge, edge)
         low, high = max(info.min, -(2**40)), min(info.max, 2**40)
-        parts = [torch.randint(low, high, (COUNT,), generator=generator).to(dtype) for _ in range(arity)]
-        small = [torch.randint(max(info.min, -9), 9, (COUNT,), generator=generator).to(dtype) for _ in range(arity)]
+        parts = [
+            torch.randint(low, high, (COUNT,), generator=generator).to(dtype) for _ in range(arity)
+        ]
+        small = [
+            torch.randint(max(info.min, -9), 9, (COUNT,), generator=generator).to(dtype)
+            for _ in range(arity)
+        ]
         return [torch.cat([parts[k], small[k], pairs[:, k % 2]]) for k in range(arity)]
     special = torch.tensor(SPECIAL, dtype=torch.float64).to(dtype)
     pairs = torch.cartesian_prod(special, special)
@@ -68,7 +92,9 @@ def arguments(dtype: torch.dtype, arity: int, seed: int) -> list[Tensor]:
     for k in range(arity):
         normal = torch.randn(COUNT, generator=generator, dtype=torch.float64)
         spread = torch.exp(torch.rand(COUNT, generator=generator, dtype=torch.float64) * 100 - 50)
-        values = torch.cat([normal, normal * 30, 1 + normal * 1e-3, spread * normal.sign(), normal * 1e-4])
+        values = torch.cat(
+            [normal, normal * 30, 1 + normal * 1e-3, spread * normal.sign(), normal * 1e-4]
+        )
         result.append(torch.cat([values.to(dtype), pairs[:, k % 2]]))
     return result
 
@@ -104,12 +130,20 @@ def units(actual: Tensor, reference: np.ndarray) -> np.ndarray:
     kind = actual.numpy().dtype
     with np.errstate(all="ignore"):
         rounded = reference.astype(kind)
-        error = np.abs(actual.numpy().astype(np.longdouble) - reference) / np.spacing(np.abs(rounded))
-    ordinary = np.isfinite(rounded) & (np.abs(rounded) >= np.finfo(kind).tiny) & np.isfinite(actual.numpy())
+        error = np.abs(actual.numpy().astype(np.longdouble) - reference) / np.spacing(
+            np.abs(rounded)
+        )
+    ordinary = (
+        np.isfinite(rounded)
+        & (np.abs(rounded) >= np.finfo(kind).tiny)
+        & np.isfinite(actual.numpy())
+    )
     return np.where(ordinary, error, 0)
 
 
-SMOOTH_CASES = [(n, d) for n in sorted(SMOOTH) for d in (torch.float32, torch.float64) if d in supported_ops[n]]
+SMOOTH_CASES = [
+    (n, d) for n in sorted(SMOOTH) for d in (torch.float32, torch.float64) if d in supported_ops[n]
+]
 OTHER_CASES = [
     (n, d) for n in sorted(set(supported_ops) - {"gelu"}) for d in sorted(supported_ops[n], key=str)
     if n not in SMOOTH or not d.is_floating_point
@@ -118,25 +152,28 @@ OTHER_CASES = [
 
 @pytest.mark.parametrize("name, dtype", SMOOTH_CASES, ids=str)
 def test_accuracy(name: str, dtype: torch.dtype) -> None:
-    """No further from the exact value than 2 ulp, or 1.1 times eager's error where that is more; infinities, NaN and
-    the signs of zeros are eager's."""
+    """No further from the exact value than 2 ulp, or 1.1 times eager's error where that is more;
+    infinities, NaN and the signs of zeros are eager's."""
     inputs = arguments(dtype, OPS[name].arity, seed=1)
     ours, theirs = computed(name, inputs, dtype), eager(name, inputs)
     reference = exact(name, inputs)
     assert units(ours, reference).max() <= max(2.0, 1.1 * units(theirs, reference).max())
     assert torch.equal(ours.isnan(), theirs.isnan())
     edge = ~theirs.isfinite() | (theirs == 0)
-    if name in ("sinh", "cosh", "exp2", "pow", "lgamma"):  # eager's own overflow is early, or its underflow
+    # eager's own overflow is early, or its underflow
+    if name in ("sinh", "cosh", "exp2", "pow", "lgamma"):
         with np.errstate(all="ignore"):
-            edge &= torch.from_numpy(~np.isfinite(reference.astype(theirs.numpy().dtype)) | (reference == 0))
+            edge &= torch.from_numpy(
+                ~np.isfinite(reference.astype(theirs.numpy().dtype)) | (reference == 0)
+            )
     edge &= ~theirs.isnan()
     assert torch.equal(ours[edge], theirs[edge])
     assert torch.equal(ours[edge].signbit(), theirs[edge].signbit())
 
 
 def test_gelu() -> None:
-    """As close to float64 as eager's in L2, and closer where x is negative and the result small; infinities and NaN as
-    the formula x erfc(-x / sqrt(2)) / 2 has them, and the sign of zero."""
+    """As close to float64 as eager's in L2, and closer where x is negative and the result small;
+    infinities and NaN as the formula x erfc(-x / sqrt(2)) / 2 has them, and the sign of zero."""
     x = torch.cat([arguments(torch.float32, 1, seed=3)[0], torch.linspace(-8, 8, 100_001)])
     ours, theirs = computed("gelu", [x], torch.float32), torch.nn.functional.gelu(x)
     reference = torch.special.ndtr(x.double()) * x.double()
@@ -185,7 +222,8 @@ def array(t: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["shift_left", "shift_right"])
-@pytest.mark.parametrize("dtype", sorted(INTS - WIDE_UNSIGNED, key=str), ids=str)  # eager does not shift those
+# eager does not shift those
+@pytest.mark.parametrize("dtype", sorted(INTS - WIDE_UNSIGNED, key=str), ids=str)
 def test_shifts_out_of_range(name: str, dtype: torch.dtype) -> None:
     bits = torch.iinfo(dtype).bits
     values = torch.tensor([1, 5, 100, torch.iinfo(dtype).min], dtype=dtype).repeat(4)
@@ -202,7 +240,11 @@ def test_shifts_out_of_range(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", sorted(INTS, key=str), ids=str)
 def test_division_by_zero_is_reported(name: str, dtype: torch.dtype) -> None:
     """No trap: the kernel returns a status; lanes beyond the end do not count."""
-    a, b, out = torch.ones(19, dtype=dtype), torch.ones(19, dtype=dtype), torch.empty(19, dtype=dtype)
+    a, b, out = (
+        torch.ones(19, dtype=dtype),
+        torch.ones(19, dtype=dtype),
+        torch.empty(19, dtype=dtype),
+    )
     kernel = flat(19, [dtype, dtype], dtype, lambda x, y: ops.apply(name, x, y))
     assert launch(kernel, [a, b, out], [(0, 19)]) == 0
     b[17] = 0
@@ -220,7 +262,12 @@ def test_conversions(source: torch.dtype) -> None:
         if source is torch.bool:
             values = torch.rand(600) > 0.5
         elif source.is_floating_point:
-            values = torch.cat([torch.randn(300, dtype=torch.float64) * 50, torch.tensor(SPECIAL, dtype=torch.float64)])
+            values = torch.cat(
+                [
+                    torch.randn(300, dtype=torch.float64) * 50,
+                    torch.tensor(SPECIAL, dtype=torch.float64),
+                ]
+            )
             values = torch.cat([values, torch.rand(300, dtype=torch.float64) * 1e-6]).to(source)
             if not target.is_floating_point and target is not torch.bool:
                 values = torch.rand(300).mul(100).to(source)

@@ -1,4 +1,5 @@
-"""Elements a few places apart: whole vectors are moved and shuffled, and nothing outside of the buffer is touched."""
+"""Elements a few places apart: whole vectors are moved and shuffled, and nothing outside of the
+buffer is touched."""
 
 from __future__ import annotations
 
@@ -46,10 +47,16 @@ def scattering(n: int, stride: int, phases: list[int], dtype: torch.dtype = f32)
 @pytest.mark.parametrize("n", SIZES)
 def test_loads(n, stride, dtype):
     """The buffer ends with the last element: whole vectors must not reach further."""
-    check(picking(n, stride, dtype), [data((n - 1) * abs(stride) + 1, dtype), torch.zeros(n, dtype=dtype)], n)
+    check(
+        picking(n, stride, dtype),
+        [data((n - 1) * abs(stride) + 1, dtype), torch.zeros(n, dtype=dtype)],
+        n,
+    )
 
 
-@pytest.mark.parametrize("phases", [[0, 1], [1, 2], [0, 1, 2], [2, 1, 0], [0, 1, 2, 3, 4], [0, 3], [1]], ids=str)
+@pytest.mark.parametrize(
+    "phases", [[0, 1], [1, 2], [0, 1, 2], [2, 1, 0], [0, 1, 2, 3, 4], [0, 3], [1]], ids=str
+)
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("n", [1, 16, 37])
 def test_loads_side_by_side(n, stride, phases):
@@ -58,12 +65,16 @@ def test_loads_side_by_side(n, stride, phases):
     def value():
         total = ops.constant(0.0, f32)
         for k, phase in enumerate(phases):
-            part = ops.apply("mul", ops.load("x", i * stride + phase, f32), ops.constant(k + 1.0, f32))
+            part = ops.apply(
+                "mul", ops.load("x", i * stride + phase, f32), ops.constant(k + 1.0, f32)
+            )
             total = ops.apply("add", total, part)
         return total
 
     declared = (parameter("x"), parameter("out", written=True))
-    kernel = Kernel("k", Origin(()), (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i)
+    kernel = Kernel(
+        "k", Origin(()), (i,), (stage((), body(value), (Store("out", i, 0),)),), declared, (), 1, i
+    )
     check(kernel, [torch.randn((n - 1) * stride + max(phases) + 1), torch.zeros(n)], n)
 
 

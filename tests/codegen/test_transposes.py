@@ -14,10 +14,21 @@ from ingot.schedule.kernel import Kernel, Store
 from tests.codegen.harness import body, check, parameter, stage
 
 f32 = torch.float32
-DTYPES = [f32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool]
+DTYPES = [
+    f32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int8,
+    torch.int16,
+    torch.int64,
+    torch.bool,
+]
 
 
-def transposing(rows: int | Expr, columns: int | Expr, dtype: torch.dtype = f32, batch: int = 1) -> Kernel:
+def transposing(
+    rows: int | Expr, columns: int | Expr, dtype: torch.dtype = f32, batch: int = 1
+) -> Kernel:
     """out[k, i, j] = x[k, j, i], of sizes (batch, rows, columns), i being the tile loop."""
     rows, columns = as_expr(rows), as_expr(columns)
     k, i, j = loop_symbol("k", batch), loop_symbol("i", rows), loop_symbol("j", columns)
@@ -32,10 +43,16 @@ def data(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rows, columns", [(64, 64), (6, 4), (5, 130), (130, 5), (67, 97), (24, 40), (90, 33)])
+@pytest.mark.parametrize(
+    "rows, columns", [(64, 64), (6, 4), (5, 130), (130, 5), (67, 97), (24, 40), (90, 33)]
+)
 def test_transposes_of_every_dtype(rows, columns, dtype):
     x = data((2, columns, rows), dtype)
-    check(transposing(rows, columns, dtype, 2), [x, torch.zeros(2, rows, columns, dtype=dtype)], 2 * rows)
+    check(
+        transposing(rows, columns, dtype, 2),
+        [x, torch.zeros(2, rows, columns, dtype=dtype)],
+        2 * rows,
+    )
 
 
 def test_symbolic_sizes():
@@ -50,14 +67,26 @@ def test_sources_of_several_dtypes_beside_plain_ones():
     i, j = loop_symbol("i", 70), loop_symbol("j", 37)
 
     def value():
-        x, y = ops.load("x", j * 70 + i, f32), ops.to(ops.load("y", j * 80 + i + 3, torch.int8), f32)
+        x, y = (
+            ops.load("x", j * 70 + i, f32),
+            ops.to(ops.load("y", j * 80 + i + 3, torch.int8), f32),
+        )
         z = ops.load("z", i * 37 + j, f32)
         return ops.apply("add", ops.apply("mul", x, y), ops.apply("mul", z, x))
 
     only = stage((), body(value), (Store("out", i * 37 + j, 0),))
-    declared = (parameter("x"), parameter("y", torch.int8), parameter("z"), parameter("out", written=True))
+    declared = (
+        parameter("x"),
+        parameter("y", torch.int8),
+        parameter("z"),
+        parameter("out", written=True),
+    )
     kernel = Kernel("k", Origin(()), (i, j), (only,), declared, (), 1, j, i)
-    check(kernel, [torch.randn(37, 70), data((37, 80), torch.int8), torch.randn(70, 37), torch.zeros(70, 37)], 70)
+    check(
+        kernel,
+        [torch.randn(37, 70), data((37, 80), torch.int8), torch.randn(70, 37), torch.zeros(70, 37)],
+        70,
+    )
 
 
 @pytest.mark.parametrize("name", ["avx2", "avx512", "neon"])

@@ -1,7 +1,8 @@
 """The programs of the corpus: small ones of each family of ops, and blocks of models.
 
-Each has a function, its arguments and the ways in which it is compiled: "inference", "training" (with a backward), and
-"symbolic" (a second call with other sizes). Tensors are of zeros and ones: only shapes and dtypes matter.
+Each has a function, its arguments and the ways in which it is compiled: "inference", "training"
+(with a backward), and "symbolic" (a second call with other sizes). Tensors are of zeros and ones:
+only shapes and dtypes matter.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def _written(x: Tensor) -> Tensor:
     return y
 
 
-# -- blocks of models --------------------------------------------------------------------------------------------------
+# -- blocks of models ------------------------------------------------------------------------------
 
 
 def _block(x: Tensor, norm: nn.Module, up: nn.Module, down: nn.Module, heads: nn.Module) -> Tensor:

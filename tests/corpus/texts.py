@@ -1,8 +1,10 @@
-"""What is made of the programs of the corpus, as text: for each target its loop IR, its plan and its code.
+"""What is made of the programs of the corpus, as text: for each target its loop IR, its plan and
+its code.
 
-`python -m tests.corpus.texts` compares with the hashes in the tree, and `--update` writes them. `--write FOLDER` writes
-the texts, one file for each program, way and stage: `diff -r` of two folders, made before and after, shows a change.
-Nothing depends on the machine: targets are named, and programs run to be captured alone.
+`python -m tests.corpus.texts` compares with the hashes in the tree, and `--update` writes them.
+`--write FOLDER` writes the texts, one file for each program, way and stage: `diff -r` of two
+folders, made before and after, shows a change. Nothing depends on the machine: targets are named,
+and programs run to be captured alone.
 """
 
 from __future__ import annotations

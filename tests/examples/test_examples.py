@@ -37,7 +37,11 @@ def test_functions_are_what_they_say():
     plain = rotate(x[:, :2], torch.ones(2), torch.ones(2), torch.zeros(2))
     torch.testing.assert_close(plain, torch.nn.functional.rms_norm(x[:, :2], (2,), eps=1e-6))
     softmax, (scores, hidden) = FUNCTIONS["masked_softmax"].make(shape=(8, 40))
-    assert (softmax(scores, hidden)[hidden] == 0).all() and hidden.any() and not hidden.all(dim=-1).any()
+    assert (
+        (softmax(scores, hidden)[hidden] == 0).all()
+        and hidden.any()
+        and not hidden.all(dim=-1).any()
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

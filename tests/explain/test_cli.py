@@ -55,7 +55,9 @@ GOOD = """
 def explain(function):
     def explained(*args, **kwargs):
         function(*args, **kwargs)
-        return Report.from_compilations([Compilation("f", skipped=Unsupported("eager stands in", "m.py:3", "wait"))])
+        return Report.from_compilations(
+            [Compilation("f", skipped=Unsupported("eager stands in", "m.py:3", "wait"))]
+        )
 
     return explained
 
@@ -75,7 +77,14 @@ def run(*argv, compile=lambda f: f):
 def test_try(file, make, capsys):
     assert run("try", f"{file}:{make}", "--rounds", 2) == 0
     out = capsys.readouterr().out
-    for text in ("median call", "speed-up", "first call", "peak memory", "kernels", "The result is eager's"):
+    for text in (
+        "median call",
+        "speed-up",
+        "first call",
+        "peak memory",
+        "kernels",
+        "The result is eager's",
+    ):
         assert text in out
     assert "in eager from m.py:3 in f: eager stands in (hint: wait)" in out
 
@@ -87,7 +96,10 @@ def test_try(file, make, capsys):
         (lambda f: lambda *a: f(*a).double(), "dtype torch.float64, eager's is torch.float32"),
         (lambda f: lambda *a: f(*a).t().contiguous().t(), "strides (1, 2), eager's is (3, 1)"),
         (lambda f: lambda *a: (f(*a),), "is built as"),
-        (lambda f: lambda x: f(x.add_(0) * 1) if x.mul_(2) is None else f(x * 0.5), "args[0] holds other values"),
+        (
+            lambda f: lambda x: f(x.add_(0) * 1) if x.mul_(2) is None else f(x * 0.5),
+            "args[0] holds other values",
+        ),
     ],
 )
 def test_try_finds_what_differs_from_eager(file, wrong, says, capsys):
@@ -129,7 +141,9 @@ def test_mistakes_are_named(file, command, target, status, says, capsys):
 def test_traceback_shows_the_users_lines(file, capsys):
     run("try", f"{file}:make_raises")
     err = capsys.readouterr().err
-    assert f'File "{file}"' in err and 'raise KeyError("weights")' in err and err.count("File ") == 1
+    assert (
+        f'File "{file}"' in err and 'raise KeyError("weights")' in err and err.count("File ") == 1
+    )
 
 
 @pytest.mark.parametrize("folder", ["_programs", "-main", ".old"])
@@ -143,7 +157,11 @@ def test_a_folder_beside_the_package_is_the_users(folder):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("def make(:", "SyntaxError"), ("import no_such_package", "'no_such_package'"), ("1 / 0", "1 / 0")],
+    [
+        ("def make(:", "SyntaxError"),
+        ("import no_such_package", "'no_such_package'"),
+        ("1 / 0", "1 / 0"),
+    ],
 )
 def test_a_file_that_does_not_import(tmp_path, content, says, capsys):
     path = tmp_path / "broken.py"
@@ -157,7 +175,8 @@ def test_a_file_may_import_its_neighbours_and_define_dataclasses(tmp_path, capsy
     (tmp_path / "neighbour_of_mine.py").write_text("import torch\nx = torch.ones(3)\n")
     path = tmp_path / "uses_neighbour.py"
     path.write_text(
-        "from __future__ import annotations\nimport dataclasses, torch\nfrom neighbour_of_mine import x\n"
+        "from __future__ import annotations\nimport dataclasses, torch\nfrom neighbour_of_mine "
+        "import x\n"
         "@dataclasses.dataclass\nclass C:\n    x: int = 1\n"
         "def make():\n    return torch.sin, (x,)\n"
     )
@@ -216,7 +235,9 @@ def test_a_program_with_graph_breaks(tmp_path, capsys):
     said = "broken.py:9 in f: plot() is disabled by ingot.disable: it draws"
     assert main(ingot.compile, ingot.explain, ["explain", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "2 graphs, 1 break, 2 kernels" in out and said in out and "\n    plot(y)\n    hint: " in out
+    assert (
+        "2 graphs, 1 break, 2 kernels" in out and said in out and "\n    plot(y)\n    hint: " in out
+    )
     assert main(ingot.compile, ingot.explain, ["stages", str(path)]) == 0
     out = capsys.readouterr().out
     assert "# == capture of f (" in out and f"# == capture of f, continued at {path}:9 (" in out

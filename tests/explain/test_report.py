@@ -1,4 +1,5 @@
-"""The report: its fields, that it fits a screen, and the stage dumps and the debug ladder beside it."""
+"""The report: its fields, that it fits a screen, and the stage dumps and the debug ladder beside
+it."""
 
 from __future__ import annotations
 
@@ -50,17 +51,37 @@ def plan():
     """y = table[ids] + x (fused; y is s0 x 8), then z = mm(y, w)."""
     buffers = [buffer("x", BATCH, 8, role="input"), buffer("table", 100, 8, role="input")]
     buffers += [buffer("y", BATCH, 8), buffer("w", 8, 8, role="input"), buffer("z", BATCH, 8)]
-    graph = LoopGraph({b.name: b for b in buffers}, inputs=["x", "table", "w"], symbols=[(BATCH, 0, "size", 0)])
+    graph = LoopGraph(
+        {b.name: b for b in buffers}, inputs=["x", "table", "w"], symbols=[(BATCH, 0, "size", 0)]
+    )
     i, j, v = loop_symbol("i", BATCH), loop_symbol("j", 8), value_symbol("v", 100)
     loads = (("a", i * 8 + j), ("b", v * 8 + j), ("row", j))
     body = Body(tuple(Instruction("load", (), torch.float32, load) for load in loads), (0,))
     stage = Stage((j,), body, (Store("c", i * 8 + j, 0), Store("row", j, 0)))
-    parameters = (Parameter("a", torch.float32, True, False), Parameter("b", torch.float32, True, False))
+    parameters = (
+        Parameter("a", torch.float32, True, False),
+        Parameter("b", torch.float32, True, False),
+    )
     parameters += (Parameter("c", torch.float32, False, True),)
     origin = Origin(("aten.embedding.default", "aten.add.Tensor", "aten.add.Tensor"), HERE)
-    kernel = Kernel("fused_embedding_add", origin, (i,), (stage,), parameters, (Row("row", torch.float32, integer(8)),))
+    kernel = Kernel(
+        "fused_embedding_add",
+        origin,
+        (i,),
+        (stage,),
+        parameters,
+        (Row("row", torch.float32, integer(8)),),
+    )
     views = [View(b.name, b.sizes, b.strides, integer(0), b.dtype) for b in buffers]
-    multiply = Library("mm", Origin(("aten.mm.default",), HERE), torch.mm, (views[2], views[3]), {}, ("z",), out="out")
+    multiply = Library(
+        "mm",
+        Origin(("aten.mm.default",), HERE),
+        torch.mm,
+        (views[2], views[3]),
+        {},
+        ("z",),
+        out="out",
+    )
     steps = [KernelStep(kernel, ("x", "table", "y"), BATCH, 1.0), LibraryStep(multiply)]
     places = {"x": Place("input", 0), "y": Place("arena", offset=integer(0)), "z": Place("output")}
     return Plan(graph, steps, places, {1: ("y",)}, BATCH * 32, BATCH * 32, BATCH * 64)
@@ -78,7 +99,8 @@ def test_fields_of_a_compiled_function():
     assert (report.graph_count, report.break_count, report.fused_count) == (1, 0, 1)
     fused, extern = report.kernels
     assert (fused.kind, extern.kind) == ("fused", "extern")
-    # x is read once; of the table at most a row per row of x; the row in scratch memory is no traffic.
+    # x is read once; of the table at most a row per row of x; the row in scratch memory is no
+    # traffic.
     assert (fused.reads_bytes, fused.writes_bytes) == (4 * 8 * 4 * 2, 4 * 8 * 4)
     assert (extern.reads_bytes, extern.writes_bytes) == (4 * 8 * 4 + 8 * 8 * 4, 4 * 8 * 4)
     assert (report.peak_bytes, report.arena_bytes, report.first_call) == (256, 128, 0.25)
@@ -98,10 +120,14 @@ def test_a_skipped_call_is_a_break():
     reason = Unsupported("a list is torn", HERE, "return it instead")
     reason.guards = ["n == 3"]
     report = Report.from_compilations([Compilation("f", skipped=reason)])
-    assert report.breaks == [Break("a list is torn", __file__, 1, "return it instead", "f", eager=True)]
+    assert report.breaks == [
+        Break("a list is torn", __file__, 1, "return it instead", "f", eager=True)
+    ]
     assert report.graph_count == 0 and report.kernels == [] and report.guards == ["n == 3"]
     text = str(report)
-    assert "in eager from explain/test_report.py:1 in f: a list is torn" in text.replace("tests/", "")
+    assert "in eager from explain/test_report.py:1 in f: a list is torn" in text.replace(
+        "tests/", ""
+    )
     assert '"""The report: its fields' in text and "hint: return it instead" in text
 
 
@@ -112,21 +138,36 @@ class TestBreaks:
         why = Unsupported("a branch on the values of y", HERE)
         why.function = "helper"
         first = compilation(break_=why, first_call=0.25)
-        then = compilation(name="helper", where="m.py:9", is_continuation=True, region="there", first_call=0.5)
+        then = compilation(
+            name="helper", where="m.py:9", is_continuation=True, region="there", first_call=0.5
+        )
         return first, then
 
     def test_the_report_is_of_all_regions(self):
         first, then = self.regions()
         report = Report.from_compilations([first, then])
-        assert (report.name, report.where, report.graph_count, report.break_count) == ("f", HERE, 2, 1)
+        assert (report.name, report.where, report.graph_count, report.break_count) == (
+            "f",
+            HERE,
+            2,
+            1,
+        )
         assert len(report.kernels) == 4 and report.stages["capture"] == 0.02
         assert report.guards == first.guards == then.guards  # each once
         assert (report.peak_bytes, report.arena_bytes, report.first_call) == (256, 256, 0.75)
         [found] = report.breaks
-        assert (found.function, found.file, found.line, found.eager) == ("helper", __file__, 1, False)
+        assert (found.function, found.file, found.line, found.eager) == (
+            "helper",
+            __file__,
+            1,
+            False,
+        )
         assert "torch.where" in found.hint
         text = str(report)
-        assert "2 graphs, 1 break, 4 kernels" in text and "in helper: a branch on the values of y" in text
+        assert (
+            "2 graphs, 1 break, 4 kernels" in text
+            and "in helper: a branch on the values of y" in text
+        )
 
     def test_a_break_that_is_met_again_counts_once(self):
         first, then = self.regions()
@@ -134,10 +175,14 @@ class TestBreaks:
         again.recompiled, then_again.recompiled = "x was 3, is 4", "y was 5, is 6"
         report = Report.from_compilations([first, then, again, then_again])
         assert (report.graph_count, report.break_count, len(report.kernels)) == (4, 1, 4)
-        assert report.recompiles == ["x was 3, is 4", "y was 5, is 6, in helper, continued at m.py:9"]
+        assert report.recompiles == [
+            "x was 3, is 4",
+            "y was 5, is 6, in helper, continued at m.py:9",
+        ]
 
     def test_kernels_are_of_what_was_compiled_last(self):
-        """A loop that is broken twice, whose second round is another variant; then all of it for another shape."""
+        """A loop that is broken twice, whose second round is another variant; then all of it for
+        another shape."""
         first, then = self.regions()
         _, second_round = self.regions()
         assert len(Report.from_compilations([first, then, second_round]).kernels) == 6
@@ -165,8 +210,14 @@ class TestBreaks:
         for each in self.regions():
             ladder.debug(each, out)
         broken, continued = out.getvalue().splitlines()
-        assert "ingot: f compiled in" in broken and "graph break: a branch on the values of y at " in broken
-        assert "ingot: helper, continued at m.py:9 compiled in" in continued and "break" not in continued
+        assert (
+            "ingot: f compiled in" in broken
+            and "graph break: a branch on the values of y at " in broken
+        )
+        assert (
+            "ingot: helper, continued at m.py:9 compiled in" in continued
+            and "break" not in continued
+        )
 
 
 def test_recompiles_and_the_last_compiled_entry():
@@ -186,7 +237,9 @@ def test_no_compilation_is_an_error():
 @pytest.mark.parametrize("count", [0, 1, 12, 300])
 def test_text_fits_one_screen(count):
     ops = [(f"aten.op{n}.default",) * 2 + ("aten.mul.Tensor",) * 40 for n in range(count)]
-    kernels = [KernelReport(f"fused_{'x' * 60}_{n}", "fused", ops[n], n, n, "", HERE) for n in range(count)]
+    kernels = [
+        KernelReport(f"fused_{'x' * 60}_{n}", "fused", ops[n], n, n, "", HERE) for n in range(count)
+    ]
     report = Report(
         "f",
         HERE,
@@ -211,7 +264,8 @@ def test_equal_kernels_are_one_row_with_a_count():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (12 << 20, "12 MiB"), (1000 << 20, "0.977 GiB")]
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (12 << 20, "12 MiB"), (1000 << 20, "0.977 GiB")],
 )
 def test_sizes_for_people(count, text):
     assert size_text(count) == text
@@ -234,7 +288,7 @@ def test_places_without_a_working_directory(tmp_path, monkeypatch):
     assert place_text("/elsewhere/deep/er/b.py:3") == "er/b.py:3"
 
 
-# -- stages and the ladder ---------------------------------------------------------------------------------------------
+# -- stages and the ladder -------------------------------------------------------------------------
 
 
 def test_captured_graph_prints_as_python_that_runs():
@@ -284,7 +338,10 @@ def test_the_whole_ladder_stands_for_a_skipped_call(monkeypatch):
     monkeypatch.setenv("INGOT_DEBUG", "7")
     out = io.StringIO()
     ladder.debug(Compilation("f", skipped=Unsupported("no")), out)
-    assert out.getvalue().startswith("ingot: f runs in eager: no") and "# == assembly of f" in out.getvalue()
+    assert (
+        out.getvalue().startswith("ingot: f runs in eager: no")
+        and "# == assembly of f" in out.getvalue()
+    )
 
 
 @pytest.mark.parametrize("text", ["8", "-1", "yes"])

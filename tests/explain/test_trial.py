@@ -1,4 +1,5 @@
-"""`python -m ingot try` of programs that change their own state: right ones pass, wrong ones do not."""
+"""`python -m ingot try` of programs that change their own state: right ones pass, wrong ones do
+not."""
 
 from __future__ import annotations
 

@@ -49,16 +49,20 @@ def error(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float
 
 
 def same(fn: Callable[..., Any], *args: Any, exact: bool = False, oracle: bool = True) -> Any:
-    """A call of the compiled function gives what eager gives: structure, dtypes, shapes, strides, devices; equal
-    numbers if `exact`, else (with an `oracle`) with no more error against float64 than eager's; inputs written alike.
-    Returns the compiled function."""
+    """A call of the compiled function gives what eager gives: structure, dtypes, shapes, strides,
+    devices; equal numbers if `exact`, else (with an `oracle`) with no more error against float64
+    than eager's; inputs written alike. Returns the compiled function."""
     compiled = ingot.compile(fn, fullgraph=True)
     agree(compiled, fn, *args, exact=exact, oracle=oracle)
     return compiled
 
 
 def agree(
-    compiled: Callable[..., Any], fn: Callable[..., Any], *args: Any, exact: bool = False, oracle: bool = True
+    compiled: Callable[..., Any],
+    fn: Callable[..., Any],
+    *args: Any,
+    exact: bool = False,
+    oracle: bool = True,
 ) -> None:
     expected_args, found_args = copied(args), copied(args)
     expected, found = fn(*expected_args), compiled(*found_args)
@@ -77,19 +81,26 @@ def agree(
     if oracle and not exact:
         truth_args = doubled(copied(args))
         truth = tensors([fn(*truth_args), truth_args])
-        epsilon = max((torch.finfo(a.dtype).eps for a in ours if a.is_floating_point()), default=0.0)
+        epsilon = max(
+            (torch.finfo(a.dtype).eps for a in ours if a.is_floating_point()), default=0.0
+        )
         assert error(ours, truth) <= max(SHARE * error(eagers, truth), EPSILONS * epsilon)
 
 
 def gradients_agree(
-    fn: Callable[..., torch.Tensor], *args: Any, compiled: Callable[..., Any] | None = None, strides: bool = True
+    fn: Callable[..., torch.Tensor],
+    *args: Any,
+    compiled: Callable[..., Any] | None = None,
+    strides: bool = True,
 ) -> None:
     """Values and gradients are eager's, and so, with `strides`, are those of the gradients."""
     compiled = compiled or ingot.compile(fn, fullgraph=True)
     results = []
     for call, given in ((compiled, copied(args)), (fn, copied(args)), (fn, doubled(copied(args)))):
         out = call(*given)
-        weight = torch.linspace(-1, 1, out.numel(), device=out.device, dtype=torch.float64).reshape(out.shape)
+        weight = torch.linspace(-1, 1, out.numel(), device=out.device, dtype=torch.float64).reshape(
+            out.shape
+        )
         wanted = [t for t in tensors(given) if t.requires_grad]
         grads = torch.autograd.grad(out, wanted, weight.to(out.dtype))
         results.append(([out.detach()], list(grads)))

@@ -1,4 +1,5 @@
-"""Tests that run compiled programs on an NVIDIA GPU: `make test-gpu`. Elsewhere they are skipped."""
+"""Tests that run compiled programs on an NVIDIA GPU: `make test-gpu`. Elsewhere they are
+skipped."""
 
 from __future__ import annotations
 

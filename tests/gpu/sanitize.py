@@ -1,11 +1,14 @@
-"""Runs one small program of each kind of kernel (tests/gpu/kinds.py) under NVIDIA's compute-sanitizer.
+"""Runs one small program of each kind of kernel (tests/gpu/kinds.py) under NVIDIA's
+compute-sanitizer.
 
-    python -m tests.gpu.sanitize [--tools memcheck racecheck] [--jobs 12] [--limit 600] [--only KIND ...]
+    python -m tests.gpu.sanitize [--tools memcheck racecheck] [--jobs 12] [--limit 600] [--only KIND
+    ...]
                                  [--logs FOLDER]
 
-Each process runs some of the kinds under one tool, and compares what they give with eager's. The code is
-compiled before, without the tool. Each tensor and each temporary has memory of its own, so that memcheck sees accesses
-beyond any of them. Exits with 1 where a tool reports something, a result is wrong, or time runs out.
+Each process runs some of the kinds under one tool, and compares what they give with eager's. The
+code is compiled before, without the tool. Each tensor and each temporary has memory of its own, so
+that memcheck sees accesses beyond any of them. Exits with 1 where a tool reports something, a
+result is wrong, or time runs out.
 """
 
 from __future__ import annotations
@@ -34,16 +37,25 @@ from tests.gpu.checks import doubled, tensors
 from tests.gpu.kinds import KINDS, Kind, draw
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-PLACES = ("/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer", "/opt/nvidia/*/*", "/opt/nvidia/*")
+PLACES = (
+    "/usr/local/cuda*/bin",
+    "/usr/local/cuda*/compute-sanitizer",
+    "/opt/nvidia/*/*",
+    "/opt/nvidia/*",
+)
 FOUND = 9  # the status of a process where the tool found something
 MOST_LINES = 12
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=["memcheck", "racecheck"])
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time"
+    )
     parser.add_argument("--limit", type=float, default=600, help="seconds for all of it")
     parser.add_argument("--logs", type=Path, help="where the tools' reports are kept")
     parser.add_argument("--plain", action="store_true", help="run the kinds here, without a tool")
@@ -70,16 +82,29 @@ def find_tool() -> str | None:
     return found
 
 
-# -- the processes -----------------------------------------------------------------------------------------------------
+# -- the processes ---------------------------------------------------------------------------------
 
 
 def run_all(
-    tool: str, tools: Sequence[str], kinds: Sequence[str], jobs: int, end: float, logs: Path, device: str
+    tool: str,
+    tools: Sequence[str],
+    kinds: Sequence[str],
+    jobs: int,
+    end: float,
+    logs: Path,
+    device: str,
 ) -> int:
     """First what is compiled, then each tool over all of the kinds; returns the status."""
     apart = max(1, jobs // len(tools))
-    bad = run_beside([(f"plain-{k}", [], kinds[k::jobs]) for k in range(min(jobs, len(kinds)))], end, logs, device)
-    print(f"without a tool: {len(kinds) - len(bad)} of {len(kinds)} kinds are right", *bad, flush=True)
+    bad = run_beside(
+        [(f"plain-{k}", [], kinds[k::jobs]) for k in range(min(jobs, len(kinds)))],
+        end,
+        logs,
+        device,
+    )
+    print(
+        f"without a tool: {len(kinds) - len(bad)} of {len(kinds)} kinds are right", *bad, flush=True
+    )
     given = ["--error-exitcode", str(FOUND), "--launch-timeout", "0", "--report-api-errors", "no"]
     runs = []
     for name in tools:
@@ -89,25 +114,55 @@ def run_all(
     worse = run_beside(runs, end, logs, device)
     for name in tools:
         reports = [(logs / f"{name}-{k}.log") for k in range(apart)]
-        lines = [line for r in reports if r.exists() for line in r.read_text(errors="replace").splitlines()]
+        lines = [
+            line
+            for r in reports
+            if r.exists()
+            for line in r.read_text(errors="replace").splitlines()
+        ]
         wrong = [text for text in worse if text.startswith(name)]
-        print(f"{name}: {len(kinds) - len(wrong)} of {len(kinds)} kinds are right and clean", *wrong, sep="\n  ")
+        print(
+            f"{name}: {len(kinds) - len(wrong)} of {len(kinds)} kinds are right and clean",
+            *wrong,
+            sep="\n  ",
+        )
         for text, count in problems(lines).most_common(MOST_LINES):
             print(f"  {count} x {text}")
-        print("  " + "; ".join(f"{n} x {text}" for text, n in Counter(summaries(lines)).items()), flush=True)
+        print(
+            "  " + "; ".join(f"{n} x {text}" for text, n in Counter(summaries(lines)).items()),
+            flush=True,
+        )
     return int(bool(bad or worse))
 
 
 def run_beside(
     runs: Sequence[tuple[str, list[str], Sequence[str]]], end: float, logs: Path, device: str
 ) -> list[str]:
-    """Run processes at once; returns a line for each kind that was not seen to be right, by the process that had it."""
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    """Run processes at once; returns a line for each kind that was not seen to be right, by the
+    process that had it."""
+    environment = {
+        **os.environ,
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     started = []
     for name, prefix, kinds in runs:
-        command = [*prefix, sys.executable, "-m", "tests.gpu.sanitize", "--plain", "--device", device, "--only", *kinds]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "tests.gpu.sanitize",
+            "--plain",
+            "--device",
+            device,
+            "--only",
+            *kinds,
+        ]
         with (logs / f"{name}.out").open("w") as out:
-            started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+            started.append(
+                subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            )
     wrong = []
     for process, (name, _, kinds) in zip(started, runs):
         try:
@@ -118,7 +173,10 @@ def run_beside(
         lines = (logs / f"{name}.out").read_text(errors="replace").splitlines()
         missing = [kind for kind in kinds if f"{kind}: right" not in lines]
         why = {line.split(":")[0]: line for line in lines}
-        wrong += [f"{name}: {why.get(kind, f'{kind}: no result ({status}) {lines[-1:]}')[:400]}" for kind in missing]
+        wrong += [
+            f"{name}: {why.get(kind, f'{kind}: no result ({status}) {lines[-1:]}')[:400]}"
+            for kind in missing
+        ]
         if not missing and status != 0:
             wrong.append(f"{name}: status {status}, of {', '.join(kinds)}")
     return wrong
@@ -129,8 +187,19 @@ def problems(lines: Sequence[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for line, after in zip(lines, [*lines[1:], ""]):
         text = line.removeprefix("========= ")
-        if text != line and text[:1].strip() and "SUMMARY:" not in text and text != "COMPUTE-SANITIZER":
-            found[re.sub(r"0x[0-9a-f]+|\+0x\w+", "", f"{text} | {after.removeprefix('=========').strip()}")[:300]] += 1
+        if (
+            text != line
+            and text[:1].strip()
+            and "SUMMARY:" not in text
+            and text != "COMPUTE-SANITIZER"
+        ):
+            found[
+                re.sub(
+                    r"0x[0-9a-f]+|\+0x\w+",
+                    "",
+                    f"{text} | {after.removeprefix('=========').strip()}",
+                )[:300]
+            ] += 1
     return found
 
 
@@ -138,7 +207,7 @@ def summaries(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("========= ") for line in lines if "SUMMARY:" in line]
 
 
-# -- a kind ------------------------------------------------------------------------------------------------------------
+# -- a kind ----------------------------------------------------------------------------------------
 
 
 def right(name: str, device: str) -> bool:
@@ -159,7 +228,9 @@ def right(name: str, device: str) -> bool:
     return True
 
 
-def first_kernel(tuner: tuning.Tuner, site: Any, plans: Any, tilings: Any) -> tuple[Sequence[float | None], bool]:
+def first_kernel(
+    tuner: tuning.Tuner, site: Any, plans: Any, tilings: Any
+) -> tuple[Sequence[float | None], bool]:
     """As if the first kernel that is tried in place of a library's product were the fastest."""
     return [1e6, *(1.0 + k for k in range(len(tilings)))], True
 
@@ -178,7 +249,9 @@ def check(kind: Kind, device: str) -> None:
             assert torch.equal(a.isnan(), b.isnan())
             wrong, eagers = ((t.double() - exact).nan_to_num(0, 0, 0).norm().item() for t in (a, b))
             share = 16 * torch.finfo(b.dtype).eps * exact.nan_to_num(0, 0, 0).norm().item()
-            assert wrong <= max(3 * eagers, share, 1e-4), f"an error of {wrong}, eager's is {eagers}"
+            assert wrong <= max(3 * eagers, share, 1e-4), (
+                f"an error of {wrong}, eager's is {eagers}"
+            )
 
 
 def results(fn: Any, args: Sequence[Any], device: str) -> list[torch.Tensor]:
@@ -187,7 +260,9 @@ def results(fn: Any, args: Sequence[Any], device: str) -> list[torch.Tensor]:
     def given(t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or not t.dim():
             return t
-        moved = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t.detach())
+        moved = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(
+            t.detach()
+        )
         if t.storage_offset():  # as little aligned as it is
             padded = torch.cat([moved.new_zeros(t.storage_offset()), moved.flatten()])
             moved = padded[t.storage_offset() :].view(t.shape)

@@ -82,7 +82,11 @@ def test_sizes_that_are_met_first_while_the_user_records() -> None:
 
     run = ingot.compile(fn, fullgraph=True, dynamic=True)
     run(draw(5, 40))
-    for mode, shape in (("global", (6, 300)), ("thread_local", (2000, 70)), ("relaxed", (3, 20000))):
+    for mode, shape in (
+        ("global", (6, 300)),
+        ("thread_local", (2000, 70)),
+        ("relaxed", (3, 20000)),
+    ):
         x, graph = draw(*shape), torch.cuda.CUDAGraph()
         expected = fn(x)
         torch.cuda.synchronize()
@@ -270,7 +274,9 @@ def network() -> list[nn.Module]:
     return [m.cuda() for m in made]
 
 
-@pytest.mark.parametrize("style", ["zeroed before", "zeroed late", "zeroed in place", "accumulated", "losses kept"])
+@pytest.mark.parametrize(
+    "style", ["zeroed before", "zeroed late", "zeroed in place", "accumulated", "losses kept"]
+)
 def test_training(style: str) -> None:
     model, oracle = network()
     run = compiled(model)
@@ -295,15 +301,22 @@ def test_training(style: str) -> None:
     for a, b in zip(losses[0], losses[1]):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
     for (name, a), b in zip(model.state_dict().items(), oracle.state_dict().values()):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            a, b, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
     assert replayed(run).replays >= 4
     backward = Compiler.of(run).compilations[-1].backward.replayed  # type: ignore[union-attr]
-    print(style, replayed(run).describe(), backward if isinstance(backward, str) else backward.describe())
+    print(
+        style,
+        replayed(run).describe(),
+        backward if isinstance(backward, str) else backward.describe(),
+    )
     assert style == "zeroed in place" or backward.replays >= 2
 
 
 def test_a_recording_that_fails() -> None:
-    """What waits for the device cannot be recorded; afterwards all goes on, random numbers included."""
+    """What waits for the device cannot be recorded; afterwards all goes on, random numbers
+    included."""
     machine = machine_of(torch.device("cuda", torch.cuda.current_device()))
     assert machine is not None
     x = draw(64)

@@ -11,11 +11,33 @@ import torch
 
 import ingot
 
-FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
+FLOAT8 = [
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+]
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 PRODUCTS = [torch.float8_e4m3fn, torch.float8_e5m2]  # what tensor cores take
 nan, inf = float("nan"), float("inf")
-ENDS = [0.0, -0.0, inf, -inf, nan, 240.0, 448.0, 464.0, 480.0, 57344.0, 61440.0, 2.0**-9, 2.0**-10, 2.0**-17, 1e-30]
+ENDS = [
+    0.0,
+    -0.0,
+    inf,
+    -inf,
+    nan,
+    240.0,
+    448.0,
+    464.0,
+    480.0,
+    57344.0,
+    61440.0,
+    2.0**-9,
+    2.0**-10,
+    2.0**-17,
+    1e-30,
+]
 
 
 def numbers(dtype: torch.dtype, wide: bool = True) -> torch.Tensor:
@@ -69,13 +91,17 @@ def test_scales(shape: tuple[int, ...], narrow: torch.dtype, dtype: torch.dtype)
 
 def two_matrices(size: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(size, size, generator=generator).to("cuda", torch.bfloat16) for _ in range(2)]
+    return [
+        torch.randn(size, size, generator=generator).to("cuda", torch.bfloat16) for _ in range(2)
+    ]
 
 
 @pytest.mark.parametrize("out", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("kinds", list(itertools.product(PRODUCTS, PRODUCTS))[:3], ids=str)
 @pytest.mark.parametrize("size", [64, 256, 1024])
-def test_scaled_products(size: int, kinds: tuple[torch.dtype, torch.dtype], out: torch.dtype) -> None:
+def test_scaled_products(
+    size: int, kinds: tuple[torch.dtype, torch.dtype], out: torch.dtype
+) -> None:
     def fn(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         scales = [t.abs().amax().float().clamp(min=1e-6) for t in (a, w)]
         left, right = (a / scales[0]).to(kinds[0]), (w / scales[1]).to(kinds[1]).t()
@@ -89,7 +115,10 @@ def test_products_scaled_by_rows(size: int) -> None:
     def fn(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         scales = [t.abs().amax(1, keepdim=True).float().clamp(min=1e-6) for t in (a, w)]
         left, right = (a / scales[0]).to(PRODUCTS[0]), (w / scales[1]).to(PRODUCTS[0]).t()
-        return torch._scaled_mm(left, right, scales[0], scales[1].t(), out_dtype=torch.bfloat16).relu() + 1
+        return (
+            torch._scaled_mm(left, right, scales[0], scales[1].t(), out_dtype=torch.bfloat16).relu()
+            + 1
+        )
 
     check(fn, *two_matrices(size))
 
@@ -97,12 +126,17 @@ def test_products_scaled_by_rows(size: int) -> None:
 def test_a_large_scaled_product_is_compiled_at_once() -> None:
     """Its result's layout was found by a CPU's product of the same size, which takes minutes."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    w, one = torch.randn(4096, 4096, device="cuda").to(torch.float8_e4m3fn), torch.ones((), device="cuda")
+    w, one = (
+        torch.randn(4096, 4096, device="cuda").to(torch.float8_e4m3fn),
+        torch.ones((), device="cuda"),
+    )
 
     def fn(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         largest = a.abs().amax().float()
         narrow = (a / largest.clamp(min=1e-6)).to(torch.float8_e4m3fn)
-        return torch._scaled_mm(narrow, w.t(), scale_a=largest, scale_b=one, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(
+            narrow, w.t(), scale_a=largest, scale_b=one, out_dtype=torch.bfloat16
+        )
 
     check(fn, a, w)
 

@@ -13,7 +13,9 @@ from tests.gpu.checks import same
 
 LAST = torch.channels_last
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
-PADDINGS = list(itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)))
+PADDINGS = list(
+    itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True))
+)
 nan, inf = float("nan"), float("inf")
 
 
@@ -25,10 +27,19 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torc
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_windows_of_channels(stride: int, padding: int, dtype: torch.dtype) -> None:
-    x, w = draw(2, 32, 15, 14, dtype=dtype).to(memory_format=LAST), draw(32, 1, 3, 3, dtype=dtype, seed=1) / 3
+    x, w = (
+        draw(2, 32, 15, 14, dtype=dtype).to(memory_format=LAST),
+        draw(32, 1, 3, 3, dtype=dtype, seed=1) / 3,
+    )
     same(lambda x, w: F.conv2d(x, w, None, stride, padding, 1, 32), x, w)
-    same(lambda x, w: F.conv2d(F.pad(x.relu(), (0, 1, 0, 1)), w, None, stride, 0, 1, 32).clamp(0, 6), x, w)
-    same(lambda x, w: F.conv2d(F.silu(x), w, w[:, 0, 0, 0], stride, padding, 1, 32) + x.mean(), x, w)
+    same(
+        lambda x, w: F.conv2d(F.pad(x.relu(), (0, 1, 0, 1)), w, None, stride, 0, 1, 32).clamp(0, 6),
+        x,
+        w,
+    )
+    same(
+        lambda x, w: F.conv2d(F.silu(x), w, w[:, 0, 0, 0], stride, padding, 1, 32) + x.mean(), x, w
+    )
 
 
 def test_a_block_of_a_mobile_network() -> None:
@@ -58,7 +69,13 @@ def test_sampled(mode: str, padding: str, corners: bool, dtype: torch.dtype) -> 
         return F.grid_sample(x, grid, mode, padding, align_corners=corners)
 
     for height, width in ((8, 8), (1, 1), (1, 9), (13, 2)):
-        same(sampled, draw(1, 5, height, width, dtype=dtype), grid, exact=mode == "nearest", oracle=False)
+        same(
+            sampled,
+            draw(1, 5, height, width, dtype=dtype),
+            grid,
+            exact=mode == "nearest",
+            oracle=False,
+        )
 
 
 @pytest.mark.parametrize("corners", [False, True])

@@ -22,7 +22,9 @@ def test_layout_of_roll(shape: tuple[int, ...]) -> None:
     for t in (x, x.contiguous(memory_format=torch.channels_last), x.mT.contiguous().mT):
         for shifts, dims in [((1,), (1,)), ((3,), (1,)), ((-6, 1), (1, 0)), ((2,), ())]:
 
-            def rolled(t: torch.Tensor, shifts: tuple[int, ...] = shifts, dims: tuple[int, ...] = dims) -> torch.Tensor:
+            def rolled(
+                t: torch.Tensor, shifts: tuple[int, ...] = shifts, dims: tuple[int, ...] = dims
+            ) -> torch.Tensor:
                 return torch.roll(t, shifts, dims)
 
             expected, actual = rolled(t), ingot.compile(rolled)(t)

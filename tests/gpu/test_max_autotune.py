@@ -34,7 +34,10 @@ def check(fn: Callable[..., Any], *args: torch.Tensor, calls: int = 0) -> None:
     compiled = tuned(fn)
     agree(compiled, fn, *args)
     report = ingot.explain(compiled)(*copied(args))
-    assert sum(kernel.kind == "extern" for kernel in report.kernels) == calls and len(report.tuned) >= 1
+    assert (
+        sum(kernel.kind == "extern" for kernel in report.kernels) == calls
+        and len(report.tuned) >= 1
+    )
 
 
 def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -43,11 +46,17 @@ def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
-    "sizes", [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129), (1024, 256, 512)], ids=str
+    "sizes",
+    [(197, 768, 3072), (8, 1000, 130), (1, 70, 50), (333, 65, 129), (1024, 256, 512)],
+    ids=str,
 )
-def test_products_with_what_comes_next(always: None, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+def test_products_with_what_comes_next(
+    always: None, sizes: tuple[int, int, int], dtype: torch.dtype
+) -> None:
     rows, depth, columns = sizes
-    check(gelu_linear, *(draw(*s, dtype=dtype) for s in ((rows, depth), (columns, depth), (columns,))))
+    check(
+        gelu_linear, *(draw(*s, dtype=dtype) for s in ((rows, depth), (columns, depth), (columns,)))
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -56,7 +65,11 @@ def test_operands_of_either_order(always: None, dtype: torch.dtype) -> None:
     for left in (x, x.t().contiguous().t()):
         for right in (y, y.t().contiguous().t()):
             check(lambda x, y: (x @ y).relu(), left, right)
-    check(lambda x, y: (x @ y.transpose(1, 2)).relu(), draw(6, 65, 64, dtype=dtype), draw(6, 70, 64, dtype=dtype))
+    check(
+        lambda x, y: (x @ y.transpose(1, 2)).relu(),
+        draw(6, 65, 64, dtype=dtype),
+        draw(6, 70, 64, dtype=dtype),
+    )
 
 
 def test_gradients(always: None) -> None:

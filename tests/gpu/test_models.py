@@ -1,4 +1,5 @@
-"""The tiny models of the model zoo on the device, beside eager: forward, and the gradients of the parameters."""
+"""The tiny models of the model zoo on the device, beside eager: forward, and the gradients of the
+parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def prepared(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
         model, inputs = make(name)
     except (ImportError, AttributeError) as problem:
         pytest.skip(f"this transformers has none: {problem}")
-    return model.cuda(), pytree.tree_map(lambda t: t.cuda() if isinstance(t, torch.Tensor) else t, inputs)
+    return model.cuda(), pytree.tree_map(
+        lambda t: t.cuda() if isinstance(t, torch.Tensor) else t, inputs
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -46,8 +49,13 @@ def test_gradients(name: str) -> None:
     parameters = [p for p in model.parameters() if p.requires_grad]
     results = []
     for call in (model, ingot.compile(model)):
-        outputs = [t for t in tensors([call(**inputs)]) if t.requires_grad and t.is_floating_point()]
-        loss = sum((t.double().square().sum() for t in outputs), torch.zeros((), device="cuda", dtype=torch.float64))
+        outputs = [
+            t for t in tensors([call(**inputs)]) if t.requires_grad and t.is_floating_point()
+        ]
+        loss = sum(
+            (t.double().square().sum() for t in outputs),
+            torch.zeros((), device="cuda", dtype=torch.float64),
+        )
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         results.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)])
     assert error(results[1], results[0]) <= 10 * SHARE

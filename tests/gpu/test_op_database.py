@@ -32,14 +32,17 @@ EXCEPTIONS = {
 
 
 def difference(op: Any, call: tuple[Any, ...], dtype: torch.dtype) -> str | None:
-    """What tells the compiled op from eager's; None where nothing does, or eager raises an error."""
+    """What tells the compiled op from eager's; None where nothing does, or eager raises an
+    error."""
 
     def fn(input: Any, args: Any, kwargs: Any) -> Any:
         return op(input, *args, **kwargs)
 
     leaves, structure = pytree.tree_flatten(call)
     try:
-        expected_args, found_args = (pytree.tree_unflatten(copied(leaves), structure) for _ in range(2))
+        expected_args, found_args = (
+            pytree.tree_unflatten(copied(leaves), structure) for _ in range(2)
+        )
         torch.manual_seed(0)
         expected = fn(*expected_args)
     except Exception:
@@ -57,7 +60,9 @@ def difference(op: Any, call: tuple[Any, ...], dtype: torch.dtype) -> str | None
             return f"{(a.dtype, a.shape, a.device)} for {(b.dtype, b.shape, b.device)}"
         if a.layout is not torch.strided:
             continue
-        if any(size > 1 and one != other for size, one, other in zip(a.shape, a.stride(), b.stride())):
+        if any(
+            size > 1 and one != other for size, one, other in zip(a.shape, a.stride(), b.stride())
+        ):
             return f"strides {a.stride()} for {b.stride()}"
         a, b = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (a, b))
         if not a.is_floating_point():
@@ -79,8 +84,12 @@ def test_ops(shard: int, dtype: torch.dtype) -> None:
             continue
         with warnings.catch_warnings(), torch.no_grad():
             ignore_warnings()
-            for k, sample in zip(range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=False)):
-                found = difference(info.op, (sample.input, tuple(sample.args), dict(sample.kwargs)), dtype)
+            for k, sample in zip(
+                range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=False)
+            ):
+                found = difference(
+                    info.op, (sample.input, tuple(sample.args), dict(sample.kwargs)), dtype
+                )
                 if found is not None:
                     wrong[name, k] = found
         ingot.reset()

@@ -1,4 +1,5 @@
-"""The gradients of every differentiable op of torch.testing's database on the device, compiled and in eager.
+"""The gradients of every differentiable op of torch.testing's database on the device, compiled and
+in eager.
 
 `python -m tests.gpu.test_op_gradients SHARD SECONDS` prints what differs in one of the shards.
 """
@@ -25,18 +26,23 @@ from tests.op_gradients import dense, drawn_like, tracked
 SAMPLES = 2  # of each op and dtype
 
 
-def taken(function: Any, sample: Any, given: list[Any], structure: Any) -> tuple[list[torch.Tensor], list[Any]]:
+def taken(
+    function: Any, sample: Any, given: list[Any], structure: Any
+) -> tuple[list[torch.Tensor], list[Any]]:
     """What a call gives that has a history, and the gradients of it, None where there is none."""
     torch.manual_seed(0)
     inputs = [t for t in given if isinstance(t, torch.Tensor) and t.requires_grad]
-    heads = tracked(sample.output_process_fn_grad(function(*pytree.tree_unflatten(given, structure))))
+    heads = tracked(
+        sample.output_process_fn_grad(function(*pytree.tree_unflatten(given, structure)))
+    )
     tangents = [drawn_like(h, k).to(h.device) for k, h in enumerate(heads)]
     grads = torch.autograd.grad(heads, inputs, tangents, allow_unused=True) if heads else ()
     return [dense(h.detach()) for h in heads], [None if g is None else dense(g) for g in grads]
 
 
 def difference(info: Any, sample: Any, dtype: torch.dtype) -> str | None:
-    """What tells the compiled op's gradients from eager's; None where nothing does, or eager raises an error."""
+    """What tells the compiled op's gradients from eager's; None where nothing does, or eager raises
+    an error."""
 
     def fn(input: Any, args: Any, kwargs: Any) -> Any:
         return info.gradcheck_wrapper(info.op, input, *args, **kwargs)
@@ -50,7 +56,10 @@ def difference(info: Any, sample: Any, dtype: torch.dtype) -> str | None:
         found, ours = taken(ingot.compile(fn), sample, copied(leaves), structure)
     except Exception as problem:
         return f"raised {type(problem).__name__}: {problem}"[:300]
-    looks = [[t if t is None else (t.dtype, t.shape, t.device) for t in ts] for ts in (found + ours, expected + slopes)]
+    looks = [
+        [t if t is None else (t.dtype, t.shape, t.device) for t in ts]
+        for ts in (found + ours, expected + slopes)
+    ]
     if looks[0] != looks[1]:
         return f"{looks[0]} for {looks[1]}"
     parts = [[t for t in ts if t is not None] for ts in (ours, slopes)]
@@ -58,7 +67,9 @@ def difference(info: Any, sample: Any, dtype: torch.dtype) -> str | None:
     if wrong <= SHARE[dtype]:
         return None
     try:  # an ill-conditioned call
-        exact = [g for g in taken(fn, sample, doubled(copied(leaves)), structure)[1] if g is not None]
+        exact = [
+            g for g in taken(fn, sample, doubled(copied(leaves)), structure)[1] if g is not None
+        ]
         rounding = error(parts[1], exact)
     except Exception:
         rounding = 0.0
@@ -73,7 +84,9 @@ def differences(shard: int, dtype: torch.dtype) -> Iterator[tuple[str, int, str]
             continue
         with warnings.catch_warnings():
             ignore_warnings()
-            for k, sample in zip(range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=True)):
+            for k, sample in zip(
+                range(SAMPLES), info.sample_inputs("cuda", dtype, requires_grad=True)
+            ):
                 found = difference(info, sample, dtype)
                 if found is not None:
                     yield name, k, found

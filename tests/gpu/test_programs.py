@@ -26,7 +26,9 @@ HALVES = [torch.bfloat16, torch.float16]
 FLOATS = [torch.float32, torch.float64, *HALVES]
 
 
-def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, grad: bool = False) -> torch.Tensor:
+def draw(
+    *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, grad: bool = False
+) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to("cuda", dtype).requires_grad_(grad)
 
@@ -40,32 +42,39 @@ def test_functions(name: str, dtype: torch.dtype) -> None:
 
 UNARY: dict[str, Any] = {
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": lambda x: x.abs().log(),
-    "log1p": lambda x: x.abs().log1p(), "log2": lambda x: x.abs().log2(), "log10": lambda x: x.abs().log10(),
-    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": lambda x: x.clamp(-1, 1).asin(),
-    "acos": lambda x: x.clamp(-1, 1).acos(), "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh,
-    "tanh": torch.tanh, "asinh": torch.asinh, "acosh": lambda x: (x.abs() + 1).acosh(),
+    "log1p": lambda x: x.abs().log1p(), "log2": lambda x: x.abs().log2(),
+    "log10": lambda x: x.abs().log10(), "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
+    "asin": lambda x: x.clamp(-1, 1).asin(), "acos": lambda x: x.clamp(-1, 1).acos(),
+    "atan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh,
+    "asinh": torch.asinh, "acosh": lambda x: (x.abs() + 1).acosh(),
     "atanh": lambda x: x.clamp(-0.9, 0.9).atanh(), "erf": torch.erf, "erfc": torch.erfc,
-    "erfinv": lambda x: x.clamp(-0.9, 0.9).erfinv(), "lgamma": torch.lgamma, "digamma": torch.digamma,
-    "sigmoid": torch.sigmoid, "sqrt": lambda x: x.abs().sqrt(), "rsqrt": lambda x: x.abs().rsqrt(),
-    "reciprocal": torch.reciprocal, "floor": torch.floor, "ceil": torch.ceil, "round": torch.round,
-    "trunc": torch.trunc, "sign": torch.sign, "neg": torch.neg, "abs": torch.abs, "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "softplus": F.softplus, "elu": F.elu,
-    "mish": F.mish, "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "frac": torch.frac,
-    "signbit": torch.signbit, "isnan": torch.isnan, "isinf": torch.isinf, "logit": lambda x: x.sigmoid().logit(),
+    "erfinv": lambda x: x.clamp(-0.9, 0.9).erfinv(), "lgamma": torch.lgamma,
+    "digamma": torch.digamma, "sigmoid": torch.sigmoid, "sqrt": lambda x: x.abs().sqrt(),
+    "rsqrt": lambda x: x.abs().rsqrt(), "reciprocal": torch.reciprocal, "floor": torch.floor,
+    "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc, "sign": torch.sign,
+    "neg": torch.neg, "abs": torch.abs, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "softplus": F.softplus,
+    "elu": F.elu, "mish": F.mish, "hardswish": F.hardswish, "leaky_relu": F.leaky_relu,
+    "frac": torch.frac, "signbit": torch.signbit, "isnan": torch.isnan, "isinf": torch.isinf,
+    "logit": lambda x: x.sigmoid().logit(),
 }  # fmt: skip
 BINARY: dict[str, Any] = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
-    "minimum": torch.minimum, "pow": lambda x, y: x.abs() ** y, "atan2": torch.atan2, "fmod": torch.fmod,
-    "remainder": torch.remainder, "copysign": torch.copysign, "floor_divide": torch.floor_divide, "hypot": torch.hypot,
-    "logaddexp": torch.logaddexp, "nextafter": torch.nextafter, "lerp": lambda x, y: torch.lerp(x, y, 0.3),
-    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5), "eq": torch.eq, "lt": torch.lt,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    "maximum": torch.maximum, "minimum": torch.minimum, "pow": lambda x, y: x.abs() ** y,
+    "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
+    "copysign": torch.copysign, "floor_divide": torch.floor_divide, "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp, "nextafter": torch.nextafter, "lerp": lambda x,
+    y: torch.lerp(x, y, 0.3), "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5),
+    "eq": torch.eq, "lt": torch.lt,
     "where": lambda x, y: torch.where(x > y, x, y * 2),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_unary_functions(dtype: torch.dtype) -> None:
-    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], device="cuda", dtype=dtype)
+    special = torch.tensor(
+        [0.0, -0.0, torch.inf, -torch.inf, torch.nan], device="cuda", dtype=dtype
+    )
     x = torch.cat([draw(999, dtype=dtype) * 3, special])
     wrong = {}
     for name, fn in UNARY.items():
@@ -90,16 +99,19 @@ def test_binary_functions(dtype: torch.dtype) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str
+)
 def test_integers(dtype: torch.dtype) -> None:
     x = torch.arange(-100, 100, device="cuda").to(dtype)
     y = torch.arange(200, device="cuda").fmod(7).add(1).to(dtype)
 
     def fn(x: Any, y: Any) -> Any:
         return (
-            x + y, x - y, x * y, -x, x // y, x % y, torch.fmod(x, y), x & y, x | y, x ^ y, ~x, x << (y % 8),
-            x >> (y % 8), x.abs() if dtype is not torch.uint8 else x, x.sign(), x < y, x.to(torch.float32), x.bool(),
-            x.sum(), x.prod(), x.max(), x.min(), x.argmax(), x.cumsum(0), (x > 3).any(), (x > 3).all(),
+            x + y, x - y, x * y, -x, x // y, x % y, torch.fmod(x, y), x & y, x | y, x ^ y, ~x,
+            x << (y % 8), x >> (y % 8), x.abs() if dtype is not torch.uint8 else x, x.sign(), x < y,
+            x.to(torch.float32), x.bool(), x.sum(), x.prod(), x.max(), x.min(), x.argmax(),
+            x.cumsum(0), (x > 3).any(), (x > 3).all(),
             torch.maximum(x, y), x.to(torch.int8),
         )  # fmt: skip
 
@@ -107,13 +119,15 @@ def test_integers(dtype: torch.dtype) -> None:
 
 
 REDUCTIONS: dict[str, Any] = {
-    "sum": lambda x, d: x.sum(d), "mean": lambda x, d: x.mean(d, keepdim=True), "amax": lambda x, d: x.amax(d),
-    "amin": lambda x, d: x.amin(d), "var": lambda x, d: x.var(d), "std_mean": lambda x, d: torch.std_mean(x, d),
-    "norm": lambda x, d: torch.linalg.vector_norm(x, dim=d), "softmax": lambda x, d: x.softmax(d),
+    "sum": lambda x, d: x.sum(d), "mean": lambda x, d: x.mean(d, keepdim=True), "amax": lambda x,
+    d: x.amax(d), "amin": lambda x, d: x.amin(d), "var": lambda x, d: x.var(d),
+    "std_mean": lambda x, d: torch.std_mean(x, d), "norm": lambda x,
+    d: torch.linalg.vector_norm(x, dim=d), "softmax": lambda x, d: x.softmax(d),
     "log_softmax": lambda x, d: x.log_softmax(d), "logsumexp": lambda x, d: x.logsumexp(d),
-    "argmax": lambda x, d: x.argmax(d), "argmin": lambda x, d: x.argmin(d), "max": lambda x, d: x.max(d),
-    "prod": lambda x, d: (x * 0.1 + 1).prod(d), "any": lambda x, d: (x > 3).any(d), "all": lambda x, d: (x > -3).all(d),
-    "normalized": lambda x, d: (x - x.mean(d, keepdim=True)) / (x.std(d, keepdim=True) + 1e-5),
+    "argmax": lambda x, d: x.argmax(d), "argmin": lambda x, d: x.argmin(d), "max": lambda x,
+    d: x.max(d), "prod": lambda x, d: (x * 0.1 + 1).prod(d), "any": lambda x, d: (x > 3).any(d),
+    "all": lambda x, d: (x > -3).all(d), "normalized": lambda x,
+    d: (x - x.mean(d, keepdim=True)) / (x.std(d, keepdim=True) + 1e-5),
 }  # fmt: skip
 
 
@@ -135,19 +149,30 @@ def test_reductions(shape: tuple[int, ...]) -> None:
 
 def test_a_reduction_of_everything() -> None:
     for dtype in (torch.float32, torch.bfloat16):
-        same(lambda x: (x.sum(), x.mean(), x.max(), x.square().sum().sqrt(), x.argmax()), draw(3000, 1234, dtype=dtype))
+        same(
+            lambda x: (x.sum(), x.mean(), x.max(), x.square().sum().sqrt(), x.argmax()),
+            draw(3000, 1234, dtype=dtype),
+        )
 
 
 def test_nan_is_the_extreme() -> None:
     x = draw(9, 100)
     x[3, 50] = torch.nan
-    same(lambda x: (x.amax(1), x.amin(1), x.argmax(1), x.max(1), x.amax(), x.clamp(-1, 1), x.relu()), x, oracle=False)
+    same(
+        lambda x: (x.amax(1), x.amin(1), x.argmax(1), x.max(1), x.amax(), x.clamp(-1, 1), x.relu()),
+        x,
+        oracle=False,
+    )
 
 
 def test_layouts() -> None:
     x = draw(6, 37, 65, 40)
     same(lambda x: x.transpose(1, 3) + 1, x, exact=True)
-    same(lambda x: (x.transpose(1, 3).contiguous(), x.permute(3, 2, 1, 0).contiguous()), x, exact=True)
+    same(
+        lambda x: (x.transpose(1, 3).contiguous(), x.permute(3, 2, 1, 0).contiguous()),
+        x,
+        exact=True,
+    )
     same(lambda x: x.contiguous(memory_format=torch.channels_last) * 2, x, exact=True)
     same(lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), exact=True)
     same(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, exact=True)
@@ -167,10 +192,20 @@ def test_indices() -> None:
     same(lambda t, i: t[-i - 1], table, at, exact=True)
     same(lambda t, i: t.gather(0, i[:, :].reshape(7, 9)), table, at, exact=True)
     same(lambda t, i: t.index_select(0, i.flatten()), table, at, exact=True)
-    same(lambda t, i: t.index_put((i[0],), t[i[1]] * 2, accumulate=True), table, at[:2].sort(1).values)
-    same(lambda t, i: torch.zeros_like(t).scatter_add(0, i[:, :].reshape(7, 9), t[:7, :9]), table, at)
+    same(
+        lambda t, i: t.index_put((i[0],), t[i[1]] * 2, accumulate=True),
+        table,
+        at[:2].sort(1).values,
+    )
+    same(
+        lambda t, i: torch.zeros_like(t).scatter_add(0, i[:, :].reshape(7, 9), t[:7, :9]), table, at
+    )
     same(lambda t: (t.tril(), t.triu(1), torch.where(t > 0, t, 0.0)), table, exact=True)
-    same(lambda t: torch.arange(33, device="cuda") * t + torch.eye(50, 33, device="cuda"), table, exact=True)
+    same(
+        lambda t: torch.arange(33, device="cuda") * t + torch.eye(50, 33, device="cuda"),
+        table,
+        exact=True,
+    )
 
 
 def test_libraries() -> None:
@@ -194,7 +229,15 @@ def test_products_are_eagers(dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         batches = x.view(4, 32, 96), y.view(4, 24, 96).transpose(1, 2)
         parts = x[::2] @ y.t()[:, ::3], x[:1] @ y.t(), x @ y[:1].t(), x[:, 8:40] @ y.t()[8:40]
-        return x @ y.t(), y @ x.t(), x.t() @ x, torch.bmm(*batches), batches[0] @ y.t(), *parts, (x + 1) @ (y + 1).t()
+        return (
+            x @ y.t(),
+            y @ x.t(),
+            x.t() @ x,
+            torch.bmm(*batches),
+            batches[0] @ y.t(),
+            *parts,
+            (x + 1) @ (y + 1).t(),
+        )
 
     x, y = draw(128, 96).to(dtype), draw(96, 96, seed=1).to(dtype)
     compiled = same(fn, x, y, oracle=False)
@@ -211,15 +254,27 @@ def test_products_are_eagers(dtype: torch.dtype) -> None:
 def test_recurrent_cells() -> None:
     for cell, gates in ((torch.lstm_cell, 4), (torch.gru_cell, 3), (torch.rnn_tanh_cell, 1)):
 
-        def fn(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor, cell: Any = cell) -> torch.Tensor:
+        def fn(
+            x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor, cell: Any = cell
+        ) -> torch.Tensor:
             state: Any = (h, h + 1) if cell is torch.lstm_cell else h
             for step in x:
                 state = cell(step, state, *weights)
             return state[0] if isinstance(state, tuple) else state
 
-        shapes = (5, 16, 96), (16, 64), (64 * gates, 96), (64 * gates, 64), (64 * gates,), (64 * gates,)
+        shapes = (
+            (5, 16, 96),
+            (16, 64),
+            (64 * gates, 96),
+            (64 * gates, 64),
+            (64 * gates,),
+            (64 * gates,),
+        )
         for grad, check in ((False, same), (True, gradients_agree)):
-            check(fn, *[draw(*shape, seed=k, grad=grad) / 8**(k > 0) for k, shape in enumerate(shapes)])
+            check(
+                fn,
+                *[draw(*shape, seed=k, grad=grad) / 8 ** (k > 0) for k, shape in enumerate(shapes)],
+            )
 
 
 def test_random_numbers_are_eagers() -> None:
@@ -274,7 +329,12 @@ def test_sizes_that_vary() -> None:
 def test_empty_tensors() -> None:
     compiled = ingot.compile(lambda x: (x * 2 + 1, x.sum(1), x.sum(0)))
     for rows in (3, 0, 5):
-        agree(compiled, lambda x: (x * 2 + 1, x.sum(1), x.sum(0)), torch.zeros(rows, 8, device="cuda"), oracle=False)
+        agree(
+            compiled,
+            lambda x: (x * 2 + 1, x.sum(1), x.sum(0)),
+            torch.zeros(rows, 8, device="cuda"),
+            oracle=False,
+        )
 
 
 def test_a_side_stream() -> None:
@@ -300,7 +360,10 @@ def test_threads() -> None:
 
     compiled, x = ingot.compile(fn, fullgraph=True), draw(512, 64)
     expected, found = fn(x), []
-    workers = [threading.Thread(target=lambda: found.extend(compiled(x) for _ in range(50))) for _ in range(4)]
+    workers = [
+        threading.Thread(target=lambda: found.extend(compiled(x) for _ in range(50)))
+        for _ in range(4)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -308,13 +371,23 @@ def test_threads() -> None:
     assert len(found) == 200 and all(torch.allclose(a, expected, atol=1e-5) for a in found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8], ids=str
+)
 def test_numbers_on_the_cpu(dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor, n: torch.Tensor) -> Any:
         total = x.exp().sum().to("cpu")
         count = n * 2
         n += 1
-        return x * n, torch.where(x > n, x, count), count, total, x.sum(0) + total, n.to("cuda") + 0, x @ x.t() * n
+        return (
+            x * n,
+            torch.where(x > n, x, count),
+            count,
+            total,
+            x.sum(0) + total,
+            n.to("cuda") + 0,
+            x @ x.t() * n,
+        )
 
     compiled = ingot.compile(fn, fullgraph=True)
     for value in (1, 0, 3):
@@ -345,7 +418,9 @@ def test_arithmetic_on_several_devices_in_a_call_is_eagers() -> None:
         ingot.compile(fn, fullgraph=True)(x, y)
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"foreach": False}, {"fused": True}, {"capturable": True}], ids=str
+)
 def test_steps_of_an_optimizer(how: dict[str, bool]) -> None:
     found = []
     for compiled in (False, True):
@@ -357,7 +432,9 @@ def test_steps_of_an_optimizer(how: dict[str, bool]) -> None:
             for p in parameters:
                 p.grad = p.detach().sin() + k
             step()
-        found.append([p.detach() for p in parameters] + [s["step"] for s in optimizer.state.values()])
+        found.append(
+            [p.detach() for p in parameters] + [s["step"] for s in optimizer.state.values()]
+        )
     for a, b in zip(*found, strict=True):
         assert a.device == b.device
         torch.testing.assert_close(a, b)
@@ -389,8 +466,15 @@ def test_gradients_of_norms() -> None:
     gradients_agree(lambda x, w, b: F.layer_norm(x, (768,), w, b), x, w, b)
     gradients_agree(lambda x, w: F.rms_norm(x, (768,), w, 1e-6), x, w)
     images = draw(4, 24, 10, 10, grad=True)
-    gradients_agree(lambda x, w, b: F.group_norm(x, 4, w, b), images, draw(24, grad=True), draw(24, seed=3, grad=True))
-    gradients_agree(lambda x, w: F.batch_norm(x, None, None, w, training=True), images, draw(24, grad=True))
+    gradients_agree(
+        lambda x, w, b: F.group_norm(x, 4, w, b),
+        images,
+        draw(24, grad=True),
+        draw(24, seed=3, grad=True),
+    )
+    gradients_agree(
+        lambda x, w: F.batch_norm(x, None, None, w, training=True), images, draw(24, grad=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -413,7 +497,9 @@ def test_running_statistics(training: bool) -> None:
         return F.batch_norm(x, m, v, w, b, training, 0.1)
 
     same(batch_norm, images, mean, var, w, b)
-    same(lambda x, m, v, w, b: F.instance_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b)
+    same(
+        lambda x, m, v, w, b: F.instance_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b
+    )
     x, slope = draw(4, 24, 10, 10, grad=True), draw(24, seed=1, grad=True)
     gradients_agree(batch_norm, x, mean, var, slope, b)
     last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -424,7 +510,12 @@ def test_masks_of_attention() -> None:
     q = draw(2, 4, 7, 32)
     mask = (draw(2, 1, 7, 7) > 0.3) | torch.eye(7, device="cuda").bool()
     same(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), q, mask, oracle=False)
-    same(lambda q, m: F.scaled_dot_product_attention(q, q, q, torch.where(m, 0.0, -1e9)), q, mask, oracle=False)
+    same(
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, torch.where(m, 0.0, -1e9)),
+        q,
+        mask,
+        oracle=False,
+    )
     small = mask[:, :, :5, :5] | torch.eye(5, device="cuda").bool()
 
     def twice(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -434,7 +525,9 @@ def test_masks_of_attention() -> None:
 
     same(twice, draw(2, 4, 5, 32), small, oracle=False)
     gradients_agree(twice, draw(2, 4, 7, 32, grad=True), mask, strides=False)
-    gradients_agree(twice, draw(2, 4, 5, 32, grad=True), torch.where(small, 0.0, -1e9), strides=False)
+    gradients_agree(
+        twice, draw(2, 4, 5, 32, grad=True), torch.where(small, 0.0, -1e9), strides=False
+    )
 
 
 def test_a_training_step() -> None:
@@ -443,7 +536,10 @@ def test_a_training_step() -> None:
     def make() -> torch.nn.Module:
         torch.manual_seed(0)
         return torch.nn.Sequential(
-            torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 10)
+            torch.nn.Linear(64, 128),
+            torch.nn.GELU(),
+            torch.nn.LayerNorm(128),
+            torch.nn.Linear(128, 10),
         ).cuda()
 
     x, y = draw(32, 64), torch.randint(0, 10, (32,), device="cuda")
@@ -457,7 +553,9 @@ def test_a_training_step() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        losses.append([loss.item(), *(p.detach().double().norm().item() for p in model.parameters())])
+        losses.append(
+            [loss.item(), *(p.detach().double().norm().item() for p in model.parameters())]
+        )
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -474,12 +572,18 @@ def test_transformer_block() -> None:
 
 
 def test_more_elements_than_32_bits_count() -> None:
-    """One program of symbolic sizes: index arithmetic in 32 bits where that is enough, else in 64."""
+    """One program of symbolic sizes: index arithmetic in 32 bits where that is enough, else in
+    64."""
     if torch.cuda.mem_get_info()[0] < 16 << 30:
         pytest.skip("not enough memory")
     compiled = ingot.compile(lambda x: (x + 1, x.amax(-1)), dynamic=True)
     for rows in (8, 9, 33000):
-        x = torch.arange(rows, device="cuda", dtype=torch.int32).remainder(100).to(torch.int8)[:, None].repeat(1, 65536)
+        x = (
+            torch.arange(rows, device="cuda", dtype=torch.int32)
+            .remainder(100)
+            .to(torch.int8)[:, None]
+            .repeat(1, 65536)
+        )
         more, most = compiled(x)
         assert torch.equal(most, x[:, 0])
         assert torch.equal(more[:, 0], x[:, 0] + 1) and torch.equal(more[:, -1], x[:, 0] + 1)
@@ -489,14 +593,20 @@ def test_more_elements_than_32_bits_count() -> None:
 @pytest.mark.parametrize("rows", [(33,), (2, 3, 65)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("gelu", [True, False])
-def test_activations_of_a_linear_layer(gelu: bool, dtype: torch.dtype, rows: tuple[int, ...]) -> None:
+def test_activations_of_a_linear_layer(
+    gelu: bool, dtype: torch.dtype, rows: tuple[int, ...]
+) -> None:
     """Part of the library's call, of halves. Not-a-numbers and infinities go through it."""
 
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         y = F.linear(x, w, b)
         return F.gelu(y, approximate="tanh") if gelu else y.relu()
 
-    args = [draw(*rows, 96, dtype=dtype), draw(160, 96, dtype=dtype, seed=1), draw(160, dtype=dtype, seed=2)]
+    args = [
+        draw(*rows, 96, dtype=dtype),
+        draw(160, 96, dtype=dtype, seed=1),
+        draw(160, dtype=dtype, seed=2),
+    ]
     compiled = same(fn, *args)
     for special in (torch.nan, torch.inf, -torch.inf):
         args[0].view(-1)[:97:96], args[2][0] = special, special

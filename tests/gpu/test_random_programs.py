@@ -1,5 +1,5 @@
-"""Random programs (tests/random_programs.py) on the device, compiled and in eager: values, layouts, what is written to
-arguments, and gradients.
+"""Random programs (tests/random_programs.py) on the device, compiled and in eager: values, layouts,
+what is written to arguments, and gradients.
 
 `python -m tests.gpu.test_random_programs COUNT [FIRST] [SECONDS]` runs more of them.
 """
@@ -53,7 +53,9 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     """Of tensors of its own, which it may write to."""
 
     def program(*args: Any) -> Any:
-        return function(*[a * 1 if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args])
+        return function(
+            *[a * 1 if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args]
+        )
 
     return program
 
@@ -63,7 +65,8 @@ def leaves_of(args: Sequence[Any]) -> int:
 
 
 def moved(args: Sequence[Any], device: str, asked: Asked | None) -> list[Any]:
-    """Copies on the device, which share memory as the arguments do, and require the gradients that are asked for."""
+    """Copies on the device, which share memory as the arguments do, and require the gradients that
+    are asked for."""
     numbers = itertools.count()
     storages: dict[int, torch.Tensor] = {}
     result: list[Any] = []
@@ -80,9 +83,14 @@ def moved(args: Sequence[Any], device: str, asked: Asked | None) -> list[Any]:
 
 
 def outcome(
-    function: Callable[..., Any], args: Sequence[Any], device: str, asked: Asked | None = None, call: int = 0
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    device: str,
+    asked: Asked | None = None,
+    call: int = 0,
 ) -> tuple[list[torch.Tensor], int]:
-    """What a call gives and writes, and the gradients `asked` for, which are so many of the last."""
+    """What a call gives and writes, and the gradients `asked` for, which are so many of the
+    last."""
     given = moved(args, device, asked)
     torch.manual_seed(0)
     found = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, torch.Tensor)]
@@ -90,7 +98,9 @@ def outcome(
     history = [t for t in found if t.requires_grad]
     gradients: list[torch.Tensor] = []
     if history and asked is not None:
-        tangents = [torch.linspace(0.5, 1, t.numel()).to(t.device, t.dtype).view(t.shape) for t in history]
+        tangents = [
+            torch.linspace(0.5, 1, t.numel()).to(t.device, t.dtype).view(t.shape) for t in history
+        ]
         for grads in asked.gradients(call, history, wanted, tangents):
             if isinstance(grads, RuntimeError):
                 raise grads
@@ -100,13 +110,17 @@ def outcome(
 
 
 class InRange(TorchDispatchMode):
-    """Raises an error for indices of what is added to elements, also where there are none: eager looks at them on a
-    GPU, where an error is the end of all work, and not on a CPU."""
+    """Raises an error for indices of what is added to elements, also where there are none: eager
+    looks at them on a GPU, where an error is the end of all work, and not on a CPU."""
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "index_put" in op._schema.name and True in args[3:]:
             for size, index in zip(args[0].shape, args[1]):
-                if index is not None and index.dtype in (torch.int32, torch.int64) and index.numel():
+                if (
+                    index is not None
+                    and index.dtype in (torch.int32, torch.int64)
+                    and index.numel()
+                ):
                     if index.max() >= size or index.min() < -size:
                         raise IndexError("index is out of bounds")
         return op(*args, **kwargs or {})
@@ -130,7 +144,9 @@ def examine(seed: int, device: str) -> str | None:
         try:  # on the CPU: an index out of range is the end of all work on a GPU
             with InRange():
                 outcome(on_device(program, "cpu"), program.arguments(draw, other), "cpu")
-            expected, gradients = outcome(function, program.arguments(draw, other), device, asked, draw)
+            expected, gradients = outcome(
+                function, program.arguments(draw, other), device, asked, draw
+            )
         except torch.AcceleratorError as problem:
             raise RuntimeError(f"seed {seed}: eager leaves the device unusable") from problem
         except Exception:
@@ -150,10 +166,12 @@ def examine(seed: int, device: str) -> str | None:
     return ""
 
 
-def compare(found: Any, expected: Any, laid_out: int, again: Callable[[], Any], beside: Callable[[], Any]) -> None:
-    """The layouts of the first tensors are compared, too: those of gradients may differ (docs/limits.md). Gradients
-    that are not eager's, `again` with operands moved, are those that it has on a CPU, `beside`: some of its kernels for
-    GPUs are wrong."""
+def compare(
+    found: Any, expected: Any, laid_out: int, again: Callable[[], Any], beside: Callable[[], Any]
+) -> None:
+    """The layouts of the first tensors are compared, too: those of gradients may differ
+    (docs/limits.md). Gradients that are not eager's, `again` with operands moved, are those that it
+    has on a CPU, `beside`: some of its kernels for GPUs are wrong."""
     others: list[list[torch.Tensor]] = []
     for k, (a, e) in enumerate(zip(found, expected)):
         same = partial(compare_tensors, on_cpu(a), what=f"tensor {k}", layout=k < laid_out)
@@ -162,7 +180,8 @@ def compare(found: Any, expected: Any, laid_out: int, again: Callable[[], Any], 
         except ValuesDiffer:
             if not others:
                 for run in range(4 * RUNS):  # of hundreds of elements, each must be seen to flip
-                    with suppress(RuntimeError), Moved(run, apart=run % 2 == 1):  # some kernels refuse what noise makes
+                    # some kernels refuse what noise makes
+                    with suppress(RuntimeError), Moved(run, apart=run % 2 == 1):
                         others.append(again()[0])
             try:
                 same(on_cpu(e), moved=[on_cpu(o[k]) for o in others])
@@ -183,7 +202,9 @@ def agrees(same: Callable[..., None], tensors: Sequence[torch.Tensor], k: int) -
 def test_random_programs(first: int) -> None:
     with warnings.catch_warnings():
         ignore_warnings()
-        wrong = {seed: found for seed in range(first, first + 10) if (found := examine(seed, "cuda"))}
+        wrong = {
+            seed: found for seed in range(first, first + 10) if (found := examine(seed, "cuda"))
+        }
     ingot.reset()
     assert not wrong
 

@@ -51,7 +51,9 @@ def test_an_activation_is_part_of_the_product(
 ) -> None:
     args = [drawn(*rows, 16, dtype=dtype), drawn(24, 16, dtype=dtype), drawn(24, dtype=dtype)]
     graph = lowered(fn, *args)
-    assert [node.function for node in graph.nodes if isinstance(node, Library)] == [torch._addmm_activation]
+    assert [node.function for node in graph.nodes if isinstance(node, Library)] == [
+        torch._addmm_activation
+    ]
     assert len(graph.nodes) == 1
     for result, expected in zip(run_graph(graph, copies(args)), (fn(*args),), strict=True):
         assert result.shape == expected.shape and result.stride() == expected.stride()

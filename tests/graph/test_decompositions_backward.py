@@ -51,15 +51,18 @@ def check(function: Callable[..., Any], *inputs: Tensor, dtype: torch.dtype) -> 
     assert not [n for n in graph.graph.nodes if "backward" in str(n.target)]
     found, eager = results(graph.function()(*given)), results(function(*given))
     exact = results(function(*(t.double() if t.is_floating_point() else t for t in given)))
-    assert [(t.dtype, t.shape, t.stride()) for t in found] == [(t.dtype, t.shape, t.stride()) for t in eager]
+    assert [(t.dtype, t.shape, t.stride()) for t in found] == [
+        (t.dtype, t.shape, t.stride()) for t in eager
+    ]
     for value, expected, best in zip(found, eager, exact, strict=True):
         assert torch.equal(value.isnan(), expected.isnan())
-        floor = (64 if dtype is torch.float64 else 4) * torch.finfo(dtype).eps  # of float64 `best` is eager's own
+        # of float64 `best` is eager's own
+        floor = (64 if dtype is torch.float64 else 4) * torch.finfo(dtype).eps
         assert error(value, best) <= max(1.1 * error(expected, best), floor)
     return graph
 
 
-# -- one element at a time ---------------------------------------------------------------------------------------------
+# -- one element at a time -------------------------------------------------------------------------
 
 POINTWISE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "relu": lambda g, x: aten.threshold_backward(g, x, 0),
@@ -111,7 +114,12 @@ def test_gelu_computed_again_and_its_gradient_take_one_tanh() -> None:
     assert compiler is not None
     backward = compiler.compilations[0].backward
     assert backward is not None and backward.plan is not None
-    stages = [stage for kernel in backward.plan.kernels if isinstance(kernel, Kernel) for stage in kernel.stages]
+    stages = [
+        stage
+        for kernel in backward.plan.kernels
+        if isinstance(kernel, Kernel)
+        for stage in kernel.stages
+    ]
     assert [i.op for stage in stages for i in stage.body.instructions].count("tanh") == 1
 
 
@@ -122,7 +130,7 @@ def test_a_masked_gradient_stays_zero() -> None:
     torch.testing.assert_close(found, aten.threshold_backward(g, x, 0), equal_nan=True)
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -130,12 +138,14 @@ def test_a_masked_gradient_stays_zero() -> None:
 def test_softmax(dim: int, dtype: torch.dtype) -> None:
     def soft(g: Tensor, x: Tensor) -> Any:
         y, logs = torch.softmax(x, dim), torch.log_softmax(x, dim)
-        return aten._softmax_backward_data(g, y, dim, x.dtype), aten._log_softmax_backward_data(g, logs, dim, x.dtype)
+        return aten._softmax_backward_data(g, y, dim, x.dtype), aten._log_softmax_backward_data(
+            g, logs, dim, x.dtype
+        )
 
     check(soft, numbers(0, 6, 5, 7), numbers(1, 6, 5, 7) / 10, dtype=dtype)
 
 
-# -- norms -------------------------------------------------------------------------------------------------------------
+# -- norms -----------------------------------------------------------------------------------------
 
 MASKS = [(True, True, True), (True, False, False), (False, True, True)]
 
@@ -148,13 +158,22 @@ def test_layer_norm(mask: tuple[bool, ...], dtype: torch.dtype) -> None:
         found = aten.native_layer_norm_backward(g, x, [3, 8], mean, scale, w, b, mask)
         return asked_for(found, mask)
 
-    check(norm, numbers(0, 4, 5, 3, 8), numbers(1, 4, 5, 3, 8) / 10, numbers(2, 3, 8), numbers(3, 3, 8), dtype=dtype)
+    check(
+        norm,
+        numbers(0, 4, 5, 3, 8),
+        numbers(1, 4, 5, 3, 8) / 10,
+        numbers(2, 3, 8),
+        numbers(3, 3, 8),
+        dtype=dtype,
+    )
 
 
 def test_layer_norm_without_parameters_or_rows() -> None:
     def norm(g: Tensor, x: Tensor) -> Any:
         _, mean, scale = unpacked(aten.native_layer_norm(x, [16], None, None, 1e-5), 3)
-        return aten.native_layer_norm_backward(g, x, [16], mean, scale, None, None, (True, False, False))[0]
+        return aten.native_layer_norm_backward(
+            g, x, [16], mean, scale, None, None, (True, False, False)
+        )[0]
 
     check(norm, numbers(0, 4, 16), numbers(1, 4, 16).flip(1), dtype=torch.float32)
     check(norm, torch.linspace(0, 1, 16).sin(), torch.linspace(0, 3, 16).cos(), dtype=torch.float32)
@@ -169,9 +188,17 @@ def test_group_norm(weighted: bool, mask: tuple[bool, ...]) -> None:
     def norm(g: Tensor, x: Tensor, w: Tensor) -> Any:
         weight = w if weighted else None
         _, mean, scale = unpacked(aten.native_group_norm(x, weight, None, 4, 6, 10, 3, 1e-5), 3)
-        return asked_for(aten.native_group_norm_backward(g, x, mean, scale, weight, 4, 6, 10, 3, mask), mask)
+        return asked_for(
+            aten.native_group_norm_backward(g, x, mean, scale, weight, 4, 6, 10, 3, mask), mask
+        )
 
-    check(norm, numbers(0, 4, 6, 2, 5), numbers(1, 4, 6, 2, 5) / 10, numbers(2, 6), dtype=torch.float32)
+    check(
+        norm,
+        numbers(0, 4, 6, 2, 5),
+        numbers(1, 4, 6, 2, 5) / 10,
+        numbers(2, 6),
+        dtype=torch.float32,
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -182,13 +209,15 @@ def test_batch_norm(mask: tuple[bool, ...], train: bool, dtype: torch.dtype) -> 
         dims = (0, 2, 3)
         mean, scale = x.double().mean(dims), x.double().var(dims, unbiased=False).add(1e-5).rsqrt()
         saved = (mean.to(x.dtype), scale.to(x.dtype)) if train else (None, None)
-        found = aten.native_batch_norm_backward(g, x, w, w + 1, w.abs() + 1, *saved, train, 1e-5, mask)
+        found = aten.native_batch_norm_backward(
+            g, x, w, w + 1, w.abs() + 1, *saved, train, 1e-5, mask
+        )
         return asked_for(found, mask)
 
     check(norm, numbers(0, 4, 6, 2, 5), numbers(1, 4, 6, 2, 5) / 10, numbers(2, 6), dtype=dtype)
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
+# -- places ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("padding", [-1, 2])
@@ -196,14 +225,27 @@ def test_batch_norm(mask: tuple[bool, ...], train: bool, dtype: torch.dtype) -> 
 def test_embedding(padding: int, dtype: torch.dtype) -> None:
     places = torch.tensor([[1, 2, 1], [4, 4, 4]])
     check(
-        lambda g, i: aten.embedding_dense_backward(g, i, 6, padding, False), numbers(0, 2, 3, 5), places, dtype=dtype
+        lambda g, i: aten.embedding_dense_backward(g, i, 6, padding, False),
+        numbers(0, 2, 3, 5),
+        places,
+        dtype=dtype,
     )
 
 
 def test_parts() -> None:
-    check(lambda g: aten.select_backward(g, [3, 4, 5], 1, -1), numbers(0, 3, 5), dtype=torch.float32)
-    check(lambda g: aten.slice_backward(g, [3, 9, 5], 1, 1, 8, 2), numbers(0, 3, 4, 5), dtype=torch.float32)
-    check(lambda g: aten.diagonal_backward(g, [3, 4, 5], 1, 1, 2), numbers(0, 3, 4), dtype=torch.float32)
+    check(
+        lambda g: aten.select_backward(g, [3, 4, 5], 1, -1), numbers(0, 3, 5), dtype=torch.float32
+    )
+    check(
+        lambda g: aten.slice_backward(g, [3, 9, 5], 1, 1, 8, 2),
+        numbers(0, 3, 4, 5),
+        dtype=torch.float32,
+    )
+    check(
+        lambda g: aten.diagonal_backward(g, [3, 4, 5], 1, 1, 2),
+        numbers(0, 3, 4),
+        dtype=torch.float32,
+    )
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -212,7 +254,9 @@ def test_max_pool(layout: torch.memory_format) -> None:
         y, places = unpacked(aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), 2)
         z, others = unpacked(aten.adaptive_max_pool2d(x, [3, 4]), 2)
         return (
-            aten.max_pool2d_with_indices_backward(y * 2, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places),
+            aten.max_pool2d_with_indices_backward(
+                y * 2, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places
+            ),
             aten.adaptive_max_pool2d_backward(z * 2, x, others),
         )
 

@@ -1,4 +1,5 @@
-"""Losses and their gradients as simpler ops: eager's values, no further from float64 than eager's own."""
+"""Losses and their gradients as simpler ops: eager's values, no further from float64 than eager's
+own."""
 
 from __future__ import annotations
 
@@ -28,10 +29,14 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "mse_loss": lambda g, x: aten.mse_loss_backward(g, x, g * 2, 0),
     "mean mse_loss": lambda g, x: aten.mse_loss_backward(g.sum(), x, g * 2, 1),
     "smooth_l1_loss": lambda g, x: aten.smooth_l1_loss_backward(g, x, x.round(), 0, 0.5),
-    "smooth_l1_loss without a bend": lambda g, x: aten.smooth_l1_loss_backward(g.sum(), x, g, 1, 0.0),
+    "smooth_l1_loss without a bend": lambda g, x: aten.smooth_l1_loss_backward(
+        g.sum(), x, g, 1, 0.0
+    ),
     "huber_loss": lambda g, x: aten.huber_loss_backward(g, x, x.round(), 0, 0.5),
     "soft_margin_loss": lambda g, x: aten.soft_margin_loss_backward(g, x.clamp(-8, 8), g.sign(), 0),
-    "binary_cross_entropy": lambda g, x: aten.binary_cross_entropy_backward(g, x.clamp(0, 1), g.clamp(0, 1), None, 0),
+    "binary_cross_entropy": lambda g, x: aten.binary_cross_entropy_backward(
+        g, x.clamp(0, 1), g.clamp(0, 1), None, 0
+    ),
     "weighted binary_cross_entropy": lambda g, x: aten.binary_cross_entropy_backward(
         g.sum(), x.sigmoid(), g.clamp(0, 1), g.abs(), 1
     ),
@@ -45,7 +50,9 @@ def takes_apart(graph: AtenGraph) -> bool:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", FORWARD)
 def test_values(name: str, dtype: torch.dtype) -> None:
-    assert takes_apart(check(FORWARD[name], numbers(0, 40, 8), numbers(1, 40, 8).roll(5), dtype=dtype))
+    assert takes_apart(
+        check(FORWARD[name], numbers(0, 40, 8), numbers(1, 40, 8).roll(5), dtype=dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -76,7 +83,9 @@ def test_nll_loss(shape: tuple[int, ...], weighted: bool, reduction: int) -> Non
         return loss
 
     for ignored in (-100, 2):
-        assert takes_apart(check(loss_of(ignored), x, numbers(1, 5).abs(), target, dtype=torch.float32))
+        assert takes_apart(
+            check(loss_of(ignored), x, numbers(1, 5).abs(), target, dtype=torch.float32)
+        )
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (2, 5, 2)])

@@ -1,4 +1,5 @@
-"""`torch.einsum` of sizes that vary, 1 among them: eager's results, layouts and gradients, in few compilations."""
+"""`torch.einsum` of sizes that vary, 1 among them: eager's results, layouts and gradients, in few
+compilations."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import ingot
 from ingot.compiler import Compiler
 
 EQUATIONS = [
-    "bij,bkj->kib", "ij,jk->ik", "ij,kj->ki", "ij,jk", "bij,bjk->bik", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd",
-    "btd,dhk->bthk", "i,j->ij", "ij,j->ij", "bij,bkl->bil", "ijk,kjl->li", "ij,ij->i", "ij,ij->", "abcd,dcbe->ea",
+    "bij,bkj->kib", "ij,jk->ik", "ij,kj->ki", "ij,jk", "bij,bjk->bik", "bqhd,bkhd->bhqk",
+    "bhqk,bkhd->bqhd", "btd,dhk->bthk", "i,j->ij", "ij,j->ij", "bij,bkl->bil", "ijk,kjl->li",
+    "ij,ij->i", "ij,ij->", "abcd,dcbe->ea",
     "i,i", "bi,bj->jbi",
 ]  # fmt: skip
 DEPEND = {"bqhd,bkhd->bhqk", "ijk,kjl->li", "abcd,dcbe->ea"}
@@ -34,8 +36,13 @@ def laid_out_alike(a: Tensor, e: Tensor) -> bool:
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_sizes_that_vary(equation: str, requires_grad: bool) -> None:
     rng, labels = random.Random(equation), sorted(set(equation) - set(",->"))
-    compiled = ingot.compile(lambda *args: torch.einsum(equation, *args), dynamic=True, fullgraph=True)
-    calls = [{c: 2 + n for n, c in enumerate(labels)}, *({c: rng.choice(SIZES) for c in labels} for _ in range(7))]
+    compiled = ingot.compile(
+        lambda *args: torch.einsum(equation, *args), dynamic=True, fullgraph=True
+    )
+    calls = [
+        {c: 2 + n for n, c in enumerate(labels)},
+        *({c: rng.choice(SIZES) for c in labels} for _ in range(7)),
+    ]
     for sizes in calls:
         given = operands(equation, sizes, requires_grad)
         found, expected = compiled(*given), torch.einsum(equation, *given)
@@ -43,11 +50,15 @@ def test_sizes_that_vary(equation: str, requires_grad: bool) -> None:
         assert laid_out_alike(found, expected), sizes
         if requires_grad:
             tangent = torch.randn_like(expected)
-            gradients = [torch.autograd.grad(result, given, tangent) for result in (found, expected)]
+            gradients = [
+                torch.autograd.grad(result, given, tangent) for result in (found, expected)
+            ]
             for a, e in zip(*gradients, strict=True):
                 torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
     compiler = Compiler.of(compiled)
-    assert compiler is not None and len(compiler.compilations) <= (4 if requires_grad or equation in DEPEND else 1)
+    assert compiler is not None and len(compiler.compilations) <= (
+        4 if requires_grad or equation in DEPEND else 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,14 +82,20 @@ def test_errors_are_eagers(equation: str, shapes: list[tuple[int, ...]]) -> None
 
 @pytest.mark.parametrize("equation", ["bij,bjk->bik", "...ij,...jk->...ik", "bii,bik->bk"])
 def test_broadcasts_repeated_labels_and_ellipses(equation: str) -> None:
-    compiled = ingot.compile(lambda x, y: torch.einsum(equation, x, y), dynamic=True, fullgraph=True)
+    compiled = ingot.compile(
+        lambda x, y: torch.einsum(equation, x, y), dynamic=True, fullgraph=True
+    )
     for batch, other in [(2, 2), (3, 1), (1, 4), (1, 1)]:
         x, y = torch.randn(batch, 3, 3), torch.randn(other, 3, 5)
-        torch.testing.assert_close(compiled(x, y), torch.einsum(equation, x, y), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(x, y), torch.einsum(equation, x, y), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_transposed_operands_and_halves() -> None:
-    compiled = ingot.compile(lambda x, y: torch.einsum("ij,kj->ik", x.t(), y[::2]), dynamic=True, fullgraph=True)
+    compiled = ingot.compile(
+        lambda x, y: torch.einsum("ij,kj->ik", x.t(), y[::2]), dynamic=True, fullgraph=True
+    )
     for n, m, k in [(3, 4, 5), (1, 6, 2), (7, 1, 3), (2, 2, 2)]:
         for dtype in (torch.float32, torch.bfloat16):
             x, y = torch.randn(m, n, dtype=dtype), torch.randn(k, m, dtype=dtype)

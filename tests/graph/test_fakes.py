@@ -96,11 +96,20 @@ TABLE = [call for line in CALLS.strip().splitlines() for call in line.split("|")
 
 
 def tensors(tree: object) -> list[torch.Tensor]:
-    return [t for item in tree for t in tensors(item)] if isinstance(tree, (list, tuple)) else [tree]  # type: ignore[list-item]
+    return (
+        [t for item in tree for t in tensors(item)] if isinstance(tree, (list, tuple)) else [tree]
+    )  # type: ignore[list-item]
 
 
 def describe(t: torch.Tensor) -> tuple:
-    return tuple(t.shape), t.stride() if t.numel() else None, t.dtype, t.device, t.storage_offset(), t.layout
+    return (
+        tuple(t.shape),
+        t.stride() if t.numel() else None,
+        t.dtype,
+        t.device,
+        t.storage_offset(),
+        t.layout,
+    )
 
 
 @pytest.mark.parametrize("call", TABLE)
@@ -189,7 +198,8 @@ def test_what_depends_on_data_or_changes_geometry_is_unsupported(call: str) -> N
 
 
 @pytest.mark.parametrize(
-    "call", ["x + y", "x @ y", "x.view(7)", "x.add_(z)", "i.add_(x)", "torch.cat([x, y])", "x & x", "x[9]"]
+    "call",
+    ["x + y", "x @ y", "x.view(7)", "x.add_(z)", "i.add_(x)", "torch.cat([x, y])", "x & x", "x[9]"],
 )
 def test_what_eager_refuses_is_unsupported(call: str) -> None:
     context = FakeContext()
@@ -211,15 +221,26 @@ def test_exotic_tensors_are_unsupported(make) -> None:
         FakeContext().fake(make())
 
 
-def test_what_has_a_rule_is_not_tried_out_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_a_rule_is_not_tried_out_where_it_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As the logits of a large vocabulary, whose loss was left to eager for that."""
     monkeypatch.setattr(trials, "_WORTH_PROBING", 8)
     monkeypatch.setattr(untried, "probe", None)
-    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.MaxPool2d(2), nn.Conv2d(8, 4, 2), nn.Flatten(), nn.Linear(16, 5)
+    layers = (
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 4, 2),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
     network, labels = nn.Sequential(*layers), torch.tensor([0, 4])
     fn = ingot.compile(lambda x: F.cross_entropy(network(x), labels), fullgraph=True)
     x = torch.randn(2, 3, 8, 8)
-    gradients = [torch.autograd.grad(call(x), list(network.parameters())) for call in (fn, fn.__wrapped__)]
+    gradients = [
+        torch.autograd.grad(call(x), list(network.parameters())) for call in (fn, fn.__wrapped__)
+    ]
     for ours, eagers in zip(*gradients):
         torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-5)
         assert ours.stride() == eagers.stride()

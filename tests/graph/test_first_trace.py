@@ -33,5 +33,7 @@ print([name for name in heavy if name in sys.modules])
 
 
 def test_fresh_process() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]

@@ -1,4 +1,5 @@
-"""Joint graphs and where they are cut: what is kept, what is computed again, what is not computed at all."""
+"""Joint graphs and where they are cut: what is kept, what is computed again, what is not computed
+at all."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_the_two_graphs_are_the_program() -> None:
     (y, *others) = parts.forward.function()(x.detach(), w.detach())
     tangent = torch.randn(3, 5)
     places = {"input": (x.detach(), w.detach()), "output": (y,), "kept": others}
-    gradients = parts.backward.function()(*(places[s.kind][s.position] for s in parts.saved), tangent)
+    gradients = parts.backward.function()(
+        *(places[s.kind][s.position] for s in parts.saved), tangent
+    )
     expected = torch.autograd.grad(function(x, w), (x, w), tangent)
     for gradient, value in zip(gradients, expected, strict=True):
         torch.testing.assert_close(gradient, value)
@@ -61,7 +64,9 @@ def test_a_cheap_chain_is_computed_again() -> None:
 def test_of_equal_sizes_what_takes_less_work_is_kept() -> None:
     """The results of a product would do as well, but their tanh would be computed again."""
     parts = cut(lambda x, w: (x @ w).tanh().sum(), wanted(4, 5), wanted(5, 6))
-    assert parts.forward.nodes_of(aten.tanh.default) and not parts.backward.nodes_of(aten.tanh.default)
+    assert parts.forward.nodes_of(aten.tanh.default) and not parts.backward.nodes_of(
+        aten.tanh.default
+    )
 
 
 def test_an_input_that_eager_does_not_read_is_not_read_late() -> None:
@@ -80,7 +85,9 @@ def test_scores_are_kept_as_they_are() -> None:
     """Not their softmax, which the forward has in registers only."""
     target = torch.arange(8) % 50
     parts = cut(lambda x, w: F.cross_entropy(x @ w, target), wanted(8, 8), wanted(8, 50))
-    kept = [n for n in parts.forward.graph.nodes if n in {s.node for s in parts.forward.outputs[1:]}]
+    kept = [
+        n for n in parts.forward.graph.nodes if n in {s.node for s in parts.forward.outputs[1:]}
+    ]
     assert [n.target for n in kept if n.meta["val"].numel() == 400] == [aten.mm.default]
 
 
@@ -89,7 +96,11 @@ def test_scores_of_halves_are_kept_rather_than_what_softmax_gave() -> None:
     labels = torch.zeros(64, dtype=torch.int64)
     x, w = (wanted(*shape).detach().bfloat16().requires_grad_() for shape in ((64, 16), (16, 512)))
     parts = cut(lambda x, w: F.nll_loss(torch.log_softmax(x @ w, -1).float(), labels), x, w)
-    large = [node for node in parts.forward.outputs if node.node is not None and node.node.meta["val"].numel() > 64]
+    large = [
+        node
+        for node in parts.forward.outputs
+        if node.node is not None and node.node.meta["val"].numel() > 64
+    ]
     assert [output.node.target for output in large if output.node is not None] == [aten.mm.default]
 
 

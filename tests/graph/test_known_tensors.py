@@ -1,4 +1,5 @@
-"""Small tensors whose elements follow from numbers in the program and from sizes: their values are known in capture."""
+"""Small tensors whose elements follow from numbers in the program and from sizes: their values are
+known in capture."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ def quotient_as_size(x: Tensor) -> Any:
 def of_literals(x: Tensor) -> Any:
     lengths = torch.tensor([4, 4, 8])
     parts = x.split(lengths.tolist(), 1)
-    return parts[2] * 2, x.view(2, -1, lengths[:2].prod().item()), x[:, : lengths.max()], x[:, lengths[0]]
+    return (
+        parts[2] * 2,
+        x.view(2, -1, lengths[:2].prod().item()),
+        x[:, : lengths.max()],
+        x[:, lengths[0]],
+    )
 
 
 def branches(x: Tensor) -> Any:
@@ -39,7 +45,9 @@ def written(x: Tensor) -> Any:
     return x[:, : n[1]], x * n.sum().item(), n, n[: torch.tensor(2)], n[: x.shape[0]]
 
 
-@pytest.mark.parametrize("program", [quotient_as_size, of_literals, branches, written], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", [quotient_as_size, of_literals, branches, written], ids=lambda f: f.__name__
+)
 def test_known_values_break_no_graph(program: Callable[..., Any]) -> None:
     x = torch.randn(2, 16)
     assert_same(ingot.compile(program, fullgraph=True)(x), program(x))
@@ -70,7 +78,9 @@ def size_written(x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "program", [written_by_data, written_through_a_view, written_as_out, size_written], ids=lambda f: f.__name__
+    "program",
+    [written_by_data, written_through_a_view, written_as_out, size_written],
+    ids=lambda f: f.__name__,
 )
 def test_what_is_written_by_data_is_not_known(program: Callable[..., Any]) -> None:
     compiled = ingot.compile(program, dynamic=True)
@@ -95,7 +105,9 @@ def test_a_quotient_of_a_size_that_varies_is_a_size() -> None:
 
 def test_known_beside_what_a_transform_has_wrapped() -> None:
     def program(x: Tensor) -> Any:
-        return torch.vmap(lambda row: row * torch.tensor([2.0, 3.0])[1].item() + torch.arange(16))(x)
+        return torch.vmap(lambda row: row * torch.tensor([2.0, 3.0])[1].item() + torch.arange(16))(
+            x
+        )
 
     x = torch.randn(2, 16)
     assert_same(ingot.compile(program, fullgraph=True)(x), program(x))

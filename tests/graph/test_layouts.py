@@ -14,7 +14,8 @@ aten = torch.ops.aten
 
 
 def layouts(shape: list[int]) -> Iterator[torch.Tensor]:
-    """Tensors of one shape: plain, dimensions reversed, expanded, with gaps, the last two swapped, channels-last."""
+    """Tensors of one shape: plain, dimensions reversed, expanded, with gaps, the last two swapped,
+    channels-last."""
     rank = len(shape)
     yield torch.rand(shape)
     yield torch.rand(shape[::-1]).permute([*range(rank)][::-1])
@@ -58,8 +59,12 @@ def test_strides_of_fresh_results(call: str) -> None:
             predicted = meta.tensors_in(meta.rule_for(op)(op, _metas(args), kwargs))
             for real, fake in zip(results, predicted, strict=True):
                 assert (real.dtype, real.shape) == (fake.dtype, fake.shape)
-                known = [(a, b) for n, a, b in zip(real.shape, real.stride(), fake.stride()) if n > 1]
-                assert all(a == b for a, b in known), f"{x.shape} {x.stride()}: {fake.stride()}, eager {real.stride()}"
+                known = [
+                    (a, b) for n, a, b in zip(real.shape, real.stride(), fake.stride()) if n > 1
+                ]
+                assert all(a == b for a, b in known), (
+                    f"{x.shape} {x.stride()}: {fake.stride()}, eager {real.stride()}"
+                )
 
 
 def _metas(tree: Any) -> Any:

@@ -37,7 +37,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 def traced(fn: Callable[..., Any], *args: torch.Tensor, device: str = "cuda:0") -> AtenGraph:
     """The graph of a function of tensors on a device that need not be there."""
     graph, context = fx.Graph(), FakeContext()
-    graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
+    graph.output(
+        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
+    )
     fakes = [FakeTensor(context.fake(a).meta, torch.device(device)) for a in args]
     aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
     run_passes(aten)
@@ -125,7 +127,10 @@ def test_what_is_computed_is_made_with_its_margin(always: None) -> None:
 
     args = [torch.randn(8, 13).bfloat16(), torch.randn(13, 16).bfloat16()]
     graph = lowered(fn, *args)
-    made = [tuple(s.constant for s in b.sizes) for b in graph.buffers.values() if b.role == "temporary"]
-    assert (8, 13) not in made and made.count((8, 16)) == 2  # the sigmoid with its margin, and the result
+    made = [
+        tuple(s.constant for s in b.sizes) for b in graph.buffers.values() if b.role == "temporary"
+    ]
+    # the sigmoid with its margin, and the result
+    assert (8, 13) not in made and made.count((8, 16)) == 2
     for result, expected in zip(run_graph(graph, copies(args)), fn(*args), strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)

@@ -1,4 +1,5 @@
-"""`torch.matmul` and attention in Python, as they are run where sizes are symbols: the same operations as eager's."""
+"""`torch.matmul` and attention in Python, as they are run where sizes are symbols: the same
+operations as eager's."""
 
 from __future__ import annotations
 
@@ -36,8 +37,14 @@ class Calls(TorchDispatchMode):
 
 def operand(rng: random.Random, batch: list[int], matrix: list[int]) -> Tensor:
     rank = rng.randint(1, 4)
-    sizes = [n if rng.random() < 0.7 else 1 for n in batch][4 - rank :] + matrix if rank > 1 else [*matrix[-1:]]
-    order = rng.sample(range(len(sizes)), len(sizes)) if rng.random() < 0.4 else [*range(len(sizes))]
+    sizes = (
+        [n if rng.random() < 0.7 else 1 for n in batch][4 - rank :] + matrix
+        if rank > 1
+        else [*matrix[-1:]]
+    )
+    order = (
+        rng.sample(range(len(sizes)), len(sizes)) if rng.random() < 0.4 else [*range(len(sizes))]
+    )
     t = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(len(sizes))])
     return t.requires_grad_(rng.random() < 0.3)
 
@@ -55,7 +62,8 @@ def test_the_same_products_as_eager(seed: int) -> None:
         expected = torch.matmul(left, right)
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride()
-    if not (left.dim() == right.dim() == 3 and left.shape[0] != right.shape[0]):  # eager folds these, seeing a mode
+    # eager folds these, seeing a mode
+    if not (left.dim() == right.dim() == 3 and left.shape[0] != right.shape[0]):
         assert calls.found == expected_calls.found
 
 
@@ -66,9 +74,15 @@ PROGRAMS: dict[str, Callable[..., Tensor]] = {
     "a vector first": lambda x: x[0, 0, 0] @ x.mT,
     "a matrix first": lambda x: x[0, 0] @ x.mT,
     "a batch of one": lambda x: x @ x[:1].mT,
-    "causal attention": lambda x: F.scaled_dot_product_attention(x[0], x[1], x[1], is_causal=True, scale=0.2),
-    "attention with a mask": lambda x: F.scaled_dot_product_attention(x[0], x[0], x[1], x[0] @ x[0].mT, scale=-0.2),
-    "attention where": lambda x: F.scaled_dot_product_attention(x[0], x[0], x[1], x[0] @ x[1].mT > 0, scale=0.2),
+    "causal attention": lambda x: F.scaled_dot_product_attention(
+        x[0], x[1], x[1], is_causal=True, scale=0.2
+    ),
+    "attention with a mask": lambda x: F.scaled_dot_product_attention(
+        x[0], x[0], x[1], x[0] @ x[0].mT, scale=-0.2
+    ),
+    "attention where": lambda x: F.scaled_dot_product_attention(
+        x[0], x[0], x[1], x[0] @ x[1].mT > 0, scale=0.2
+    ),
 }
 
 
@@ -81,13 +95,16 @@ def test_sizes_that_vary(name: str, requires_grad: bool) -> None:
         x = torch.randn(shape, requires_grad=requires_grad)
         found, expected = compiled(x), f(x)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-        assert all(a == e for n, a, e in zip(expected.shape, found.stride(), expected.stride()) if n > 1)
+        assert all(
+            a == e for n, a, e in zip(expected.shape, found.stride(), expected.stride()) if n > 1
+        )
         if requires_grad:
             tangent = torch.randn_like(expected)
             (a,), (e,) = (torch.autograd.grad(result, x, tangent) for result in (found, expected))
             torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5, equal_nan=True)
     compiler = Compiler.of(compiled)
-    assert compiler is not None and len(compiler.compilations) <= 3  # where sizes of 1 decide what is copied
+    # where sizes of 1 decide what is copied
+    assert compiler is not None and len(compiler.compilations) <= 3
     assert not any(text.startswith("all sizes") for text in compiler.compilations[0].fixed_sizes)
 
 

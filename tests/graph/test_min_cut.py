@@ -29,7 +29,9 @@ def test_no_cut_is_cheaper(seed: int) -> None:
         return sum(c for (a, b), c in capacities.items() if a not in beyond and b in beyond)
 
     others = range(2, count)
-    subsets = itertools.chain.from_iterable(itertools.combinations(others, n) for n in range(count - 1))
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(others, n) for n in range(count - 1)
+    )
     cuts = [{1, *subset} for subset in subsets]
     least = min(map(cost, cuts))
     if least >= INFINITE:

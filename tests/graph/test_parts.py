@@ -26,7 +26,8 @@ def given(*lists):
 
 
 def copies(fn, *args) -> list[int]:
-    """How many copies of each part that is traced there are, where what is computed is what eager computes."""
+    """How many copies of each part that is traced there are, where what is computed is what eager
+    computes."""
     seen = []
     traced = parts._traced
     theirs = given(*args)
@@ -257,7 +258,8 @@ LEVELS = {
 @pytest.mark.parametrize("calls", [1, 3, 4, 6, 24])
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels_and_modes_are_entered_in_their_order(level, calls):
-    """On one tensor and on one for each call: what enters and leaves a level reads nothing of what is inside."""
+    """On one tensor and on one for each call: what enters and leaves a level reads nothing of what
+    is inside."""
     inside = LEVELS[level]
 
     def on_one(xs):

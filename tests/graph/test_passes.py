@@ -45,9 +45,10 @@ def test_random_ops_are_never_shared_or_removed() -> None:
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: x * 1 + x, lambda x: x.view(4, 6) + 1, lambda x: x.expand(4, 6) + 1, lambda x: x.t().t() + 1,
-        lambda x: x.clone() + 1, lambda x: x.to(torch.float32) + 1, lambda x: x.neg().neg() + 1,
-        lambda x: (x - 0.0) + 1, lambda x: x.contiguous()[:] + 1, lambda x: x / 1 + 1,
+        lambda x: x * 1 + x, lambda x: x.view(4, 6) + 1, lambda x: x.expand(4, 6) + 1,
+        lambda x: x.t().t() + 1, lambda x: x.clone() + 1, lambda x: x.to(torch.float32) + 1,
+        lambda x: x.neg().neg() + 1, lambda x: (x - 0.0) + 1, lambda x: x.contiguous()[:] + 1,
+        lambda x: x / 1 + 1,
         lambda x: x.detach() + 1, lambda x: (x + -0.0) + 1,
     ],
 )  # fmt: skip
@@ -56,7 +57,14 @@ def test_no_ops_are_removed(fn) -> None:
 
 
 @pytest.mark.parametrize(
-    "fn", [lambda x: x + 0.0, lambda x: x * 1.0j, lambda x: x.t() + 1, lambda x: x.to(torch.float64), lambda x: x.neg()]
+    "fn",
+    [
+        lambda x: x + 0.0,
+        lambda x: x * 1.0j,
+        lambda x: x.t() + 1,
+        lambda x: x.to(torch.float64),
+        lambda x: x.neg(),
+    ],
 )
 def test_what_changes_a_bit_stays(fn) -> None:
     x = X.clone()
@@ -82,7 +90,8 @@ def test_a_constant_that_is_returned_is_a_fresh_tensor_each_time() -> None:
 
 @pytest.mark.parametrize("x", [X, torch.randn(2, 4, 6), torch.randn(2, 3, 4, 6)])
 @pytest.mark.parametrize(
-    "fn", [lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w), lambda x, w, b: x @ w.t()]
+    "fn",
+    [lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w), lambda x, w, b: x @ w.t()],
 )
 def test_linear_layers_are_one_call_on_the_weight_as_it_lies(fn, x) -> None:
     graph = same(lambda x, w, b: fn(x, w, b) * 2, x, W, B)
@@ -90,7 +99,11 @@ def test_linear_layers_are_one_call_on_the_weight_as_it_lies(fn, x) -> None:
 
 
 def test_a_matmul_with_two_readers_keeps_its_value() -> None:
-    same(lambda x, w: ((x.view(-1, 6) @ w.t()).view(2, 4, 5), (x.view(-1, 6) @ w.t()).sum()), torch.randn(2, 4, 6), W)
+    same(
+        lambda x, w: ((x.view(-1, 6) @ w.t()).view(2, 4, 5), (x.view(-1, 6) @ w.t()).sum()),
+        torch.randn(2, 4, 6),
+        W,
+    )
 
 
 def test_outputs_do_not_alias_what_eager_keeps_apart() -> None:
@@ -120,12 +133,15 @@ def test_verifier_names_the_node_and_the_line() -> None:
 
 
 def test_every_pass_is_timed_by_name() -> None:
-    assert {"remove dead code", "share common subexpressions", "verify"} <= set(same(lambda x: x + 1, X).seconds)
+    assert {"remove dead code", "share common subexpressions", "verify"} <= set(
+        same(lambda x: x + 1, X).seconds
+    )
 
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_linear_layers_over_rows_that_lie_apart(biased) -> None:
     """Of one batch; the rows of several are no matrix, and are multiplied as batches."""
+
     def f(x, w, b):
         return F.linear(x.transpose(1, 2), w, b if biased else None)
 
@@ -178,7 +194,9 @@ def test_a_number_is_no_one_hot_row() -> None:
         (300, torch.bfloat16, torch.tensor([[256], [257], [299]])),
     ],
 )
-def test_rows_that_are_not_one_hot_are_summed(count: int, classes: torch.dtype, index: torch.Tensor) -> None:
+def test_rows_that_are_not_one_hot_are_summed(
+    count: int, classes: torch.dtype, index: torch.Tensor
+) -> None:
     """Where an index lies between two classes, or several classes are rounded to one."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:

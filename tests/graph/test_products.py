@@ -72,7 +72,10 @@ def test_stacks_are_no_larger_than_two_products() -> None:
         lambda a, b: a.t() @ b + 1,  # one product
         lambda a, b: (a.t() @ b + a.sin().t() @ b) * (a.t() @ b),  # one that is used twice
         lambda a, b: a @ b.t() + a.sin() @ b.t(),  # other operands are transposed
-        lambda a, b: (a.bfloat16().t() @ b.bfloat16() + a.sin().bfloat16().t() @ b.bfloat16()).float(),  # rounded apart
+        # rounded apart
+        lambda a, b: (
+            a.bfloat16().t() @ b.bfloat16() + a.sin().bfloat16().t() @ b.bfloat16()
+        ).float(),
     ],
 )
 def test_what_is_left(function: Callable[..., Tensor]) -> None:
@@ -102,7 +105,7 @@ def test_other_terms_are_added() -> None:
     assert len(graph.nodes_of(aten.mm.default)) == 1
 
 
-# -- windows -----------------------------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def test_a_part_that_was_written_is_known() -> None:
@@ -155,14 +158,23 @@ def test_all_parts_in_order_are_the_whole() -> None:
     ):
         assert len(joined(function, x).nodes_of(aten.cat.default)) == count
     turned = x.permute(2, 1, 0)
-    assert len(joined(lambda x: torch.cat([x[k] for k in range(5)]) + 1, turned).nodes_of(aten.cat.default)) == 1
+    assert (
+        len(
+            joined(lambda x: torch.cat([x[k] for k in range(5)]) + 1, turned).nodes_of(
+                aten.cat.default
+            )
+        )
+        == 1
+    )
 
 
 TERMS = {
     "a product twice": (lambda g, x: [(g[0], x[0]), (g[0], x[0])]),
     "a product twice and another": (lambda g, x: [(g[0], x[0]), (g[0], x[0]), (g[1], x[1])]),
     "one left operand": (lambda g, x: [(g[0], x[0]), (g[0], x[1])]),
-    "one left operand, and others": (lambda g, x: [(g[0], x[0]), (g[1], x[1]), (g[0], x[2]), (g[2], x[0])]),
+    "one left operand, and others": (
+        lambda g, x: [(g[0], x[0]), (g[1], x[1]), (g[0], x[2]), (g[2], x[0])]
+    ),
     "one right operand": (lambda g, x: [(g[0], x[0]), (g[1], x[0])]),
     "all of all": (lambda g, x: [(a, b) for a in g for b in x]),
     "a sum twice": (lambda g, x: [(g[0], x[0]), (g[1], x[1]), (g[0], x[0]), (g[1], x[1])]),
@@ -177,7 +189,9 @@ def test_terms_that_occur_more_than_once(name: str, nested: bool, rows: str) -> 
         g, x = [given[k].sin() for k in range(3)], [inputs[k].cos() for k in range(3)]
         terms = TERMS[name](g, x)
         same = [a for a, _ in terms]
-        lefts = {"of the same": same, "of each once": g, "of none": [], "of one more": [*g, g[0]]}[rows]
+        lefts = {"of the same": same, "of each once": g, "of none": [], "of one more": [*g, g[0]]}[
+            rows
+        ]
         weight = [a.t() @ b for a, b in terms]
         total = weight[0]
         for term in weight[1:]:

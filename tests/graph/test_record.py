@@ -1,4 +1,5 @@
-"""Traced programs against eager: values, strides, mutations and aliasing, over a corpus of small functions."""
+"""Traced programs against eager: values, strides, mutations and aliasing, over a corpus of small
+functions."""
 
 from __future__ import annotations
 
@@ -160,7 +161,9 @@ prelu(x,x[0]) tanhshrink(x) softsign(x) relu(x)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_decomposed_op_rounds_like_eager(call: str, dtype: torch.dtype) -> None:
     x = (torch.linspace(-6, 6, 24).view(4, 6) + 0.01).to(dtype)
-    special = torch.tensor([[float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 88.0]] * 4).to(dtype)
+    special = torch.tensor([[float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 88.0]] * 4).to(
+        dtype
+    )
     fn = eval(f"lambda x: F.{call}", {"F": F})
     tolerance = 2e-6 if dtype == torch.float32 else 0.008  # one unit in the last place of bfloat16
     same(fn, x, rtol=tolerance, atol=tolerance)
@@ -227,10 +230,18 @@ def gpt_inputs() -> list[torch.Tensor]:
 
 def gpt_block(x, ln, qkv, qkv_b, proj, proj_b, fc, fc_b, out, out_b):
     h = F.linear(F.layer_norm(x, (16,), ln, ln), qkv, qkv_b)
-    q, k, v = h[..., :16].view(2, 5, 4, 4), h[..., 16:32].view(2, 5, 4, 4), h[..., 32:].view(2, 5, 4, 4)
-    y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+    q, k, v = (
+        h[..., :16].view(2, 5, 4, 4),
+        h[..., 16:32].view(2, 5, 4, 4),
+        h[..., 32:].view(2, 5, 4, 4),
+    )
+    y = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+    )
     x = x + F.linear(y.transpose(1, 2).contiguous().view(2, 5, 16), proj, proj_b)
-    return x + F.linear(F.gelu(F.linear(F.layer_norm(x, (16,), ln, ln), fc, fc_b), approximate="tanh"), out, out_b)
+    return x + F.linear(
+        F.gelu(F.linear(F.layer_norm(x, (16,), ln, ln), fc, fc_b), approximate="tanh"), out, out_b
+    )
 
 
 def test_gpt_block_keeps_its_matmuls_and_attention_whole() -> None:
@@ -267,5 +278,7 @@ def test_every_node_carries_the_users_line() -> None:
         node.meta["where"] = f"user.py:{line}"
     context = FakeContext()
     graph = trace(gm, [context.fake(torch.rand(3))], context)
-    assert all(n.meta["where"].startswith("user.py:") for n in graph.graph.nodes if n.op == "call_function")
+    assert all(
+        n.meta["where"].startswith("user.py:") for n in graph.graph.nodes if n.op == "call_function"
+    )
     assert "user.py:1" in graph.code()

@@ -21,27 +21,45 @@ FUNCTIONS = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
 RESERVE = 24
 
 
-def forward(x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, *settings: Any) -> tuple[Tensor, ...]:
+def forward(
+    x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, *settings: Any
+) -> tuple[Tensor, ...]:
     to = Settings(*settings)
     assert hx.is_contiguous() and to.reserve == (RESERVE if to.train else 0)
     each = len(weights) // (to.layers * (1 + to.both)) - bool(to.projected)
     states: Any = hx if cx is None else (hx, cx)
-    output, *final = FUNCTIONS[to.mode](x, states, weights, each == 4, to.layers, 0.0, to.train, to.both, False)
+    output, *final = FUNCTIONS[to.mode](
+        x, states, weights, each == 4, to.layers, 0.0, to.train, to.both, False
+    )
     kept = torch.full((to.reserve,), 7, dtype=torch.uint8)
     return output.contiguous(), *final, *([x.new_empty(0)] if cx is None else []), kept
 
 
 def backward(
-    x: Tensor, weights: list[Tensor], hx: Tensor, cx: Tensor | None, output: Tensor, reserve: Tensor, *rest: Any
+    x: Tensor,
+    weights: list[Tensor],
+    hx: Tensor,
+    cx: Tensor | None,
+    output: Tensor,
+    reserve: Tensor,
+    *rest: Any,
 ) -> list[Tensor]:
     *tangents, of_weights = rest[:4]
     assert reserve.tolist() == [7] * RESERVE and rest[9]
     inputs = [t.detach().requires_grad_() for t in (x, hx, cx, *weights) if t is not None]
     with torch.enable_grad():
         states = inputs[1:] if cx is None else inputs[1:3]
-        found = forward(inputs[0], inputs[-len(weights) :], states[0], None if cx is None else states[1], *rest[4:])
+        found = forward(
+            inputs[0],
+            inputs[-len(weights) :],
+            states[0],
+            None if cx is None else states[1],
+            *rest[4:],
+        )
         given = [(o, t) for o, t in zip(found, tangents) if t is not None]
-        gradients = torch.autograd.grad([o for o, _ in given], inputs, [t for _, t in given], allow_unused=True)
+        gradients = torch.autograd.grad(
+            [o for o, _ in given], inputs, [t for _, t in given], allow_unused=True
+        )
     gradients = [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, gradients)]
     return gradients if of_weights else gradients[: len(inputs) - len(weights)]
 
@@ -59,7 +77,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "lstm": (nn.LSTM, {}),
-    "lstm, both, two layers": (nn.LSTM, {"bidirectional": True, "num_layers": 2, "batch_first": True}),
+    "lstm, both, two layers": (
+        nn.LSTM,
+        {"bidirectional": True, "num_layers": 2, "batch_first": True},
+    ),
     "lstm, projected": (nn.LSTM, {"proj_size": 3}),
     "lstm, no biases": (nn.LSTM, {"bias": False}),
     "gru": (nn.GRU, {"num_layers": 2}),
@@ -130,7 +151,9 @@ def test_a_state_that_is_given_has_a_gradient() -> None:
     hidden = torch.randn(1, 3, 6, requires_grad=True)
     layer.requires_grad_(False)
     compiled = ingot.compile(layer, fullgraph=True)
-    found, expected = (torch.autograd.grad(call(x, hidden)[0].sum(), hidden)[0] for call in (compiled, layer))
+    found, expected = (
+        torch.autograd.grad(call(x, hidden)[0].sum(), hidden)[0] for call in (compiled, layer)
+    )
     torch.testing.assert_close(found, expected)
 
 

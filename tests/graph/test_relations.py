@@ -1,4 +1,5 @@
-"""Relations between sizes in their simplest form: the same sizes fulfil them, and none follows from the others."""
+"""Relations between sizes in their simplest form: the same sizes fulfil them, and none follows from
+the others."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def guard(left: Expr | int, relation: str, right: Expr | int) -> ShapeGuard:
 def holds(guards: list[ShapeGuard], a: int, b: int) -> bool:
     values = {A: a, B: b}
     try:
-        return all(RELATIONS[g.relation](g.left.evaluate(values), g.right.evaluate(values)) for g in guards)
+        return all(
+            RELATIONS[g.relation](g.left.evaluate(values), g.right.evaluate(values)) for g in guards
+        )
     except ZeroDivisionError:
         return False
 
@@ -49,7 +52,11 @@ def random_guards(rng: random.Random) -> list[ShapeGuard]:
         if rng.random() < 0.3:
             n = rng.choice([as_expr(rng.randint(1, 5)), A, 2 * B])
             left, right = n * (left // n), left
-        true = [r for r, decide in RELATIONS.items() if decide(left.evaluate(sizes), right.evaluate(sizes))]
+        true = [
+            r
+            for r, decide in RELATIONS.items()
+            if decide(left.evaluate(sizes), right.evaluate(sizes))
+        ]
         guards += [guard(left, rng.choice(true), right)] if true else []
     return guards
 
@@ -62,7 +69,13 @@ def test_the_same_sizes_fulfil_them(first: int) -> None:
         found = reduced(guards)
         fewer += len(found) < len(guards)
         for a, b in itertools.product((*range(1, 11), 13, 30), repeat=2):
-            assert holds(guards, a, b) == holds(found, a, b), (seed, a, b, [*map(str, guards)], [*map(str, found)])
+            assert holds(guards, a, b) == holds(found, a, b), (
+                seed,
+                a,
+                b,
+                [*map(str, guards)],
+                [*map(str, found)],
+            )
         assert len(reduced(found)) <= len(found) <= 2 * len(guards)
     assert fewer > 10
 

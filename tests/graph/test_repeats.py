@@ -1,4 +1,5 @@
-"""Calls that are alike are recorded once and written down after that: each must do what it does in eager."""
+"""Calls that are alike are recorded once and written down after that: each must do what it does in
+eager."""
 
 from __future__ import annotations
 
@@ -59,7 +60,13 @@ def numbers(x, y):
 
 
 def lists(x, y):
-    return torch.cat([x, y]), torch.cat([x, x]), torch.cat([x, y], 1), torch.stack([y, x]), torch.stack((y, x))
+    return (
+        torch.cat([x, y]),
+        torch.cat([x, x]),
+        torch.cat([x, y], 1),
+        torch.stack([y, x]),
+        torch.stack((y, x)),
+    )
 
 
 def casts(x, y):
@@ -82,7 +89,9 @@ def drawn(x, y):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("fn", [chain, written, aliased, views, made, one_or_two, numbers, lists, casts, copied])
+@pytest.mark.parametrize(
+    "fn", [chain, written, aliased, views, made, one_or_two, numbers, lists, casts, copied]
+)
 @torch.no_grad()
 def test_what_is_repeated_is_as_eager_has_it(fn, dynamic):
     torch.manual_seed(0)

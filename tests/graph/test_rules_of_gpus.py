@@ -31,7 +31,9 @@ def empty(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str
+)
 def test_statistics_of_norms_are_as_they_were_accumulated(dtype: torch.dtype) -> None:
     wide = torch.float32 if dtype.itemsize == 2 else dtype
     x, w = empty(LARGE, LARGE, dtype=dtype), empty(LARGE, dtype=dtype)
@@ -56,19 +58,28 @@ def test_backwards_of_norms_of_any_size() -> None:
 
 def test_cudnns_samplers_give_contiguous_images() -> None:
     x = empty(2, 5, LARGE, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
-    grid, slope = empty(2, 7, 4, 2, dtype=torch.float16).transpose(1, 2), empty(2, 5, 4, 7, dtype=torch.float16)
-    made = meta.rule_for(aten.cudnn_grid_sampler.default, "cuda")(aten.cudnn_grid_sampler.default, (x, grid), {})
+    grid, slope = (
+        empty(2, 7, 4, 2, dtype=torch.float16).transpose(1, 2),
+        empty(2, 5, 4, 7, dtype=torch.float16),
+    )
+    made = meta.rule_for(aten.cudnn_grid_sampler.default, "cuda")(
+        aten.cudnn_grid_sampler.default, (x, grid), {}
+    )
     assert (made.shape, made.dtype, made.is_contiguous()) == ((2, 5, 4, 7), torch.float16, True)
     backward = aten.cudnn_grid_sampler_backward.default
     slopes = meta.rule_for(backward, "cuda")(backward, (x, grid, slope), {})
     assert [(t.shape, t.is_contiguous()) for t in slopes] == [(x.shape, True), (grid.shape, True)]
 
 
-def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_of_attention_keep_the_gaps_between_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Which eager puts there, as its kernels want."""
 
     def fn(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        bias = torch.nn.functional.pad(torch.where(mask, 0.0, -1e9), (0, 1))[..., :7].expand(2, 4, 7, 7)
+        bias = torch.nn.functional.pad(torch.where(mask, 0.0, -1e9), (0, 1))[..., :7].expand(
+            2, 4, 7, 7
+        )
         return aten._scaled_dot_product_efficient_attention(q, q, q, bias, False)[0]
 
     monkeypatch.setattr(table, "runs_on_cpu", lambda op: False)
@@ -80,9 +91,12 @@ def test_masks_of_attention_keep_the_gaps_between_their_rows(monkeypatch: pytest
 
 
 def images(dtype: torch.dtype, channels: int = 64) -> list[list[bool]]:
-    """Of each convolution of a small network on a GPU, whether images, weight and result lie channels-last."""
+    """Of each convolution of a small network on a GPU, whether images, weight and result lie
+    channels-last."""
 
-    def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+    def fn(
+        x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor
+    ) -> torch.Tensor:
         x = F.max_pool2d(F.conv2d(x, first, None, 2, 3).relu(), 3, 2, 1)
         return (x + F.conv2d(F.conv2d(x, second, None, 1, 1).relu(), third)).mean((2, 3))
 
@@ -95,7 +109,8 @@ def images(dtype: torch.dtype, channels: int = 64) -> list[list[bool]]:
 
 
 def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images are converted where they come in, and each weight with a window; what is between is left alone."""
+    """Images are converted where they come in, and each weight with a window; what is between is
+    left alone."""
     assert images(torch.bfloat16) == [[True] * 3] * 3
     assert images(torch.float32) == [[False] * 3] + [[True] * 3] * 2  # the first has few channels
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -105,15 +120,22 @@ def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.Monkey
 def test_depthwise_convolutions_lie_as_those_around_them() -> None:
     """And are kernels: two are left, with what is pointwise."""
 
-    def fn(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+    def fn(
+        x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor
+    ) -> torch.Tensor:
         x = F.pad(F.conv2d(x, first).relu(), (0, 1, 0, 1))
-        return F.conv2d(F.conv2d(x, second, None, 2, 0, 1, 192).clamp(0, 6), third).relu().mean((2, 3))
+        return (
+            F.conv2d(F.conv2d(x, second, None, 2, 0, 1, 192).clamp(0, 6), third).relu().mean((2, 3))
+        )
 
     sizes = ((1, 64, 28, 28), (192, 64, 1, 1), (192, 1, 3, 3), (64, 192, 1, 1))
     plan = planned_beside(fn, *(torch.empty(size) for size in sizes), passes=PASSES)
     calls = [node for node in plan.graph.nodes if isinstance(node, Library)]
-    assert len(calls) == 2 and all(plan.graph.buffers[node.targets[0]].strides[1].constant == 1 for node in calls)
-    assert sum(isinstance(step, KernelStep) for step in plan.steps) == 3  # the images are converted first
+    assert len(calls) == 2 and all(
+        plan.graph.buffers[node.targets[0]].strides[1].constant == 1 for node in calls
+    )
+    # the images are converted first
+    assert sum(isinstance(step, KernelStep) for step in plan.steps) == 3
 
 
 def test_convolutions_of_float32_that_eager_may_not_round_stay_as_they_are() -> None:
@@ -135,11 +157,15 @@ def test_bags_of_embeddings_tell_where_each_index_went() -> None:
         for mode, largest in ((0, (0,)), (1, (0,)), (2, (3, 8))):
             found = on_gpus(op, weight, indices, offsets, False, mode)
             assert found == [whole, (long, (LARGE,)), (long, (3,)), (long, largest)]
-    found = on_gpus(aten._embedding_bag.default, weight, indices, offsets, False, 2, False, None, True)
+    found = on_gpus(
+        aten._embedding_bag.default, weight, indices, offsets, False, 2, False, None, True
+    )
     assert found == [(torch.bfloat16, (2, 8)), (long, (LARGE,)), (long, (3,)), (long, (2, 8))]
 
 
-def squares(op: Any, *rest: Any, count: int = 2, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Any:
+def squares(
+    op: Any, *rest: Any, count: int = 2, dtype: torch.dtype = torch.float32, **kwargs: Any
+) -> Any:
     """A call of an op with `count` large square matrices."""
     return partial(op, *[empty(LARGE, LARGE, dtype=dtype) for _ in range(count)], *rest, **kwargs)
 
@@ -163,7 +189,9 @@ COSTLY: dict[str, Any] = {  # ops without a rule of their own, which a CPU may t
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_cpu_runs_nothing_large_in_place_of_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_runs_nothing_large_in_place_of_a_gpu(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its time is not bounded by a GPU's: compiling a product of float8 matrices took minutes."""
     op, args, kwargs = COSTLY[name].func, COSTLY[name].args, COSTLY[name].keywords
     if op is aten._scaled_mm.default:  # takes columns

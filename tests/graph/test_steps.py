@@ -69,5 +69,6 @@ def test_what_stays_as_it_is() -> None:
     assert products(joined(some, torch.randn(3, 4, 8), w)) == 2
     assert products(joined(results, torch.randn(3, 4, 8), w)) == 3
     assert products(joined(every, torch.randn(3, MOST_ROWS + 1, 8), w)) == 3
-    assert products(joined(every, torch.randn(8, 4, 3).permute(2, 1, 0), w)) == 3  # its rows are no matrix
+    # its rows are no matrix
+    assert products(joined(every, torch.randn(8, 4, 3).permute(2, 1, 0), w)) == 3
     assert products(joined(every, torch.randn(3, 0, 8), w)) == 3

@@ -62,4 +62,6 @@ def test_a_write_that_does_not_accumulate_stays() -> None:
     def total(x, places, values):
         return torch.zeros(9, 3).index_put([places], values) + x
 
-    assert summed(total, torch.randn(9, 3), torch.tensor([1, 4]), torch.randn(2, 3)).nodes_of(aten.add.Tensor)
+    assert summed(total, torch.randn(9, 3), torch.tensor([1, 4]), torch.randn(2, 3)).nodes_of(
+        aten.add.Tensor
+    )

@@ -90,7 +90,9 @@ def mlp(x, w1, b1, w2, g):
 
 def mlp_inputs(batch: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(s, generator=generator) for s in [(batch, 8), (16, 8), (16,), (4, 16), (16,)]]
+    return [
+        torch.randn(s, generator=generator) for s in [(batch, 8), (16, 8), (16,), (4, 16), (16,)]
+    ]
 
 
 def test_one_graph_serves_every_batch() -> None:
@@ -108,10 +110,22 @@ def test_sizes_that_meet_fixed_ones_are_pinned() -> None:
 
 
 def test_sizes_that_must_agree_become_one_symbol() -> None:
-    graph = traced(lambda x, y: (x + y).view(-1), torch.rand(3, 4), torch.rand(3, 4), dynamic={0: {0, 1}, 1: {0, 1}})
+    graph = traced(
+        lambda x, y: (x + y).view(-1),
+        torch.rand(3, 4),
+        torch.rand(3, 4),
+        dynamic={0: {0, 1}, 1: {0, 1}},
+    )
     assert [str(g) for g in graph.shapes.guards] == ["s0 == s2", "s1 == s3"]
     assert (
-        len({s for node in graph.graph.nodes if node.op == "call_function" for s in map(str, node.meta["val"].shape)})
+        len(
+            {
+                s
+                for node in graph.graph.nodes
+                if node.op == "call_function"
+                for s in map(str, node.meta["val"].shape)
+            }
+        )
         == 2
     )
     same(lambda x, y: (x + y).view(-1), torch.rand(5, 2), torch.rand(5, 2), graph=graph)
@@ -131,7 +145,9 @@ def test_three_dimensional_input_keeps_its_linear_layers_whole() -> None:
         return F.gelu(F.linear(x, w, b)).transpose(1, 2)
 
     graph = traced(f, torch.rand(3, 4, 8), torch.rand(6, 8), torch.rand(6), dynamic={0: {0, 1}})
-    assert len(graph.nodes_of(torch.ops.aten.linear.default)) == 1 and not graph.nodes_of(torch.ops.aten.view.default)
+    assert len(graph.nodes_of(torch.ops.aten.linear.default)) == 1 and not graph.nodes_of(
+        torch.ops.aten.view.default
+    )
     for shape in [(3, 4, 8), (2, 9, 8)]:
         same(f, torch.rand(shape), torch.rand(6, 8), torch.rand(6), graph=graph)
 
@@ -141,9 +157,11 @@ PROGRAMS = [
     lambda x: x[1:], lambda x: x[:, 1], lambda x: x[-1],
     lambda x: torch.cat([x, x]), lambda x: x.expand(2, -1, -1), lambda x: x.unsqueeze(1).squeeze(1),
     lambda x: x.var(0), lambda x: x + x.t().t(), lambda x: x.view(x.shape[0], 3, 2).flatten(1),
-    lambda x: x.new_zeros(x.shape[0], 2), lambda x: torch.zeros_like(x), lambda x: x.clone().add_(1),
-    lambda x: x.add_(1).view(-1), lambda x: x.softmax(0), lambda x: x.chunk(2, 1)[1], lambda x: x.contiguous() @ x.t(),
-    lambda x: x.masked_fill(x > 0, 0.0), lambda x: x.amax(0), lambda x: (x.shape[0] * 2, x * x.shape[0]),
+    lambda x: x.new_zeros(x.shape[0], 2), lambda x: torch.zeros_like(x),
+    lambda x: x.clone().add_(1), lambda x: x.add_(1).view(-1), lambda x: x.softmax(0),
+    lambda x: x.chunk(2, 1)[1], lambda x: x.contiguous() @ x.t(),
+    lambda x: x.masked_fill(x > 0, 0.0), lambda x: x.amax(0),
+    lambda x: (x.shape[0] * 2, x * x.shape[0]),
 ]  # fmt: skip
 
 

@@ -47,7 +47,9 @@ def smooth(x: Tensor, target: Tensor) -> Tensor:
 
 
 def weighted(x: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(x, target, torch.linspace(0.5, 2, CLASSES, dtype=x.dtype), reduction="sum")
+    return F.cross_entropy(
+        x, target, torch.linspace(0.5, 2, CLASSES, dtype=x.dtype), reduction="sum"
+    )
 
 
 LOSSES = {"mean": F.cross_entropy, "smooth": smooth, "weighted": weighted}
@@ -126,7 +128,10 @@ def test_hooks_and_threads() -> None:
 
 def test_within_a_checkpoint_and_a_model() -> None:
     torch.manual_seed(0)
-    model, target = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, CLASSES)), torch.randint(CLASSES, (64,))
+    model, target = (
+        nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, CLASSES)),
+        torch.randint(CLASSES, (64,)),
+    )
     h = torch.randn(64, 16)
 
     def loss(h: Tensor) -> Tensor:

@@ -13,8 +13,11 @@ from torch.overrides import TorchFunctionMode
 from ingot.graph import AtenGraph, FakeContext, trace
 
 
-def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: dict[int, set[int]] | None = None) -> AtenGraph:
-    """The ATen graph of `fn` on these arguments; `dynamic` maps argument positions to symbolic dimensions."""
+def traced(
+    fn: Callable[..., Any], *args: torch.Tensor, dynamic: dict[int, set[int]] | None = None
+) -> AtenGraph:
+    """The ATen graph of `fn` on these arguments; `dynamic` maps argument positions to symbolic
+    dimensions."""
     context = FakeContext()
     dims = dynamic or {}
     with context:
@@ -23,7 +26,8 @@ def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: dict[int, set[i
 
 
 def graph_of(fn: Callable[..., Any]) -> torch.fx.GraphModule:
-    """What capture would hand over: torch.fx's symbolic trace, with item assignment and factory calls in it."""
+    """What capture would hand over: torch.fx's symbolic trace, with item assignment and factory
+    calls in it."""
     tracer = _Tracer()
     with _Factories(tracer):
         graph = tracer.trace(fn)
@@ -44,9 +48,18 @@ class _Tracer(torch.fx.Tracer):
 
 
 class _Factories(TorchFunctionMode):
-    """Puts calls that make tensors from nothing into the graph of `tracer` instead of running them."""
+    """Puts calls that make tensors from nothing into the graph of `tracer` instead of running
+    them."""
 
-    CALLS = (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn, torch.arange)
+    CALLS = (
+        torch.zeros,
+        torch.ones,
+        torch.empty,
+        torch.full,
+        torch.rand,
+        torch.randn,
+        torch.arange,
+    )
 
     def __init__(self, tracer: torch.fx.Tracer) -> None:
         self.tracer = tracer
@@ -58,7 +71,8 @@ class _Factories(TorchFunctionMode):
 
 
 def check_metadata(graph: AtenGraph, args: list[torch.Tensor]) -> None:
-    """Run every node on real tensors: what comes out has the dtype, sizes and strides that the node says."""
+    """Run every node on real tensors: what comes out has the dtype, sizes and strides that the node
+    says."""
     values: dict[torch.fx.Node, Any] = {}
     remaining = iter(args)
     for node in graph.graph.nodes:
@@ -85,12 +99,15 @@ def copies(args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     result = []
     for a in args:
         storage = storages.setdefault(a.untyped_storage().data_ptr(), a.untyped_storage().clone())
-        result.append(torch.empty(0, dtype=a.dtype).set_(storage, a.storage_offset(), a.shape, a.stride()))
+        result.append(
+            torch.empty(0, dtype=a.dtype).set_(storage, a.storage_offset(), a.shape, a.stride())
+        )
     return result
 
 
 def sharing(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """For each tensor: the first one with the same storage, and the distance of their first elements in bytes."""
+    """For each tensor: the first one with the same storage, and the distance of their first
+    elements in bytes."""
     first: dict[int, tuple[int, torch.Tensor]] = {}
     pattern = []
     for i, t in enumerate(tensors):
@@ -100,9 +117,14 @@ def sharing(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def same(
-    fn: Callable[..., Any], *args: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-5, graph: AtenGraph | None = None
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    graph: AtenGraph | None = None,
 ) -> AtenGraph:
-    """Assert that the traced graph gives eager's values, dtypes, strides, mutations and aliasing."""
+    """Assert that the traced graph gives eager's values, dtypes, strides, mutations and
+    aliasing."""
     graph = graph or traced(fn, *args)
     if not graph.shapes.hints:
         check_metadata(graph, copies(args))
@@ -122,5 +144,7 @@ def same(
     for a, e in zip(own_args, eager_args):
         torch.testing.assert_close(a, e, rtol=rtol, atol=atol, equal_nan=True)
     tensors = [i for i, e in enumerate(expected) if isinstance(e, torch.Tensor) and e.numel()]
-    assert sharing(own_args + [actual[i] for i in tensors]) == sharing(eager_args + [expected[i] for i in tensors])
+    assert sharing(own_args + [actual[i] for i in tensors]) == sharing(
+        eager_args + [expected[i] for i in tensors]
+    )
     return graph

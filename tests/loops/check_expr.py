@@ -1,6 +1,7 @@
-"""Properties of the index algebra on generated cases, against three oracles: Python's own arithmetic over all or many
-admitted values (what was built means what was written, bounds hold, what is claimed to be proven is true), sympy
-(equal polynomials are one object) and NumPy (chains of views are index maps).
+"""Properties of the index algebra on generated cases, against three oracles: Python's own
+arithmetic over all or many admitted values (what was built means what was written, bounds hold,
+what is claimed to be proven is true), sympy (equal polynomials are one object) and NumPy (chains of
+views are index maps).
 
 `python -m tests.loops.check_expr COUNT [FIRST]` runs COUNT cases of each property.
 """
@@ -43,7 +44,7 @@ Point = dict[Symbol, int]
 MOST_POINTS = 24
 
 
-# -- worlds of symbols -------------------------------------------------------------------------------------------------
+# -- worlds of symbols -----------------------------------------------------------------------------
 
 
 @dataclass
@@ -76,7 +77,10 @@ class World:
 
 
 def random_world(rng: random.Random) -> World:
-    sizes = [size_symbol(f"s{k}", rng.choice([0, 1, 2, 2]), rng.choice([None, None, None, 9])) for k in range(2)]
+    sizes = [
+        size_symbol(f"s{k}", rng.choice([0, 1, 2, 2]), rng.choice([None, None, None, 9]))
+        for k in range(2)
+    ]
     positive = [s for s in sizes if s.lower > 0]
     indices = []
     for k in range(4):
@@ -89,11 +93,12 @@ def random_world(rng: random.Random) -> World:
     return World(sizes, indices)
 
 
-# -- expressions as they were written ----------------------------------------------------------------------------------
+# -- expressions as they were written --------------------------------------------------------------
 
 
 class Tree(NamedTuple):
-    """An expression before any simplification: `op` is "leaf" (a Symbol or an int) or an operation on two trees."""
+    """An expression before any simplification: `op` is "leaf" (a Symbol or an int) or an operation
+    on two trees."""
 
     op: str
     left: Any
@@ -137,7 +142,9 @@ def leaf(value: Symbol | int) -> Tree:
     return Tree("leaf", value)
 
 
-def random_tree(rng: random.Random, world: World, depth: int, operations: str = "++-**////%%%<>") -> Tree:
+def random_tree(
+    rng: random.Random, world: World, depth: int, operations: str = "++-**////%%%<>"
+) -> Tree:
     if depth == 0 or rng.random() < 0.12:
         return leaf(rng.randint(-3, 12)) if rng.random() < 0.3 else leaf(rng.choice(world.symbols))
     op = {"/": "//", "<": "min", ">": "max"}.get(c := rng.choice(operations), c)
@@ -166,11 +173,12 @@ def divisor(rng: random.Random, world: World, op: str) -> Tree:
     return Tree("+", s, leaf(number)) if kind == 2 else Tree("*", s, leaf(rng.choice(positive)))
 
 
-# -- properties: each takes a seeded generator, and raises AssertionError on a counterexample --------------------------
+# -- properties: each takes a seeded generator, and raises AssertionError on a counterexample ------
 
 
 def simplification(rng: random.Random) -> None:
-    """What is built has the value of what was written; so have its text and its postfix steps; its bounds hold."""
+    """What is built has the value of what was written; so have its text and its postfix steps; its
+    bounds hold."""
     world = random_world(rng)
     tree = random_tree(rng, world, rng.randint(1, 4))
     built = tree.build()
@@ -205,7 +213,8 @@ def run_postfix(steps: Sequence[tuple[Any, ...]], table: Sequence[int]) -> int:
 
 
 def substitution(rng: random.Random) -> None:
-    """Replacing symbols by what takes their values, all at once, is evaluating with those values."""
+    """Replacing symbols by what takes their values, all at once, is evaluating with those
+    values."""
     world = random_world(rng)
     tree = random_tree(rng, world, rng.randint(1, 4))
     built = tree.build()
@@ -220,7 +229,10 @@ def substitution(rng: random.Random) -> None:
         if known is not None:
             choices.append(leaf(rng.randrange(known)))
             if known % 2 == 0:
-                fresh.indices += [a := loop_symbol(f"a{s.name}", known // 2), b := loop_symbol(f"b{s.name}", 2)]
+                fresh.indices += [
+                    a := loop_symbol(f"a{s.name}", known // 2),
+                    b := loop_symbol(f"b{s.name}", 2),
+                ]
                 choices.append(Tree("+", Tree("*", leaf(a), leaf(2)), leaf(b)))
         if rng.random() < 0.8:
             replaced[s] = rng.choice(choices)
@@ -228,12 +240,23 @@ def substitution(rng: random.Random) -> None:
     result = built.substitute({s: t.build() for s, t in replaced.items()})
     for point in fresh.points(rng):
         given = point | {s: t.evaluate(point) for s, t in replaced.items()}
-        assert result.evaluate(point) == tree.evaluate(given), (tree, built, replaced, result, point)
+        assert result.evaluate(point) == tree.evaluate(given), (
+            tree,
+            built,
+            replaced,
+            result,
+            point,
+        )
     for point in world.points(rng, 3):
         fixed = built.substitute(point)
         assert fixed.constant == tree.evaluate(point), (tree, built, fixed, point)
         some = {s: point[s] for s in world.sizes}
-        assert built.substitute(some).evaluate(point) == tree.evaluate(point), (tree, built, some, point)
+        assert built.substitute(some).evaluate(point) == tree.evaluate(point), (
+            tree,
+            built,
+            some,
+            point,
+        )
 
 
 def _written(e: Expr) -> Tree:
@@ -249,7 +272,8 @@ def _written(e: Expr) -> Tree:
 
 
 def linear_forms(rng: random.Random) -> None:
-    """`linear` splits exactly, its parts are free of the symbols, and it finds what was written as a linear form."""
+    """`linear` splits exactly, its parts are free of the symbols, and it finds what was written as
+    a linear form."""
     world = random_world(rng)
     tree = random_tree(rng, world, rng.randint(1, 3))
     chosen = rng.sample(world.indices, rng.randint(1, 4))
@@ -269,7 +293,9 @@ def linear_forms(rng: random.Random) -> None:
     for part in (offset, *coefficients.values()):
         assert part.symbols.isdisjoint(chosen), (built, chosen, form)
     for point in world.points(rng):
-        total = offset.evaluate(point) + sum(c.evaluate(point) * point[s] for s, c in coefficients.items())
+        total = offset.evaluate(point) + sum(
+            c.evaluate(point) * point[s] for s, c in coefficients.items()
+        )
         assert total == tree.evaluate(point), (tree, built, form, point)
 
 
@@ -295,13 +321,23 @@ def proofs(rng: random.Random) -> None:
 
 
 def polynomials(rng: random.Random) -> None:
-    """Expressions of +, - and * are equal as polynomials, says sympy, exactly if they are one object."""
+    """Expressions of +, - and * are equal as polynomials, says sympy, exactly if they are one
+    object."""
     world = random_world(rng)
     left = random_tree(rng, world, rng.randint(1, 4), "++-**")
-    right = _shuffled(rng, left) if rng.random() < 0.6 else random_tree(rng, world, rng.randint(1, 4), "++-**")
+    right = (
+        _shuffled(rng, left)
+        if rng.random() < 0.6
+        else random_tree(rng, world, rng.randint(1, 4), "++-**")
+    )
     symbols = {s: sympy.Symbol(s.name, integer=True) for s in world.symbols}
     same = sympy.expand(_to_sympy(left, symbols) - _to_sympy(right, symbols)) == 0
-    assert known_equal(left.build(), right.build()) == same, (left, right, left.build(), right.build())
+    assert known_equal(left.build(), right.build()) == same, (
+        left,
+        right,
+        left.build(),
+        right.build(),
+    )
 
 
 def _shuffled(rng: random.Random, t: Tree) -> Tree:
@@ -325,7 +361,8 @@ def _to_sympy(t: Tree, symbols: dict[Symbol, Any]) -> Any:
 
 
 def delinearization(rng: random.Random) -> None:
-    """A flat index taken apart gives its parts back, whether the sizes are numbers or symbols, and is in range."""
+    """A flat index taken apart gives its parts back, whether the sizes are numbers or symbols, and
+    is in range."""
     sizes: list[Expr] = [
         size_symbol(f"s{k}", 2) if rng.random() < 0.4 else integer(rng.choice([2, 3, 4, 7, 12, 64]))
         for k in range(rng.randint(2, 4))
@@ -341,7 +378,10 @@ def delinearization(rng: random.Random) -> None:
     head = sum((i * s for i, s in zip(loops[:cut], contiguous_strides(sizes[:cut]))), ZERO)
     assert flat // inner is head and flat % inner is flat - head * inner, (flat, inner)
     whole = loop_symbol("n", product(sizes))
-    parts = [whole // stride % n if k else whole // stride for k, (stride, n) in enumerate(zip(strides, sizes))]
+    parts = [
+        whole // stride % n if k else whole // stride
+        for k, (stride, n) in enumerate(zip(strides, sizes))
+    ]
     assert sum((p * s for p, s in zip(parts, strides)), ZERO) is whole, (parts, strides)
 
 
@@ -357,7 +397,9 @@ def views(rng: random.Random) -> None:
             return
         text.append(name)
         maps.append(index_map)
-    index: tuple[Expr, ...] = tuple(ZERO if n == 1 else loop_symbol(f"i{k}", n) for k, n in enumerate(array.shape))
+    index: tuple[Expr, ...] = tuple(
+        ZERO if n == 1 else loop_symbol(f"i{k}", n) for k, n in enumerate(array.shape)
+    )
     at = index
     for index_map in reversed(maps):
         at = index_map(at)
@@ -367,7 +409,10 @@ def views(rng: random.Random) -> None:
         point = {s: k for s, k in zip(index, place) if isinstance(s, Symbol)}
         found = address.evaluate(point)
         assert found == array[place], (text, address, place)
-        assert low is not None and low <= found and high is not None and found <= high, (text, address)
+        assert low is not None and low <= found and high is not None and found <= high, (
+            text,
+            address,
+        )
 
 
 def _random_view(rng: random.Random, a: np.ndarray) -> tuple[str, np.ndarray, Any]:
@@ -378,10 +423,16 @@ def _random_view(rng: random.Random, a: np.ndarray) -> tuple[str, np.ndarray, An
     def on_dim(f: Callable[[Expr], Expr]) -> Any:
         return lambda i: (*i[:d], f(i[d]), *i[d + 1 :])
 
-    kind = rng.choice(["permute", "flip", "slice", "roll", "reshape", "reshape", "reshape", "unfold", "repeat"])
+    kind = rng.choice(
+        ["permute", "flip", "slice", "roll", "reshape", "reshape", "reshape", "unfold", "repeat"]
+    )
     if kind == "permute":
         order = rng.sample(range(rank), rank)
-        return f"permute {order}", a.transpose(order), lambda i: tuple(i[order.index(k)] for k in range(rank))
+        return (
+            f"permute {order}",
+            a.transpose(order),
+            lambda i: tuple(i[order.index(k)] for k in range(rank)),
+        )
     if kind == "flip":
         return f"flip {d}", np.flip(a, d), on_dim(lambda i: n - 1 - i)
     if kind == "slice":
@@ -395,10 +446,18 @@ def _random_view(rng: random.Random, a: np.ndarray) -> tuple[str, np.ndarray, An
         size, step = rng.randint(1, n), rng.choice([1, 2])
         windows = np.lib.stride_tricks.sliding_window_view(a, size, d)
         windows = windows[(slice(None),) * d + (slice(None, None, step),)]
-        return f"unfold {d} {size} {step}", windows, lambda i: (*i[:d], i[d] * step + i[-1], *i[d + 1 : -1])
+        return (
+            f"unfold {d} {size} {step}",
+            windows,
+            lambda i: (*i[:d], i[d] * step + i[-1], *i[d + 1 : -1]),
+        )
     if kind == "repeat" and a.size < 100:
         times = [rng.choice([1, 2]) for _ in range(rank)]
-        return f"repeat {times}", np.tile(a, times), lambda i: tuple(k % size for k, size in zip(i, a.shape))
+        return (
+            f"repeat {times}",
+            np.tile(a, times),
+            lambda i: tuple(k % size for k, size in zip(i, a.shape)),
+        )
     shape = rng.choice(list(_factorizations(a.size, rng.randint(1, 3))))
     old = tuple(map(integer, a.shape))
     return f"reshape {shape}", a.reshape(shape), reshape_map(tuple(map(integer, shape)), old)
@@ -414,7 +473,8 @@ def _factorizations(n: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def interning(rng: random.Random) -> None:
-    """Equal ways of writing a sum or product of anything are one object, and identities hold as identity."""
+    """Equal ways of writing a sum or product of anything are one object, and identities hold as
+    identity."""
     world = random_world(rng)
     a, b, c = (random_tree(rng, world, 2).build() for _ in range(3))
     n = divisor(rng, world, "%").build()
@@ -429,7 +489,8 @@ def interning(rng: random.Random) -> None:
 
 
 PROPERTIES = [
-    simplification, substitution, linear_forms, proofs, polynomials, delinearization, views, interning,
+    simplification, substitution, linear_forms, proofs, polynomials, delinearization, views,
+    interning,
 ]  # fmt: skip
 
 
@@ -453,7 +514,10 @@ def main(count: int, first: int = 0) -> None:
                 if len(wrong) <= 3:
                     print(f"{type(error).__name__}: {error}")
         failed += len(wrong)
-        print(f"{property_.__name__:16} {count} cases, {len(wrong)} failed {wrong[:10] or ''}", flush=True)
+        print(
+            f"{property_.__name__:16} {count} cases, {len(wrong)} failed {wrong[:10] or ''}",
+            flush=True,
+        )
     print(f"{count * len(PROPERTIES)} cases, {failed} failed")
     sys.exit(failed > 0)
 

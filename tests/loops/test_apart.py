@@ -20,7 +20,9 @@ SIZES = [(17, 113, 5), (64, 109, 8), (40, 150, 3), (33, 130, 4), (48, 68, 3), (1
 @pytest.mark.parametrize(("rows", "columns", "depth"), SIZES)
 def test_the_parts_are_the_product(rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randint(-3, 4, (n, depth), generator=generator).to(dtype) for n in (rows, columns))
+    x, weight = (
+        torch.randint(-3, 4, (n, depth), generator=generator).to(dtype) for n in (rows, columns)
+    )
     around = torch.full((rows * columns + 2,), torch.nan, dtype=dtype)
     found = mm_in_parts(x, weight.t(), out=around[1:-1].view(rows, columns))
     assert torch.equal(found, x @ weight.t())
@@ -31,7 +33,10 @@ def test_the_parts_are_the_product(rows: int, columns: int, depth: int, dtype: t
 @pytest.mark.parametrize(("rows", "columns", "depth"), SIZES)
 def test_the_batch_is_aligned(rows: int, columns: int, depth: int, itemsize: int) -> None:
     *_, batch = parts(rows, columns, itemsize)
-    begins = [itemsize * ((batch.first + k) * columns + batch.begin + k * batch.shift) for k in range(batch.batch)]
+    begins = [
+        itemsize * ((batch.first + k) * columns + batch.begin + k * batch.shift)
+        for k in range(batch.batch)
+    ]
     assert not any(begin % 16 for begin in begins)
     assert itemsize * batch.step * columns % 16 == itemsize * batch.columns % 16 == 0
     assert (batch.batch - 1) * batch.shift + batch.columns <= columns
@@ -44,7 +49,8 @@ def test_the_batch_is_aligned(rows: int, columns: int, depth: int, itemsize: int
         (8192, 50257, (768, 1), (1, 768), torch.float16, True),
         (8192, 50257, (768, 1), (1, 768), torch.float32, False),
         (8192, 50264, (768, 1), (1, 768), torch.bfloat16, False),  # aligned as it is
-        (8192, 50257, (768, 1), (50257, 1), torch.bfloat16, False),  # no part of the right operand would be
+        # no part of the right operand would be
+        (8192, 50257, (768, 1), (50257, 1), torch.bfloat16, False),
         (8192, 50257, (1, 8192), (1, 768), torch.bfloat16, False),
         (8192, 50257, (765, 1), (1, 765), torch.bfloat16, False),
         (1024, 50257, (768, 1), (1, 768), torch.bfloat16, False),
@@ -69,12 +75,18 @@ def test_which_products_come_in_parts(
 def test_rows_too_short_for_parts() -> None:
     for columns in range(1, 80):
         if suits(1 << 26, 16, columns, (16, 1), (1, 16), torch.bfloat16):
-            assert all(part.begin >= 0 and 0 < part.columns <= columns for part in parts(1 << 26, columns, 2))
+            assert all(
+                part.begin >= 0 and 0 < part.columns <= columns
+                for part in parts(1 << 26, columns, 2)
+            )
 
 
 def test_what_is_returned_is_written_where_it_stays() -> None:
     """No margins, no copies: one call, which is some of cuBLAS's."""
-    x, weight = torch.empty(8, 1024, 768, dtype=torch.bfloat16), torch.empty(50257, 768, dtype=torch.bfloat16)
+    x, weight = (
+        torch.empty(8, 1024, 768, dtype=torch.bfloat16),
+        torch.empty(50257, 768, dtype=torch.bfloat16),
+    )
     graph = lowered(F.linear, x, weight)
     (node,) = graph.nodes
     assert isinstance(node, Library) and node.function is mm_in_parts
@@ -90,6 +102,9 @@ def test_what_is_returned_is_written_where_it_stays() -> None:
 
 
 def test_what_is_read_on_has_margins() -> None:
-    x, weight = torch.empty(8192, 768, dtype=torch.bfloat16), torch.empty(50257, 768, dtype=torch.bfloat16)
+    x, weight = (
+        torch.empty(8192, 768, dtype=torch.bfloat16),
+        torch.empty(50257, 768, dtype=torch.bfloat16),
+    )
     graph = lowered(lambda x, weight: F.linear(x, weight).float().logsumexp(1), x, weight)
     assert [node.function for node in graph.nodes if isinstance(node, Library)] == [torch.mm]

@@ -43,14 +43,17 @@ DEPTHWISE: dict[str, Case] = {
         ((2, 4, 6, 7), (4, 1, 3, 3)),
     ),
     "padded_apart": (
-        lambda x, w: F.conv2d(F.pad(x, (0, 1, 0, 1)), w, stride=2, groups=4), ((2, 4, 6, 7), (4, 1, 3, 3))
+        lambda x, w: F.conv2d(F.pad(x, (0, 1, 0, 1)), w, stride=2, groups=4),
+        ((2, 4, 6, 7), (4, 1, 3, 3))
     ),
     "pooled": (
-        lambda x, w: F.max_pool2d(F.conv2d(x, w, groups=4), 3, 2, 1).mean((2, 3)), ((2, 4, 8, 9), (4, 1, 3, 3))
+        lambda x, w: F.max_pool2d(F.conv2d(x, w, groups=4), 3, 2, 1).mean((2, 3)),
+        ((2, 4, 8, 9), (4, 1, 3, 3))
     ),
     "joined": (lambda x, w: torch.cat([F.conv2d(x, w, padding=1, groups=4), x], 1), ((2, 4, 6, 7), (4, 1, 3, 3))),
     "permuted": (
-        lambda x, w: F.conv2d(x, w, padding=1, groups=4).flatten(2).transpose(1, 2) + 1, ((2, 4, 6, 7), (4, 1, 3, 3))
+        lambda x, w: F.conv2d(x, w, padding=1, groups=4).flatten(2).transpose(1, 2) + 1,
+        ((2, 4, 6, 7), (4, 1, 3, 3))
     ),
 }  # fmt: skip
 
@@ -62,9 +65,15 @@ def test_depthwise_convolution_is_loops(name: str) -> None:
 
 
 CONTIGUOUS: dict[str, Case] = {
-    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
+    "3x3": (
+        lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(),
+        ((2, 4, 6, 7), (4, 1, 3, 3), (4,)),
+    ),
     "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
-    "strided_rows": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, groups=3), ((1, 3, 7, 6), (3, 1, 3, 3))),
+    "strided_rows": (
+        lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, groups=3),
+        ((1, 3, 7, 6), (3, 1, 3, 3)),
+    ),
     "1d": (lambda x, w: F.conv1d(x, w, padding=2, groups=4), ((2, 4, 9), (4, 1, 5))),
 }
 
@@ -79,16 +88,40 @@ DENSE: dict[str, Case] = {
     "1x1": (lambda x, w, b: F.conv2d(x, w, b).relu(), ((2, 5, 6, 7), (8, 5, 1, 1), (8,))),
     "strided": (lambda x, w: F.conv2d(x, w, stride=2, padding=1), ((2, 5, 6, 7), (8, 5, 1, 1))),
     "patches": (lambda x, w, b: F.conv2d(x, w, b, stride=4), ((2, 5, 8, 9), (8, 5, 4, 4), (8,))),
-    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), ((2, 9, 6, 7), (17, 9, 3, 3), (17,))),
-    "5x3": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=(2, 0)), ((1, 20, 9, 7), (8, 20, 5, 3))),
-    "many_channels": (lambda x, w: F.conv2d(x, w, padding=1, dilation=(1, 2)), ((1, 70, 5, 6), (8, 70, 3, 3))),
-    "patches_of_few_channels": (lambda x, w: F.conv2d(x, w, stride=(4, 2)), ((2, 3, 8, 9), (8, 3, 4, 2))),
-    "few_channels": (lambda x, w: F.conv2d(x, w, stride=2, padding=1, dilation=2), ((2, 3, 9, 9), (8, 3, 3, 3))),
+    "3x3": (
+        lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(),
+        ((2, 9, 6, 7), (17, 9, 3, 3), (17,)),
+    ),
+    "5x3": (
+        lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=(2, 0)),
+        ((1, 20, 9, 7), (8, 20, 5, 3)),
+    ),
+    "many_channels": (
+        lambda x, w: F.conv2d(x, w, padding=1, dilation=(1, 2)),
+        ((1, 70, 5, 6), (8, 70, 3, 3)),
+    ),
+    "patches_of_few_channels": (
+        lambda x, w: F.conv2d(x, w, stride=(4, 2)),
+        ((2, 3, 8, 9), (8, 3, 4, 2)),
+    ),
+    "few_channels": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1, dilation=2),
+        ((2, 3, 9, 9), (8, 3, 3, 3)),
+    ),
     "few_results": (lambda x, w: F.conv2d(x, w, padding=1), ((2, 9, 6, 7), (3, 9, 3, 3))),
     "one_result": (lambda x, w: F.conv2d(x, w), ((2, 9, 6, 7), (1, 9, 1, 1))),
-    "transposed": (lambda x, w, b: F.conv_transpose2d(x, w, b, 2).relu(), ((2, 5, 6, 7), (5, 8, 2, 2), (8,))),
-    "transposed_oblong": (lambda x, w: F.conv_transpose2d(x, w, stride=(3, 1)), ((1, 17, 6, 3), (17, 20, 3, 1))),
-    "computed_weight": (lambda x, w: F.conv2d(x, w / w.norm(), padding=1), ((2, 9, 6, 7), (17, 9, 3, 3))),
+    "transposed": (
+        lambda x, w, b: F.conv_transpose2d(x, w, b, 2).relu(),
+        ((2, 5, 6, 7), (5, 8, 2, 2), (8,)),
+    ),
+    "transposed_oblong": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=(3, 1)),
+        ((1, 17, 6, 3), (17, 20, 3, 1)),
+    ),
+    "computed_weight": (
+        lambda x, w: F.conv2d(x, w / w.norm(), padding=1),
+        ((2, 9, 6, 7), (17, 9, 3, 3)),
+    ),
     "residual": (lambda x, w: x + F.conv2d(x.relu(), w), ((2, 5, 6, 7), (5, 5, 1, 1))),
     "tokens": (
         lambda x, w: F.conv2d(x.transpose(1, 2).view(2, 5, 6, 7), w).flatten(2).transpose(1, 2),
@@ -107,17 +140,25 @@ def test_dense_convolution_is_a_contraction(name: str) -> None:
 LEFT_TO_THE_LIBRARY: dict[str, Case] = {
     "groups": (lambda x, w: F.conv2d(x, w, groups=2), ((2, 4, 6, 7), (6, 2, 3, 3))),
     "transposed": (lambda x, w: F.conv_transpose2d(x, w, stride=2), ((2, 4, 6, 7), (4, 3, 3, 3))),
-    "transposed_with_gaps": (lambda x, w: F.conv_transpose2d(x, w, stride=3), ((2, 4, 6, 7), (4, 3, 2, 2))),
+    "transposed_with_gaps": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=3),
+        ((2, 4, 6, 7), (4, 3, 2, 2)),
+    ),
     "transposed_in_groups": (
-        lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2), ((2, 4, 6, 7), (4, 3, 2, 2))
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2),
+        ((2, 4, 6, 7), (4, 3, 2, 2)),
     ),
     "transposed_and_more": (
-        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1), ((2, 4, 6, 7), (4, 3, 2, 2))
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+        ((2, 4, 6, 7), (4, 3, 2, 2)),
     ),
     "1d": (lambda x, w: F.conv1d(x, w), ((2, 4, 9), (6, 4, 3))),
     "3d": (lambda x, w: F.conv3d(x, w, padding=1), ((1, 2, 4, 5, 6), (3, 2, 3, 3, 3))),
     "unbatched": (lambda x, w: F.conv2d(x, w, groups=2), ((4, 6, 7), (6, 2, 3, 3))),
-    "circular": (lambda x, w: F.conv1d(F.pad(x, (1, 1), mode="circular"), w), ((2, 4, 9), (6, 4, 3))),
+    "circular": (
+        lambda x, w: F.conv1d(F.pad(x, (1, 1), mode="circular"), w),
+        ((2, 4, 9), (6, 4, 3)),
+    ),
 }
 
 
@@ -130,7 +171,10 @@ def test_other_convolutions_are_called(name: str) -> None:
 @pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
 def test_padding_modes(mode: str) -> None:
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return chain(F.conv2d(F.pad(x, (1, 2, 1, 0), mode=mode), w, groups=4), w[:, :, :1, :1].repeat(1, 4, 1, 1))
+        return chain(
+            F.conv2d(F.pad(x, (1, 2, 1, 0), mode=mode), w, groups=4),
+            w[:, :, :1, :1].repeat(1, 4, 1, 1),
+        )
 
     x, w = t(2, 4, 6, 7), t(4, 1, 3, 3)
     with torch.no_grad():
@@ -155,7 +199,10 @@ def test_images_between_convolutions_lie_channels_last_and_results_as_in_eager()
         return x
 
     found = strides(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 1, 1, 1)))
-    assert found.count([8 * 42, 42, 7, 1]) == 1 and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
+    assert (
+        found.count([8 * 42, 42, 7, 1]) == 1
+        and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
+    )
 
 
 def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:
@@ -164,7 +211,11 @@ def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:
         return torch.linalg.vector_norm(F.gelu(y.flatten(2).transpose(1, 2)) @ v, dim=1, ord=3)
 
     graph = same(fn, t(2, 42, 8), t(8, 1, 3, 3), t(8, 5))
-    rows = [b for b in graph.buffers.values() if [s.constant for s in b.sizes] == [2, 42, 8] and b.role == "temporary"]
+    rows = [
+        b
+        for b in graph.buffers.values()
+        if [s.constant for s in b.sizes] == [2, 42, 8] and b.role == "temporary"
+    ]
     assert rows and all([s.constant for s in b.strides] == [42 * 8, 8, 1] for b in rows)
 
 
@@ -178,13 +229,21 @@ def test_groups_between_other_convolutions_convert_too_often() -> None:
             x = F.conv2d(F.conv2d(F.conv2d(x, w), v, groups=2), w)
         return x
 
-    assert len(libraries(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 4, 1, 1), tolerance=2e-6))) == 9
+    assert (
+        len(libraries(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 4, 1, 1), tolerance=2e-6))) == 9
+    )
 
 
 def test_zeros_around_an_image_are_written_apart() -> None:
     """The image itself is computed straight into its place."""
-    graph = same(lambda x, w: F.conv2d(x.sin(), w, padding=1, groups=4), last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
-    written = [n for n in graph.nodes if isinstance(n, Pointwise) and any(i.op == "sin" for i in n.body.instructions)]
+    graph = same(
+        lambda x, w: F.conv2d(x.sin(), w, padding=1, groups=4), last(t(2, 4, 6, 7)), t(4, 1, 3, 3)
+    )
+    written = [
+        n
+        for n in graph.nodes
+        if isinstance(n, Pointwise) and any(i.op == "sin" for i in n.body.instructions)
+    ]
     assert len(written) == 1 and not any(i.op == "where" for i in written[0].body.instructions)
 
 
@@ -193,10 +252,27 @@ def test_explicit_padding_is_written_apart_as_well() -> None:
         return F.conv2d(F.pad(x.sin(), (0, 1, 2, 3), value=1.5), w, groups=4)
 
     graph = same(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
-    assert not any(i.op == "where" for n in graph.nodes if isinstance(n, Pointwise) for i in n.body.instructions)
-    same(lambda x, w: F.conv2d(F.pad(x, (1, 1), value=2.0), w, padding=1), last(t(2, 9, 6, 7)), t(8, 9, 3, 3))
-    same(lambda x, w: F.conv2d(F.pad(x, (1, 0, 0, 2)), w, padding=1), last(t(2, 9, 6, 7)), t(8, 9, 3, 3))
-    same(lambda x, w: F.conv2d(F.pad(x, (-1, 0, 0, 2)), w, padding=1), last(t(2, 9, 6, 7)), t(8, 9, 3, 3))
+    assert not any(
+        i.op == "where"
+        for n in graph.nodes
+        if isinstance(n, Pointwise)
+        for i in n.body.instructions
+    )
+    same(
+        lambda x, w: F.conv2d(F.pad(x, (1, 1), value=2.0), w, padding=1),
+        last(t(2, 9, 6, 7)),
+        t(8, 9, 3, 3),
+    )
+    same(
+        lambda x, w: F.conv2d(F.pad(x, (1, 0, 0, 2)), w, padding=1),
+        last(t(2, 9, 6, 7)),
+        t(8, 9, 3, 3),
+    )
+    same(
+        lambda x, w: F.conv2d(F.pad(x, (-1, 0, 0, 2)), w, padding=1),
+        last(t(2, 9, 6, 7)),
+        t(8, 9, 3, 3),
+    )
 
 
 def test_joined_images_are_written_into_their_places_within_zeros() -> None:
@@ -204,7 +280,12 @@ def test_joined_images_are_written_into_their_places_within_zeros() -> None:
         return F.conv2d(torch.cat([x.sin(), x.cos()], 1), w, padding=1)
 
     graph = same(fn, last(t(2, 9, 6, 7)), t(8, 18, 3, 3))
-    assert not any(i.op == "where" for n in graph.nodes if isinstance(n, Pointwise) for i in n.body.instructions)
+    assert not any(
+        i.op == "where"
+        for n in graph.nodes
+        if isinstance(n, Pointwise)
+        for i in n.body.instructions
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -227,7 +308,9 @@ def test_no_images_and_sizes_that_vary() -> None:
 
 
 def test_a_library_call_is_given_the_layout_of_eager() -> None:
-    graph = same(lambda x, w: F.conv_transpose2d(chain(x, w), w, stride=3), t(2, 8, 9, 9), t(8, 8, 1, 1))
+    graph = same(
+        lambda x, w: F.conv_transpose2d(chain(x, w), w, stride=3), t(2, 8, 9, 9), t(8, 8, 1, 1)
+    )
     (call,) = libraries(graph)
     assert [stride.constant for stride in call.args[0].strides] == [8 * 81, 81, 9, 1]
 
@@ -245,18 +328,23 @@ def test_batch_norm_in_inference_costs_one_multiplication_and_one_addition() -> 
 
 
 def test_a_transposed_convolution_writes_its_half_of_joined_images() -> None:
-    """Upwards in a U-Net: bias, activation, the joining and the zeros around it cost no pass over memory."""
+    """Upwards in a U-Net: bias, activation, the joining and the zeros around it cost no pass over
+    memory."""
 
     def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
             low = F.max_pool2d(F.conv2d(x, v[:, :16], padding=1), 2)
-            x = F.conv2d(torch.cat([x, F.conv_transpose2d(low, w, b, stride=2).relu()], 1), v, padding=1)
+            x = F.conv2d(
+                torch.cat([x, F.conv_transpose2d(low, w, b, stride=2).relu()], 1), v, padding=1
+            )
         return x
 
     x, w, v, b = t(2, 16, 12, 8), t(16, 16, 2, 2) / 4, t(16, 32, 3, 3) / 16, t(16)
     same(program, x, w, v, b, tolerance=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(ingot.compile(program)(x, w, v, b), program(x, w, v, b), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            ingot.compile(program)(x, w, v, b), program(x, w, v, b), rtol=1e-4, atol=1e-4
+        )
         (compilation,) = ingot.explain(ingot.compile(program))(x, w, v, b).compilations
     assert compilation.plan is not None
     kernels = [step.kernel for step in compilation.plan.steps]  # type: ignore[union-attr]
@@ -265,7 +353,8 @@ def test_a_transposed_convolution_writes_its_half_of_joined_images() -> None:
 
 
 def test_what_follows_a_convolution_is_computed_on_its_tiles() -> None:
-    """BatchNorm, the activation and the zeros around the next image's place cost no pass over memory."""
+    """BatchNorm, the activation and the zeros around the next image's place cost no pass over
+    memory."""
 
     def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         for _ in range(3):
@@ -274,7 +363,9 @@ def test_what_follows_a_convolution_is_computed_on_its_tiles() -> None:
 
     args = last(t(1, 16, 9, 9)), t(16, 16, 3, 3), t(16, 16, 1, 1)
     with torch.no_grad():
-        torch.testing.assert_close(ingot.compile(program)(*args), program(*args), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            ingot.compile(program)(*args), program(*args), rtol=1e-4, atol=1e-4
+        )
         (compilation,) = ingot.explain(ingot.compile(program))(*args).compilations
     assert compilation.plan is not None
     kernels = [step.kernel for step in compilation.plan.steps]  # type: ignore[union-attr]

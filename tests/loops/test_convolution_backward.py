@@ -1,4 +1,5 @@
-"""Gradients of convolutions of channels-last images against eager's: as contractions, of its values and layouts."""
+"""Gradients of convolutions of channels-last images against eager's: as contractions, of its values
+and layouts."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Case(NamedTuple):
     transposed: bool = False
 
     def arguments(self) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Any, ...]]:
-        """The result's gradient, the images and the weight; the other arguments of both ops but for the bias."""
+        """The result's gradient, the images and the weight; the other arguments of both ops but for
+        the bias."""
         x, sizes = last(t(*self.images)), (self.results, self.images[1])
         weight = t(*(sizes[::-1] if self.transposed else sizes), *self.window)
         settings = (self.stride, self.padding, self.dilation, self.transposed, (0, 0), 1)
@@ -91,7 +93,9 @@ def test_a_gradient_that_is_computed_in_another_order(name: str) -> None:
 
     def gradients(rows: Tensor, x: Tensor, weight: Tensor) -> Any:
         grad = rows.exp().transpose(1, 2).unflatten(2, image)
-        return aten.convolution_backward(grad, x, weight, [channels], *settings, [False, True, True])[1:]
+        return aten.convolution_backward(
+            grad, x, weight, [channels], *settings, [False, True, True]
+        )[1:]
 
     same(gradients, grad.flatten(2).transpose(1, 2).contiguous(), x, weight, tolerance=2e-6)
 
@@ -102,8 +106,12 @@ def test_the_gradient_of_a_transposed_convolution_is_in_memory_once() -> None:
 
     def gradients(grad: Tensor, kept: Tensor, x: Tensor, weight: Tensor) -> Any:
         masked = torch.where(kept > 0, grad, 0.0)
-        images, _, _ = aten.convolution_backward(masked, x, weight, None, *settings, [True, False, False])
-        _, of_weight, bias = aten.convolution_backward(masked, x, weight, [9], *settings, [False, True, True])
+        images, _, _ = aten.convolution_backward(
+            masked, x, weight, None, *settings, [True, False, False]
+        )
+        _, of_weight, bias = aten.convolution_backward(
+            masked, x, weight, [9], *settings, [False, True, True]
+        )
         return images, of_weight, bias
 
     graph = same(gradients, grad, t(*grad.shape), x, weight)
@@ -135,14 +143,16 @@ def network(*middle: nn.Module) -> nn.Module:
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.inner = nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.inner(x)
 
 
-# With how many of the last convolution's gradients the library may compute, beside those of the images that the
-# network is given, which have few channels.
+# With how many of the last convolution's gradients the library may compute, beside those of the
+# images that the network is given, which have few channels.
 NETWORKS = {
     "plain": (lambda: network(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()), 0),
     "residual": (lambda: network(Residual(), Residual()), 0),
@@ -158,13 +168,16 @@ def gradients_of(model: nn.Module, call: Any, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name: str) -> None:
-    """Forward and backward share a layout; the gradients of all parameters are as near to float64 as eager's."""
+    """Forward and backward share a layout; the gradients of all parameters are as near to float64
+    as eager's."""
     torch.manual_seed(0)
     make, most = NETWORKS[name]
     model = make()
     compiled = ingot.compile(copy.deepcopy(model), fullgraph=True)
     x = torch.randn(2, 3, 16, 16, requires_grad=True)
-    exact = gradients_of(double := copy.deepcopy(model).double(), double, x.detach().double().requires_grad_())
+    exact = gradients_of(
+        double := copy.deepcopy(model).double(), double, x.detach().double().requires_grad_()
+    )
     eager = gradients_of(model, model, x)
     found = gradients_of(compiled, compiled, x)  # type: ignore[arg-type]
     assert [g.stride() for g in found] == [g.stride() for g in eager]
@@ -174,7 +187,9 @@ def test_networks(name: str) -> None:
     forward = compiler.compilations[-1]
     backward = forward.backward
     assert backward is not None and backward.skipped is None and backward.plan is not None
-    called = [op for s in backward.plan.steps if isinstance(s, LibraryStep) for op in s.node.origin.ops]
+    called = [
+        op for s in backward.plan.steps if isinstance(s, LibraryStep) for op in s.node.origin.ops
+    ]
     assert len(called) <= 1 + most
 
 
@@ -209,7 +224,9 @@ class Heads(nn.Module):
 
 @pytest.mark.parametrize("wanted", [[0], [1], [0, 1]])
 @pytest.mark.parametrize("lowered", [True, False])
-def test_what_is_kept_lies_as_it_is_read(wanted: list[int], lowered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_lies_as_it_is_read(
+    wanted: list[int], lowered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where only some results get a gradient, and where eager runs the backward."""
     torch.manual_seed(0)
     model, x = Heads(), torch.randn(2, 3, 16, 16)
@@ -219,7 +236,9 @@ def test_what_is_kept_lies_as_it_is_read(wanted: list[int], lowered: bool, monke
         monkeypatch.setattr("ingot.pipeline.lower", None)
     for call, results in ((model, model(x)), (compiled, made)):
         sum(results[k].square().sum() for k in wanted).backward()
-        assert [p.grad is None for p in call.heads[1 - wanted[0]].parameters()] == 2 * [len(wanted) == 1]
+        assert [p.grad is None for p in call.heads[1 - wanted[0]].parameters()] == 2 * [
+            len(wanted) == 1
+        ]
     for ours, theirs in zip(compiled.parameters(), model.parameters()):
         if theirs.grad is not None:
             assert ours.grad is not None and ours.grad.stride() == theirs.grad.stride()

@@ -1,4 +1,5 @@
-"""Where eager's kernels are predicted to be faster, held against measured calls; and what is done about it."""
+"""Where eager's kernels are predicted to be faster, held against measured calls; and what is done
+about it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ from ingot.loops.lowering import cost
 
 SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 20)  # as benchmarks.costs has them
 CALLS = {
-    vendor: [line.split() for line in (Path(__file__).parent / f"call_times_{name}.txt").read_text().splitlines()]
+    vendor: [
+        line.split()
+        for line in (Path(__file__).parent / f"call_times_{name}.txt").read_text().splitlines()
+    ]
     for vendor, name in {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.items()
 }
-"""A function, a type, and for each size the microseconds of a call, ours / eager's: of `benchmarks.costs --calls`."""
+"""A function, a type, and for each size the microseconds of a call, ours / eager's: of
+`benchmarks.costs --calls`."""
 
 
 @pytest.fixture(params=CALLS)
@@ -63,15 +68,20 @@ def test_times_of_calls_are_predicted(vendor: str) -> None:
 
 
 @pytest.mark.parametrize(("maker", "name", "dtype", "elements"), [
-    ("AuthenticAMD", "gelu", torch.bfloat16, 1 << 20), ("GenuineIntel", "sqrt", torch.float64, 1 << 16),
-    ("GenuineIntel", "erfc", torch.float32, 1 << 16), ("GenuineIntel", "erf", torch.float64, 1 << 16),
+    ("AuthenticAMD", "gelu", torch.bfloat16, 1 << 20),
+    ("GenuineIntel", "sqrt", torch.float64, 1 << 16),
+    ("GenuineIntel", "erfc", torch.float32, 1 << 16),
+    ("GenuineIntel", "erf", torch.float64, 1 << 16),
 ])  # fmt: skip
-def test_a_kernel_that_loses_is_eagers_and_one_that_does_more_is_not(maker, name, dtype, elements, monkeypatch) -> None:
+def test_a_kernel_that_loses_is_eagers_and_one_that_does_more_is_not(
+    maker, name, dtype, elements, monkeypatch
+) -> None:
     monkeypatch.setattr(cost, "FUNCTIONS", cost.TABLES[maker])
     function = getattr(torch, name, None) or getattr(F, name)
     x = torch.rand(elements, generator=torch.Generator().manual_seed(0)).to(dtype)
     assert kinds(lambda x: (function(x),), x) == ["extern"]
-    assert kinds(lambda x: (function(x[:100]),), x) == ["fused"]  # where calls cost more than elements
+    # where calls cost more than elements
+    assert kinds(lambda x: (function(x[:100]),), x) == ["fused"]
     assert kinds(lambda x: (function(x) + 1,), x) == ["fused"]
     assert kinds(lambda x: (function(x + 1 - 1),), x) == ["fused"]
     assert kinds(lambda x: (function(x.to(torch.float16)),), x) == ["fused"]

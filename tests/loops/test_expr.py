@@ -1,4 +1,5 @@
-"""The index algebra against brute force: every simplification must keep the value for all admitted symbol values.
+"""The index algebra against brute force: every simplification must keep the value for all admitted
+symbol values.
 
 `check_expr.py` has the properties and runs thousands of cases of them.
 """
@@ -146,9 +147,16 @@ def test_fuzz_against_brute_force() -> None:
             values = {s: point[s.name] for s in built.symbols}
             assert built.evaluate(values) == expected, (text, str(built), point)
             assert printed(**point) == expected, (text, str(built), point)
-            assert (low is None or low <= expected) and (high is None or expected <= high), (text, str(built), point)
+            assert (low is None or low <= expected) and (high is None or expected <= high), (
+                text,
+                str(built),
+                point,
+            )
             replaced = built.substitute({s0: point["s0"], s1: point["s1"]})
-            assert replaced.evaluate({s: point[s.name] for s in replaced.symbols}) == expected, (text, str(built))
+            assert replaced.evaluate({s: point[s.name] for s in replaced.symbols}) == expected, (
+                text,
+                str(built),
+            )
 
 
 def test_fuzz_proofs() -> None:

@@ -1,4 +1,5 @@
-"""Random programs of views, pointwise ops, reductions and writes: lowered, they agree with eager."""
+"""Random programs of views, pointwise ops, reductions and writes: lowered, they agree with
+eager."""
 
 from __future__ import annotations
 

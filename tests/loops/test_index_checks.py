@@ -1,6 +1,8 @@
-"""What a kernel raises for an index out of range is what eager raises: the class, and the text but for the index.
+"""What a kernel raises for an index out of range is what eager raises: the class, and the text but
+for the index.
 
-Behind an op with an effect, which would have it again, nothing is run again in eager: the kernel's own error comes out.
+Behind an op with an effect, which would have it again, nothing is run again in eager: the kernel's
+own error comes out.
 """
 
 from __future__ import annotations
@@ -53,12 +55,16 @@ CALLS: dict[str, Callable[[Tensor, Tensor, int], Any]] = {
     "index_fill": lambda x, i, d: x.index_fill(d, i, 3),
     "index_reduce": lambda x, i, d: x.index_reduce(d, i, rows(x, i, d), "amax"),
     "index_reduce of means": lambda x, i, d: x.index_reduce(d, i, rows(x, i, d), "mean"),
-    "index_reduce without self": lambda x, i, d: x.index_reduce(d, i, rows(x, i, d), "prod", include_self=False),
+    "index_reduce without self": lambda x, i, d: x.index_reduce(
+        d, i, rows(x, i, d), "prod", include_self=False
+    ),
     "scatter": lambda x, i, d: x.scatter(d, along(x, i, d), 3),
     "scatter of a tensor": lambda x, i, d: x.scatter(d, along(x, i, d), rows(x, i, d)),
     "scatter_add": lambda x, i, d: x.scatter_add(d, along(x, i, d), rows(x, i, d)),
     "scatter_reduce": lambda x, i, d: x.scatter_reduce(d, along(x, i, d), rows(x, i, d), "mean"),
-    "index_reduce of index_select": lambda x, i, d: x.index_reduce(d, i, x.index_select(d, i), "mean"),
+    "index_reduce of index_select": lambda x, i, d: x.index_reduce(
+        d, i, x.index_select(d, i), "mean"
+    ),
     "index_add of gather": lambda x, i, d: x.index_add(d, i, x.gather(d, along(x, i, d))),
     "index_copy of getitem": lambda x, i, d: x.index_copy(d, i, at(x, i, d)),
     "scatter of index_select": lambda x, i, d: x.scatter(d, along(x, i, d), x.index_select(d, i)),
@@ -100,7 +106,7 @@ def test_an_index_out_of_range(call: str, dtype: torch.dtype) -> None:
     assert [case for case in found if case] == []
 
 
-# -- within the program's handlers, behind a write to an argument ------------------------------------------------------
+# -- within the program's handlers, behind a write to an argument ----------------------------------
 
 WRITES: dict[str, Callable[[Tensor], Any]] = {
     "mul_": lambda v: v.mul_(2),

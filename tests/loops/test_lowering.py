@@ -1,4 +1,5 @@
-"""Lowering against eager: a program traced and lowered, then run by the slow reference, gives what eager gives."""
+"""Lowering against eager: a program traced and lowered, then run by the slow reference, gives what
+eager gives."""
 
 from __future__ import annotations
 
@@ -28,11 +29,15 @@ from ingot.loops.verify import verify
 f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
 
 
-def traced(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False) -> AtenGraph:
-    """The ATen graph of `fn`, called once, on fakes of `args`; with `dynamic`, the first argument's first size is
-    symbolic, or its sizes in these dimensions."""
+def traced(
+    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False
+) -> AtenGraph:
+    """The ATen graph of `fn`, called once, on fakes of `args`; with `dynamic`, the first argument's
+    first size is symbolic, or its sizes in these dimensions."""
     graph = fx.Graph()
-    graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
+    graph.output(
+        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
+    )
     context = FakeContext()
     gm = fx.GraphModule(torch.nn.Module(), graph)
     symbolic = dynamic if isinstance(dynamic, tuple) else (0,) if dynamic else ()
@@ -54,8 +59,8 @@ def copies(args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
 
 
 def same(fn: Callable[..., Any], *args: torch.Tensor, tolerance: float = 1e-6) -> LoopGraph:
-    """Eager and the lowered program agree in values, dtypes, strides, aliasing and what they write to their
-    arguments."""
+    """Eager and the lowered program agree in values, dtypes, strides, aliasing and what they write
+    to their arguments."""
     graph = lowered(fn, *args)
     ours, theirs = copies(args), copies(args)
     expected = fn(*theirs)
@@ -64,7 +69,10 @@ def same(fn: Callable[..., Any], *args: torch.Tensor, tolerance: float = 1e-6) -
     assert len(found) == len(expected)
     for a, b in zip([*found, *ours], [*expected, *theirs]):
         assert a.dtype == b.dtype and a.shape == b.shape
-        assert all(n <= 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride())), (a.stride(), b.stride())
+        assert all(n <= 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride())), (
+            a.stride(),
+            b.stride(),
+        )
         if b.dtype.is_floating_point:
             scale = max(b.double().norm().item(), 1e-30) if b.isfinite().all() else 1.0
             assert torch.equal(a.isnan(), b.isnan())
@@ -85,7 +93,9 @@ def same(fn: Callable[..., Any], *args: torch.Tensor, tolerance: float = 1e-6) -
 
 def counts(graph: LoopGraph) -> tuple[int, int, int]:
     """(pointwise, reduction, library) nodes."""
-    return tuple(sum(isinstance(n, k) for n in graph.nodes) for k in (Pointwise, Reduction, Library))  # type: ignore[return-value]
+    return tuple(
+        sum(isinstance(n, k) for n in graph.nodes) for k in (Pointwise, Reduction, Library)
+    )  # type: ignore[return-value]
 
 
 @pytest.fixture(autouse=True)
@@ -94,33 +104,47 @@ def _seeded() -> None:
 
 
 def t(*sizes: int, dtype: torch.dtype = f32) -> torch.Tensor:
-    return torch.randn(*sizes).to(dtype) if dtype.is_floating_point else torch.randint(-9, 9, sizes).to(dtype)
+    return (
+        torch.randn(*sizes).to(dtype)
+        if dtype.is_floating_point
+        else torch.randint(-9, 9, sizes).to(dtype)
+    )
 
 
 UNARY = (
-    "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf erfc sigmoid floor ceil round trunc isnan isinf sign relu square isfinite"
+    "neg abs sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+    "sinh cosh tanh "
+    "asinh acosh atanh erf erfc sigmoid floor ceil round trunc isnan isinf sign relu square "
+    "isfinite"
 ).split()
 
 
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("dtype", [f32, bf16, torch.float64])
 def test_unary(name: str, dtype: torch.dtype) -> None:
-    graph = same(getattr(torch, name), t(5, 7, dtype=dtype), tolerance=2e-6 if dtype != bf16 else 4e-3)
-    is_call = dtype is torch.float64 and torch.float64 not in getattr(ops.OPS.get(name), "types", ops.FLOATS)
+    graph = same(
+        getattr(torch, name), t(5, 7, dtype=dtype), tolerance=2e-6 if dtype != bf16 else 4e-3
+    )
+    is_call = dtype is torch.float64 and torch.float64 not in getattr(
+        ops.OPS.get(name), "types", ops.FLOATS
+    )
     assert counts(graph) == ((0, 0, 1) if is_call else (1, 0, 0))
 
 
-@pytest.mark.parametrize("name", ["neg", "abs", "sqrt", "exp", "sign", "relu", "floor", "isnan", "square", "sigmoid"])
+@pytest.mark.parametrize(
+    "name", ["neg", "abs", "sqrt", "exp", "sign", "relu", "floor", "isnan", "square", "sigmoid"]
+)
 def test_unary_of_ints(name: str) -> None:
     assert counts(same(getattr(torch, name), t(5, 7, dtype=i64).abs() + 1)) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(
-    "name", "add sub mul div minimum maximum atan2 fmod remainder eq ne lt le gt ge floor_divide pow".split()
+    "name",
+    "add sub mul div minimum maximum atan2 fmod remainder eq ne lt le gt ge floor_divide pow".split(),
 )
 @pytest.mark.parametrize(
-    "dtypes", [(f32, f32), (f32, i64), (i64, i64), (bf16, bf16), (bf16, f32), (torch.int32, torch.uint8)]
+    "dtypes",
+    [(f32, f32), (f32, i64), (i64, i64), (bf16, bf16), (bf16, f32), (torch.int32, torch.uint8)],
 )
 def test_binary(name: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     a, b = t(5, 7, dtype=dtypes[0]), t(7, dtype=dtypes[1])
@@ -170,7 +194,10 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "promote_scalar_tensor": (lambda x, y: x + y.sum(), (bf16, f32)),
     "bf16_chain": (lambda x, y: (x * y + x) * 0.1 - y, (bf16, bf16)),
     "bool_add": (lambda x, y: (x > 0) + (y > 0), (f32, f32)),
-    "complex_activation": (lambda x: ((torch.sin(x) + torch.cos(x)) * x + 1.0).mul(0.5).relu(), (f32,)),
+    "complex_activation": (
+        lambda x: ((torch.sin(x) + torch.cos(x)) * x + 1.0).mul(0.5).relu(),
+        (f32,),
+    ),
 }
 
 
@@ -181,7 +208,8 @@ def test_pointwise(name: str) -> None:
 
 
 def test_bf16_rounds_after_every_op() -> None:
-    """The chain above must agree with eager to the bit, which it only does with eager's rounding points."""
+    """The chain above must agree with eager to the bit, which it only does with eager's rounding
+    points."""
     x, y = t(50, 50, dtype=bf16), t(50, 50, dtype=bf16)
     same(lambda x, y: (x * y + x) * 0.1 - y, x, y, tolerance=0.0)
 
@@ -255,7 +283,9 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "var_mean": lambda x: torch.var_mean(x, 2),
     "softmax": lambda x: x.softmax(1),
     "log_softmax": lambda x: x.log_softmax(-1),
-    "safe_softmax": lambda x: torch.ops.aten._safe_softmax(x.masked_fill(x[:, :1] > 0, float("-inf")), -1),
+    "safe_softmax": lambda x: torch.ops.aten._safe_softmax(
+        x.masked_fill(x[:, :1] > 0, float("-inf")), -1
+    ),
     "masked_softmax": lambda x: (x * 0.3).masked_fill(x > 1, float("-inf")).softmax(-1),
     "layer_norm": lambda x: F.layer_norm(x, (5,)),
     "layer_norm_2": lambda x: F.layer_norm(F.gelu(x) + 1, (4, 5)),
@@ -275,7 +305,9 @@ def test_reductions(name: str) -> None:
     same(REDUCTIONS[name], t(6, 4, 5))
 
 
-@pytest.mark.parametrize("name", ["sum", "sum_dim", "mean", "softmax", "layer_norm", "amax", "var", "log_softmax"])
+@pytest.mark.parametrize(
+    "name", ["sum", "sum_dim", "mean", "softmax", "layer_norm", "amax", "var", "log_softmax"]
+)
 def test_reductions_of_bf16(name: str) -> None:
     same(REDUCTIONS[name], t(6, 4, 5, dtype=bf16), tolerance=8e-3)
 
@@ -284,7 +316,9 @@ def test_reductions_of_bf16(name: str) -> None:
 def test_products_are_rounded_once(shape: tuple[int, ...]) -> None:
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 0.02 + 0.9901
     fn = ingot.compile(lambda x: (x.prod(0), x.prod(-1), (x * 1).prod()))
-    for found, exact in zip(fn(x), (x.double().prod(0), x.double().prod(-1), x.double().prod()), strict=True):
+    for found, exact in zip(
+        fn(x), (x.double().prod(0), x.double().prod(-1), x.double().prod()), strict=True
+    ):
         torch.testing.assert_close(found, exact.float(), rtol=2**-23, atol=0)
 
 
@@ -357,7 +391,9 @@ CREATION: dict[str, Callable[..., Any]] = {
     "select_scatter": lambda x: torch.select_scatter(x, x[0] * 2, 0, -1),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[:2] * 2, 0, 1, 5, 2),
     "mask": lambda x: torch.tril(torch.ones(4, 4, dtype=torch.bool)) & (x[:4] > 0),
-    "causal": lambda x: x[:4].masked_fill(torch.arange(4)[None] > torch.arange(4)[:, None], -1e9).softmax(-1),
+    "causal": lambda x: (
+        x[:4].masked_fill(torch.arange(4)[None] > torch.arange(4)[:, None], -1e9).softmax(-1)
+    ),
 }
 
 
@@ -369,7 +405,9 @@ def test_creation(name: str) -> None:
 def test_repeat_has_a_loop_for_the_copies() -> None:
     for repeats in ((2, 3), (1, 3), (2, 2, 1)):
         (node,) = same(lambda x, repeats=repeats: x.repeat(repeats), t(6, 4)).nodes
-        assert isinstance(node, Pointwise) and all("%" not in str(load.attrs[1]) for load in node.body.loads)
+        assert isinstance(node, Pointwise) and all(
+            "%" not in str(load.attrs[1]) for load in node.body.loads
+        )
     assert counts(same(lambda x: x.repeat(3, 1) + 1, t(1, 4))) == (1, 0, 0)
     same(lambda x: x.repeat(2, 0), t(6, 4))
 
@@ -388,10 +426,16 @@ LIBRARY: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "addmm": (lambda b, x, w: torch.addmm(b, x, w, beta=0.5), ((6,), (4, 5), (5, 6))),
     "bmm": (torch.bmm, ((2, 3, 4), (2, 4, 5))),
     "matmul": (torch.matmul, ((2, 3, 4, 5), (5, 4))),
-    "conv": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), ((2, 3, 6, 6), (4, 3, 3, 3), (4,))),
+    "conv": (
+        lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(),
+        ((2, 3, 6, 6), (4, 3, 3, 3), (4,)),
+    ),
     "pool": (lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), ((2, 3, 6, 6),)),
     "adaptive": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), ((2, 3, 6, 6),)),
-    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((1, 2, 6, 8),) * 3),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        ((1, 2, 6, 8),) * 3,
+    ),
     "split_heads": (
         lambda x, w: [h.view(2, 3, 2, 4).transpose(1, 2) for h in F.linear(x, w).split(8, dim=2)],
         ((2, 3, 5), (24, 5)),
@@ -408,7 +452,10 @@ POOLING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "ceil": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (1, 3, 8, 8)),
     "no_batch": (lambda x: F.max_pool2d(x, 2), (3, 6, 6)),
     "3d": (lambda x: F.max_pool3d(x, (2, 3, 2), 2, padding=1), (1, 2, 5, 6, 7)),
-    "channels_last": (lambda x: F.max_pool2d(x.to(memory_format=torch.channels_last), 3, 2, 1).relu(), (2, 3, 9, 8)),
+    "channels_last": (
+        lambda x: F.max_pool2d(x.to(memory_format=torch.channels_last), 3, 2, 1).relu(),
+        (2, 3, 9, 8),
+    ),
 }
 
 
@@ -457,13 +504,15 @@ def test_large_products() -> None:
 
 
 def mixed(x: Any, filters: Any) -> Any:
-    """Tokens as an image, each feature with its neighbours, and back: eager's convolution leaves the features apart."""
+    """Tokens as an image, each feature with its neighbours, and back: eager's convolution leaves
+    the features apart."""
     image = x.transpose(1, 2).view(1, 32, 12, 12)
     return F.gelu(F.conv2d(image, filters, None, 1, 1, 1, 32).flatten(2).transpose(1, 2))
 
 
 def test_what_is_made_of_many_elements_lies_as_they_do() -> None:
-    """Else every load would be of elements that lie apart; but what is returned lies as in eager."""
+    """Else every load would be of elements that lie apart; but what is returned lies as in
+    eager."""
     x, filters = t(1, 144, 32), t(32, 1, 3, 3)
     graph = same(lambda x, w, m: mixed(x, w) @ m, x, filters, t(32, 8))
     made = next(node for node in graph.nodes if "aten.gelu.default" in node.origin.ops)
@@ -474,7 +523,11 @@ def test_what_is_made_of_many_elements_lies_as_they_do() -> None:
 def test_attention_reads_heads_where_they_lie() -> None:
     def fn(x: Any, w: Any) -> Any:
         q, k, v = [h.view(1, 6, 2, 8).transpose(1, 2) for h in F.linear(x, w).split(16, dim=2)]
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(1, 6, 16)
+        return (
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            .transpose(1, 2)
+            .reshape(1, 6, 16)
+        )
 
     graph = same(fn, t(1, 6, 16), t(48, 16))
     assert [type(node) for node in graph.nodes] == [Contraction, Attention]
@@ -482,7 +535,8 @@ def test_attention_reads_heads_where_they_lie() -> None:
 
 def test_a_library_without_a_rule_is_given_the_layout_it_asked_for() -> None:
     weight = t(10, 4)
-    ids = torch.arange(8).view(2, 4)[:, :1]  # the bags' ids are made contiguous before the kernel, which counts on it
+    # the bags' ids are made contiguous before the kernel, which counts on it
+    ids = torch.arange(8).view(2, 4)[:, :1]
     same(lambda ids: F.embedding_bag(ids, weight, mode="sum"), ids)
     graph = same(lambda ids: F.embedding_bag(ids, weight, mode="sum"), ids.contiguous())
     assert counts(graph) == (1, 0, 1)  # the offsets, and no copy
@@ -522,7 +576,10 @@ def test_mutations(name: str) -> None:
 
 SYMBOLIC: dict[str, Callable[..., Any]] = {
     "mlp": lambda x, w: F.layer_norm(F.gelu(F.linear(x, w)), (16,)).softmax(-1),
-    "heads": lambda x, w: (x.view(x.shape[0], 2, 4).transpose(1, 2).reshape(x.shape[0] * 4, 2) + x.mean(), x.shape[0]),
+    "heads": lambda x, w: (
+        x.view(x.shape[0], 2, 4).transpose(1, 2).reshape(x.shape[0] * 4, 2) + x.mean(),
+        x.shape[0],
+    ),
     "cat": lambda x, w: (torch.cat([x, x * 2], 0), x[1:].sum(0), x.t().contiguous()),
     "reduce": lambda x, w: (x.mean(0), x.var(0), x.amax(1), x.argmax(0)),
     "arange": lambda x, w: x + torch.arange(x.shape[0])[:, None],
@@ -569,7 +626,8 @@ def test_nodes_carry_names_of_what_they_compute() -> None:
 
 
 def test_windows_on_memory() -> None:
-    """as_strided counts from the beginning of the memory that the tensor has in eager, whatever computes it."""
+    """as_strided counts from the beginning of the memory that the tensor has in eager, whatever
+    computes it."""
     x = t(3, 8)
     same(lambda a: a.contiguous().as_strided((6, 2), (1, 1)) + 0, t(3, 8, 1).permute(2, 1, 0))
     same(lambda a: a[1:].clone().as_strided((2,), (1,), 0) + 0, x)
@@ -597,15 +655,20 @@ def test_integers_of_each_value(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("exponent", [0, 1, 4, 5, 7, 31, 64, 10**12])
 def test_whole_powers_of_integers(exponent: int) -> None:
-    graph = same(lambda x: (x**exponent, exponent**x.abs()), torch.arange(-20, 20))
+    graph = same(lambda x: (x**exponent, exponent ** x.abs()), torch.arange(-20, 20))
     assert counts(graph)[2] == 0
 
 
 def test_divisors_of_long_integers() -> None:
     """Those that doubles hold, and others, beside each other."""
     generator = torch.Generator().manual_seed(0)
-    parts = [torch.randint(1, 1 << bits, (500,), generator=generator) for bits in (3, 20, 30, 52, 53, 54, 60, 62)]
-    numbers = torch.cat([*parts, -parts[-1], torch.tensor([0, 1, -1, (1 << 63) - 1, 1 - (1 << 63), -1 << 63])])
+    parts = [
+        torch.randint(1, 1 << bits, (500,), generator=generator)
+        for bits in (3, 20, 30, 52, 53, 54, 60, 62)
+    ]
+    numbers = torch.cat(
+        [*parts, -parts[-1], torch.tensor([0, 1, -1, (1 << 63) - 1, 1 - (1 << 63), -1 << 63])]
+    )
     common = numbers[torch.randperm(len(numbers), generator=generator)]
     for x, y in ((numbers, common), (numbers * 6, common * 21), (numbers, torch.tensor(-1 << 63))):
         assert torch.equal(ingot.compile(torch.gcd, fullgraph=True)(x, y), torch.gcd(x, y))
@@ -625,6 +688,10 @@ def test_what_is_added_to_few_elements_of_float32_is_no_part_of_a_gpus_product()
 
 def test_no_rule_is_for_what_is_always_decomposed():
     """A decomposition that never gives NotImplemented leaves nothing of its op to be lowered."""
-    partial = {op for op, rule in DECOMPOSITIONS.items() if "NotImplemented" in inspect.getsource(inspect.unwrap(rule))}
+    partial = {
+        op
+        for op, rule in DECOMPOSITIONS.items()
+        if "NotImplemented" in inspect.getsource(inspect.unwrap(rule))
+    }
     assert not [op for op in RULES if op in DECOMPOSITIONS and op not in partial]
     assert partial & RULES.keys()

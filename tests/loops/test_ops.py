@@ -24,7 +24,10 @@ def test_every_row_works_on_each_of_its_types() -> None:
             args = [np.array([1, 2]).astype(numpy_type) for _ in range(row.arity)]
             with np.errstate(all="ignore"):
                 result = row.reference(*args)
-            assert result.dtype == (np.bool_ if row.result == "bool" else numpy_type), (row.name, dtype)
+            assert result.dtype == (np.bool_ if row.result == "bool" else numpy_type), (
+                row.name,
+                dtype,
+            )
 
 
 def test_the_code_generator_emits_every_row() -> None:
@@ -56,8 +59,17 @@ def test_halves_that_need_no_rounding_are_not_widened() -> None:
         x = ops.to(ops.load("b", i, half), torch.float32)
         below = apply("lt", x, constant(0.0, torch.float32))
         chosen = apply("where", below, constant(0.5, torch.float32), apply("neg", x))
-        body = r.body(ops.to(chosen, half), ops.to(apply("where", below, constant(0.3, torch.float32), x), half))
-    assert [n.op for n in body.instructions if n.dtype is half] == ["load", "constant", "neg", "where", "to"]
+        body = r.body(
+            ops.to(chosen, half),
+            ops.to(apply("where", below, constant(0.3, torch.float32), x), half),
+        )
+    assert [n.op for n in body.instructions if n.dtype is half] == [
+        "load",
+        "constant",
+        "neg",
+        "where",
+        "to",
+    ]
 
 
 def test_constants_fold() -> None:

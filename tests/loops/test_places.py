@@ -1,4 +1,5 @@
-"""Padding, rolling, pooling, resampling and searching, lowered: no library is called, and eager agrees."""
+"""Padding, rolling, pooling, resampling and searching, lowered: no library is called, and eager
+agrees."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ import torch.nn.functional as F
 from tests.loops.test_lowering import counts, same, t
 
 IMAGE = t(2, 3, 9, 12)
-LAYOUTS = {"contiguous": IMAGE, "channels last": IMAGE.contiguous(memory_format=torch.channels_last)}
+LAYOUTS = {
+    "contiguous": IMAGE,
+    "channels last": IMAGE.contiguous(memory_format=torch.channels_last),
+}
 
 OF_IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "reflect": lambda x: F.pad(x, (2, 3, 1, 0), "reflect"),
@@ -40,7 +44,9 @@ OF_IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "nearest, by a third": lambda x: F.interpolate(x, scale_factor=1.34),
     "nearest-exact": lambda x: F.interpolate(x, size=(5, 17), mode="nearest-exact"),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2.5, mode="bilinear"),
-    "bilinear, corners": lambda x: F.interpolate(x, size=(17, 5), mode="bilinear", align_corners=True),
+    "bilinear, corners": lambda x: F.interpolate(
+        x, size=(17, 5), mode="bilinear", align_corners=True
+    ),
     "bicubic": lambda x: F.interpolate(x, size=(17, 5), mode="bicubic"),
     "area": lambda x: F.interpolate(x, size=(5, 5), mode="area"),
     "unfold": lambda x: F.unfold(x, 3, 2, 1, 2),
@@ -55,7 +61,9 @@ def test_of_images(name: str, layout: str) -> None:
     assert counts(same(OF_IMAGES[name], LAYOUTS[layout], tolerance=2e-6))[2] == 0
 
 
-@pytest.mark.parametrize("name", ["avg_pool", "adaptive, uneven", "bilinear", "fold", "max_pool with positions"])
+@pytest.mark.parametrize(
+    "name", ["avg_pool", "adaptive, uneven", "bilinear", "fold", "max_pool with positions"]
+)
 def test_half_precision(name: str) -> None:
     assert counts(same(OF_IMAGES[name], IMAGE.bfloat16(), tolerance=3e-3))[2] == 0
 
@@ -78,11 +86,17 @@ def test_other_ranks() -> None:
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(9, 12), (18, 12), (9, 5), (18, 24), (1, 12)])
-def test_weights_of_0_make_nan_of_infinities(size: tuple[int, int], mode: str, corners: bool) -> None:
+def test_weights_of_0_make_nan_of_infinities(
+    size: tuple[int, int], mode: str, corners: bool
+) -> None:
     for place in [(0, 0), (8, 11), (4, 5)]:
         x = IMAGE.double()
         x[:, :, *place] = torch.inf
-        same(lambda x: F.interpolate(x, size=size, mode=mode, align_corners=corners), x, tolerance=2e-6)
+        same(
+            lambda x: F.interpolate(x, size=size, mode=mode, align_corners=corners),
+            x,
+            tolerance=2e-6,
+        )
 
 
 @pytest.mark.parametrize("right", [False, True])

@@ -1,4 +1,5 @@
-"""The backward of resampling, averages and padding, lowered: no library is called, and eager agrees."""
+"""The backward of resampling, averages and padding, lowered: no library is called, and eager
+agrees."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ GRADIENTS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "bicubic": (lambda g: aten.upsample_bicubic2d_backward(g, [17, 5], SIZE, False), (17, 5)),
     "linear": (lambda g: aten.upsample_linear1d_backward(g[0], [17], [3, 9, 12], False), (9, 17)),
     "trilinear": (
-        lambda g: aten.upsample_trilinear3d_backward(g[None], [3, 18, 12], [1, 2, 3, 9, 12], False), (18, 12)
+        lambda g: aten.upsample_trilinear3d_backward(g[None], [3, 18, 12], [1, 2, 3, 9, 12], False),
+        (18, 12)
     ),
     "reflect": (lambda g: aten.reflection_pad2d_backward(g, g.new_zeros(SIZE), [2, 3, 1, 0]), (10, 17)),
     "replicate": (lambda g: aten.replication_pad2d_backward(g, g.new_zeros(SIZE), [2, 3, 4, 1]), (14, 17)),
@@ -54,7 +56,12 @@ def gradient(name: str, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str, dtype: torch.dtype) -> None:
     given = gradient(name, dtype)
-    assert counts(same(GRADIENTS[name][0], given, tolerance=2e-6 if dtype is torch.float32 else 1e-6))[2] == 0
+    assert (
+        counts(same(GRADIENTS[name][0], given, tolerance=2e-6 if dtype is torch.float32 else 1e-6))[
+            2
+        ]
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", ["avg_pool", "nearest", "bilinear"])
@@ -69,7 +76,9 @@ def test_infinities_come_only_to_what_was_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.parametrize("backward", [aten.upsample_bilinear2d_backward, aten.upsample_bicubic2d_backward])
+@pytest.mark.parametrize(
+    "backward", [aten.upsample_bilinear2d_backward, aten.upsample_bicubic2d_backward]
+)
 @pytest.mark.parametrize("size", [(9, 12), (18, 12), (9, 5), (18, 24), (1, 12)])
 def test_weights_of_0_make_nan_of_infinities(
     size: tuple[int, int], backward: Callable[..., Tensor], corners: bool

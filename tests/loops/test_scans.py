@@ -1,4 +1,5 @@
-"""Scans: values along each dimension, of each type, and what is fused around them; the reference runs them too."""
+"""Scans: values along each dimension, of each type, and what is fused around them; the reference
+runs them too."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ SCANS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "cummax": torch.cummax,
     "cummin": torch.cummin,
     "logcumsumexp": torch.logcumsumexp,
-    "of another type": lambda x, dim: (torch.cumsum(x, dim, dtype=f64), torch.cumsum(x, dim, dtype=torch.int32)),
+    "of another type": lambda x, dim: (
+        torch.cumsum(x, dim, dtype=f64),
+        torch.cumsum(x, dim, dtype=torch.int32),
+    ),
     "fused": lambda x, dim: torch.exp(-torch.cumsum(x.abs() + 1, dim)) * x,
     "of a softmax": lambda x, dim: torch.cumsum(torch.softmax(x.float(), dim), dim),
     "reversed": lambda x, dim: x.flip(dim).cumsum(dim).flip(dim),
@@ -44,7 +48,12 @@ def check(function: Callable[..., Any], *args: Any) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SCANS)
 def test_scans(name: str, dtype: torch.dtype) -> None:
-    if name == "logcumsumexp" and not dtype.is_floating_point or name == "fused" and dtype is torch.bool:
+    if (
+        name == "logcumsumexp"
+        and not dtype.is_floating_point
+        or name == "fused"
+        and dtype is torch.bool
+    ):
         pytest.skip("eager has none")
     x = (torch.randn(5, 37, 18) * 4).to(dtype)
     for dim in range(3):
@@ -64,8 +73,14 @@ def test_reference_scans_too(name: str) -> None:
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
 def test_numbers_that_are_none(name: str) -> None:
     nan, inf = float("nan"), float("inf")
-    rows = [[1.0, nan, 2.0, 3.0, nan, 0.0], [inf, 1.0, -inf, 2.0, inf, 1.0], [-inf, -inf, -inf, 1.0, inf, inf]]
-    x = torch.tensor([*rows, [0.0, -0.0, 0.0, -0.0, -0.0, 0.0], [-0.0, 1e38, 3e38, 1e-38, 3e38, -3e38]])
+    rows = [
+        [1.0, nan, 2.0, 3.0, nan, 0.0],
+        [inf, 1.0, -inf, 2.0, inf, 1.0],
+        [-inf, -inf, -inf, 1.0, inf, inf],
+    ]
+    x = torch.tensor(
+        [*rows, [0.0, -0.0, 0.0, -0.0, -0.0, 0.0], [-0.0, 1e38, 3e38, 1e-38, 3e38, -3e38]]
+    )
     for dim in range(2):
         check(lambda x, dim=dim: SCANS[name](x, dim), x)
         check(lambda x, dim=dim: SCANS[name](x, dim), x.double().repeat(1, 5))
@@ -169,7 +184,10 @@ def test_scans_in_one_kernel_with_what_goes_by_other_rows(name: str, rows: int, 
         found, *places = (found,) if isinstance(found, torch.Tensor) else found
         return weighted, found, found.view(x.shape) - weight, *places
 
-    x, weight = torch.randint(-9, 9, (rows, 36, width)).double(), torch.randint(1, 3, (width,)).double()
+    x, weight = (
+        torch.randint(-9, 9, (rows, 36, width)).double(),
+        torch.randint(1, 3, (width,)).double(),
+    )
     check(function, x, weight)
     assert len(ingot.explain(ingot.compile(function))(x, weight).kernels) == 1
 

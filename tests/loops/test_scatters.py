@@ -1,4 +1,5 @@
-"""Writes at places that tensors name, lowered: values, order, errors, and which loops threads may share."""
+"""Writes at places that tensors name, lowered: values, order, errors, and which loops threads may
+share."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Ten
     "index_fill": lambda x, i, s: x.index_fill(1, i[0, :, 0], 3),
     "index_reduce": lambda x, i, s: x.index_reduce(1, i[0, :, 0], s, "amax"),
     "index_put": lambda x, i, s: torch.ops.aten.index_put(x, [None, i[0, :, 0] - 6], s),
-    "index_put of two": lambda x, i, s: x.index_put((i[0, :, :1] % 5, i[0]), s[:1, :, :, None][0], accumulate=True),
+    "index_put of two": lambda x, i, s: x.index_put(
+        (i[0, :, :1] % 5, i[0]), s[:1, :, :, None][0], accumulate=True
+    ),
     "put": lambda x, i, s: x.put(i, s, accumulate=True),
     "scatter": lambda x, i, s: x.scatter(1, i, s),
     "scatter of a number": lambda x, i, s: x.scatter(1, i, 2, reduce="multiply"),
@@ -55,7 +58,11 @@ def test_threads_share_what_cannot_meet() -> None:
 
     def parallel(dim: int) -> int:
         graph = lowered(lambda x, i, s: x.scatter_add(dim, i, s), X, at(5, 5, 6, 7), X)
-        (kernel,) = [k for k in schedule(graph).kernels if "scatter_add" in k.name and k.stages[-1].stores[0].scatters]
+        (kernel,) = [
+            k
+            for k in schedule(graph).kernels
+            if "scatter_add" in k.name and k.stages[-1].stores[0].scatters
+        ]
         return kernel.parallel
 
     assert [parallel(dim) for dim in range(3)] == [0, 1, 1]
@@ -63,7 +70,8 @@ def test_threads_share_what_cannot_meet() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_are_copied_and_scattered_into_by_one_kernel(dtype: torch.dtype) -> None:
-    """Points of a row meet in that row only, so it is still in the cache; two scatters meet where they will."""
+    """Points of a row meet in that row only, so it is still in the cache; two scatters meet where
+    they will."""
     x, i, j, s = t(40, 50, dtype=dtype), at(50, 40, 30), at(50, 40, 30), t(40, 30, dtype=dtype)
     first = schedule(lowered(lambda x, i, s: x.scatter_add(1, i, s), x, i, s)).kernels[0]
     assert len(first.stages) == 2 and first.stages[1].stores[0].scatters and first.parallel == 1
@@ -72,8 +80,12 @@ def test_rows_are_copied_and_scattered_into_by_one_kernel(dtype: torch.dtype) ->
     for write in (
         lambda x, i, j, s: x.scatter_add(1, i, s),
         lambda x, i, j, s: x.scatter_add(1, i, s).scatter(1, j, s * 2),
-        lambda x, i, j, s: (x * 2).scatter_reduce(1, i, s, "amax", include_self=False).scatter_add(1, j, s) + x,
-        lambda x, i, j, s: x.view(4, 10, 50).scatter_add(2, i.view(4, 10, 30), s.view(4, 10, 30)).sum(2),
+        lambda x, i, j, s: (
+            (x * 2).scatter_reduce(1, i, s, "amax", include_self=False).scatter_add(1, j, s) + x
+        ),
+        lambda x, i, j, s: (
+            x.view(4, 10, 50).scatter_add(2, i.view(4, 10, 30), s.view(4, 10, 30)).sum(2)
+        ),
         lambda x, i, j, s: x.scatter_add(1, i, s) + x.scatter_add(1, j, s),
         lambda x, i, j, s: x.scatter_add_(1, i, s),
     ):
@@ -85,11 +97,14 @@ def test_rows_are_copied_and_scattered_into_by_one_kernel(dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_threads_share_columns_of_rows_that_may_meet(accumulate: bool) -> None:
-    """Rows may be named twice, columns never meet: their blocks are shared, and each has its rows in order."""
+    """Rows may be named twice, columns never meet: their blocks are shared, and each has its rows
+    in order."""
     x, i, s = t(600, 192), at(600, 700), t(700, 192)
     function = lambda x, i, s: x.index_put((i,), s, accumulate=accumulate)  # noqa: E731
     torch.testing.assert_close(ingot.compile(function, fullgraph=True)(x, i, s), function(x, i, s))
-    kernel = next(k for k in schedule(lowered(function, x, i, s)).kernels if k.stages[-1].stores[0].scatters)
+    kernel = next(
+        k for k in schedule(lowered(function, x, i, s)).kernels if k.stages[-1].stores[0].scatters
+    )
     assert [loop.extent.constant for loop in kernel.loops] == [3, 700, 64]
     assert kernel.parallel == 1
 
@@ -102,8 +117,14 @@ def test_what_is_written_is_computed_before() -> None:
 
 
 def test_half_precision_accumulates_as_eager_does() -> None:
-    x, i, s = torch.full((2,), 256.0).bfloat16(), torch.zeros(64, dtype=i64), torch.full((64,), 0.5).bfloat16()
-    graph = same(lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s)
+    x, i, s = (
+        torch.full((2,), 256.0).bfloat16(),
+        torch.zeros(64, dtype=i64),
+        torch.full((64,), 0.5).bfloat16(),
+    )
+    graph = same(
+        lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s
+    )
     assert counts(graph)[2] == 0
 
 

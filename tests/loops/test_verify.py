@@ -11,7 +11,17 @@ import torch
 import ingot.pipeline
 from ingot.errors import CompilerBug
 from ingot.loops.expr import integer, loop_symbol
-from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, LoopGraph, Origin, Pointwise, View
+from ingot.loops.ir import (
+    Access,
+    Body,
+    Buffer,
+    Contraction,
+    Instruction,
+    LoopGraph,
+    Origin,
+    Pointwise,
+    View,
+)
 from ingot.loops.show import show
 from ingot.loops.verify import verify
 
@@ -25,7 +35,9 @@ def _graph() -> LoopGraph:
         graph.buffers[name] = Buffer(name, f32, (integer(4),), (integer(1),), role)
     graph.inputs.append("x")
     body = Body((Instruction("load", (), f32, ("x", i)), Instruction("sin", (0,), f32)), (1,))
-    graph.nodes.append(Pointwise("n0", Origin(("aten.sin.default",), "model.py:7"), (i,), body, "y", i))
+    graph.nodes.append(
+        Pointwise("n0", Origin(("aten.sin.default",), "model.py:7"), (i,), body, "y", i)
+    )
     graph.outputs.append(View("y", (integer(4),), (integer(1),), integer(0), f32))
     return graph
 
@@ -67,7 +79,9 @@ def test_what_is_wrong_is_named_with_the_node_and_the_line(problem: str) -> None
     assert problem in message and "n0" in message and "model.py:7" in message
 
 
-def test_what_is_wrong_runs_in_eager(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_wrong_runs_in_eager(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lower = ingot.pipeline.lower
 
     def one_too_far(*args: Any) -> LoopGraph:

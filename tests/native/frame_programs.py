@@ -1,5 +1,6 @@
-"""Programs for the tests of frames. Each takes a list, which it may append to; its whole meaning is what it returns or
-raises and what is in that list then. All that a frame of theirs holds can be copied."""
+"""Programs for the tests of frames. Each takes a list, which it may append to; its whole meaning is
+what it returns or raises and what is in that list then. All that a frame of theirs holds can be
+copied."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ LIMIT = 3
 
 
 class Manager:
-    def __init__(self, log: list[Any], name: str, swallows: type[Exception] | tuple[()] = ()) -> None:
+    def __init__(
+        self, log: list[Any], name: str, swallows: type[Exception] | tuple[()] = ()
+    ) -> None:
         self.log, self.name, self.swallows = log, name, swallows
 
     def __enter__(self) -> str:
@@ -139,10 +142,106 @@ def far_jumps(log):
     x = 0
     for i in range(3):
         if i == 1:
-            x = x + 1 - 2 + 3 - 4 + 5 - 6 + 7 - 8 + 9 - 10 + 11 - 12 + 13 - 14 + 15 - 16 + 17 - 18 + 19 - 20 + x * i - x
-            x = x + 1 - 2 + 3 - 4 + 5 - 6 + 7 - 8 + 9 - 10 + 11 - 12 + 13 - 14 + 15 - 16 + 17 - 18 + 19 - 20 + x * i - x
-            x = x + 1 - 2 + 3 - 4 + 5 - 6 + 7 - 8 + 9 - 10 + 11 - 12 + 13 - 14 + 15 - 16 + 17 - 18 + 19 - 20 + x * i - x
-            x = x + 1 - 2 + 3 - 4 + 5 - 6 + 7 - 8 + 9 - 10 + 11 - 12 + 13 - 14 + 15 - 16 + 17 - 18 + 19 - 20 + x * i - x
+            x = (
+                x
+                + 1
+                - 2
+                + 3
+                - 4
+                + 5
+                - 6
+                + 7
+                - 8
+                + 9
+                - 10
+                + 11
+                - 12
+                + 13
+                - 14
+                + 15
+                - 16
+                + 17
+                - 18
+                + 19
+                - 20
+                + x * i
+                - x
+            )
+            x = (
+                x
+                + 1
+                - 2
+                + 3
+                - 4
+                + 5
+                - 6
+                + 7
+                - 8
+                + 9
+                - 10
+                + 11
+                - 12
+                + 13
+                - 14
+                + 15
+                - 16
+                + 17
+                - 18
+                + 19
+                - 20
+                + x * i
+                - x
+            )
+            x = (
+                x
+                + 1
+                - 2
+                + 3
+                - 4
+                + 5
+                - 6
+                + 7
+                - 8
+                + 9
+                - 10
+                + 11
+                - 12
+                + 13
+                - 14
+                + 15
+                - 16
+                + 17
+                - 18
+                + 19
+                - 20
+                + x * i
+                - x
+            )
+            x = (
+                x
+                + 1
+                - 2
+                + 3
+                - 4
+                + 5
+                - 6
+                + 7
+                - 8
+                + 9
+                - 10
+                + 11
+                - 12
+                + 13
+                - 14
+                + 15
+                - 16
+                + 17
+                - 18
+                + 19
+                - 20
+                + x * i
+                - x
+            )
         log.append(x)
     return [
         x,
@@ -168,4 +267,14 @@ def reraised(log):
     return repr(caught), log
 
 
-PROGRAMS = [loops, handlers, managers, early_return, cells, expressions, unbound, far_jumps, reraised]
+PROGRAMS = [
+    loops,
+    handlers,
+    managers,
+    early_return,
+    cells,
+    expressions,
+    unbound,
+    far_jumps,
+    reraised,
+]

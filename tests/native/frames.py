@@ -1,4 +1,5 @@
-"""For the tests of frames: the state of a function before each of its instructions, as CPython itself has it."""
+"""For the tests of frames: the state of a function before each of its instructions, as CPython
+itself has it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ NULL = _native.NULL
 
 
 class State(NamedTuple):
-    """Where a frame stands, as `_native.resume` takes it, and what the program has logged by then."""
+    """Where a frame stands, as `_native.resume` takes it, and what the program has logged by
+    then."""
 
     offset: int
     slots: tuple[Any, ...]
@@ -26,7 +28,8 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a run: the value, or the exception with the lines of the function that it went through."""
+    """What came of a run: the value, or the exception with the lines of the function that it went
+    through."""
 
     value: Any
     error: str
@@ -42,13 +45,19 @@ def offset_of(fn: Callable[..., Any], opname: str, nth: int = 0) -> int:
 def line_at(fn: Callable[..., Any], line: int) -> int:
     """The byte offset where a line of the function begins, counted from its first."""
     line += fn.__code__.co_firstlineno
-    return min(i.offset for i in dis.get_instructions(fn) if i.positions and i.positions.lineno == line)
+    return min(
+        i.offset for i in dis.get_instructions(fn) if i.positions and i.positions.lineno == line
+    )
 
 
 def slots_of(fn: Callable[..., Any], **values: Any) -> tuple[Any, ...]:
     """The slots of a function: `values` by name, NULL for the others."""
     code = fn.__code__
-    names = [*code.co_varnames, *(n for n in code.co_cellvars if n not in code.co_varnames), *code.co_freevars]
+    names = [
+        *code.co_varnames,
+        *(n for n in code.co_cellvars if n not in code.co_varnames),
+        *code.co_freevars,
+    ]
     assert values.keys() <= set(names)
     return tuple(values.get(name, NULL) for name in names)
 
@@ -93,7 +102,8 @@ def watch(fn: Callable[..., Any], log: list[Any], step: Callable[[types.FrameTyp
         return trace
 
     before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True  # some versions look when tracing begins whether anyone wants it
+    # some versions look when tracing begins whether anyone wants it
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         return fn(log)
@@ -119,23 +129,33 @@ def depths(fn: Callable[..., Any]) -> dict[int, int]:
             found[offset] += one.arg  # PRECALL counts for both
         if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
             work.append((one.argval, depth + dis.stack_effect(one.opcode, one.arg, jump=True)))
-        if not one.opname.startswith(("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_BACK")):
-            work.append((following[offset], depth + dis.stack_effect(one.opcode, one.arg, jump=False)))
+        if not one.opname.startswith(
+            ("RETURN_VALUE", "RETURN_CONST", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_BACK")
+        ):
+            work.append(
+                (following[offset], depth + dis.stack_effect(one.opcode, one.arg, jump=False))
+            )
     return found
 
 
 def copied(values: tuple[Any, ...], held: list[Any]) -> Any:
-    """A deep copy. Of what is held, by itself or in a cell, exceptions keep their traceback, cause and context, and
-    functions get cells of their own."""
+    """A deep copy. Of what is held, by itself or in a cell, exceptions keep their traceback, cause
+    and context, and functions get cells of their own."""
     memo: dict[int, Any] = {}
-    in_cells = [cell.cell_contents for cell in held if isinstance(cell, types.CellType) and reduce_cell(cell)[1]]
+    in_cells = [
+        cell.cell_contents
+        for cell in held
+        if isinstance(cell, types.CellType) and reduce_cell(cell)[1]
+    ]
     for one in [*in_cells, *held]:
         if isinstance(one, BaseException) and id(one) not in memo:
             same = memo[id(one)] = copy.copy(one).with_traceback(one.__traceback__)
             same.__cause__, same.__context__ = one.__cause__, one.__context__
         elif isinstance(one, types.FunctionType) and one.__closure__:
             cells = copy.deepcopy(one.__closure__, memo)
-            memo[id(one)] = types.FunctionType(one.__code__, one.__globals__, one.__name__, one.__defaults__, cells)
+            memo[id(one)] = types.FunctionType(
+                one.__code__, one.__globals__, one.__name__, one.__defaults__, cells
+            )
     return copy.deepcopy(values, memo)
 
 
@@ -149,7 +169,9 @@ def states(fn: Callable[..., Any]) -> list[State]:
     def step(frame: types.FrameType) -> None:
         slots, stack = _native._frame_values(frame, depth[frame.f_lasti])
         handled = sys.exception()
-        found.append(State(frame.f_lasti, *copied((slots, stack, handled, log), [*slots, *stack, handled])))
+        found.append(
+            State(frame.f_lasti, *copied((slots, stack, handled, log), [*slots, *stack, handled]))
+        )
 
     outcome(fn, lambda: watch(fn, log, step), log)
     return found
@@ -166,10 +188,13 @@ def raised_at(fn: Callable[..., Any], number: int, error: Exception) -> Outcome:
         if count == number + 1:
             raise error
 
-    # In a generator, as some instructions that never raise would leave their frame's exception as the one handled.
+    # In a generator, as some instructions that never raise would leave their frame's exception as
+    # the one handled.
     return outcome(fn, lambda: next(watch(fn, log, step) for _ in (0,)), log)
 
 
 def resume(fn: Callable[..., Any], state: State, error: Exception | None = None) -> Outcome:
     offset, slots, stack, handled, log = state
-    return outcome(fn, lambda: _native.resume(fn, offset, slots, stack, error, handled=handled), log)
+    return outcome(
+        fn, lambda: _native.resume(fn, offset, slots, stack, error, handled=handled), log
+    )

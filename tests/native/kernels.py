@@ -1,4 +1,5 @@
-"""Small kernels in LLVM text, compiled in process, to run programs without the compiler's other stages."""
+"""Small kernels in LLVM text, compiled in process, to run programs without the compiler's other
+stages."""
 
 from __future__ import annotations
 
@@ -39,14 +40,21 @@ _BODIES = {
     "double": ("%y = fmul float %x, 2.0", 0),
     "fail_first": ("%y = fadd float %x, 1.0", 1),
     "fail_second": ("%y = fadd float %x, 1.0", 2),
-    "add_size": ("%n = load i64, ptr %sizes\n  %f = sitofp i64 %n to float\n  %y = fadd float %x, %f", 0),
+    "add_size": (
+        "%n = load i64, ptr %sizes\n  %f = sitofp i64 %n to float\n  %y = fadd float %x, %f",
+        0,
+    ),
     # where this share of the range begins
     "where_begun": ("%y = sitofp i64 %begin to float", 0),
     # goes through the thread's scratch memory
-    "by_scratch": ("store float %x, ptr %scratch\n  %z = load float, ptr %scratch\n  %y = fadd float %z, 1.0", 0),
+    "by_scratch": (
+        "store float %x, ptr %scratch\n  %z = load float, ptr %scratch\n  %y = fadd float %z, 1.0",
+        0,
+    ),
 }
 
-# Waits until buffer 0 holds something else than 0, but no longer than a few seconds: then it returns 1.
+# Waits until buffer 0 holds something else than 0, but no longer than a few seconds: then it
+# returns 1.
 _WAIT = """
 define i32 @wait(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) {
 entry:
@@ -68,7 +76,8 @@ failed:
 }
 """
 
-# Writes 1 to the elements of buffer 0; who begins with the first one waits until number 31 is written.
+# Writes 1 to the elements of buffer 0; who begins with the first one waits until number 31 is
+# written.
 _WAIT_FOR_OTHERS = """
 define i32 @wait_for_others(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) {
 entry:
@@ -104,7 +113,10 @@ failed:
 def _engine() -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = "".join(_LOOP.format(name=name, body=body, status=status) for name, (body, status) in _BODIES.items())
+    text = "".join(
+        _LOOP.format(name=name, body=body, status=status)
+        for name, (body, status) in _BODIES.items()
+    )
     module = llvm.parse_assembly(text + _WAIT + _WAIT_FOR_OTHERS)
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(module, machine)
@@ -118,7 +130,8 @@ def address(name: str) -> int:
 
 
 def kernel(name: str, *loops: Symbol) -> Kernel:
-    """A kernel of the loop IR that stands for one of the above; its stages are not looked at by the run time."""
+    """A kernel of the loop IR that stands for one of the above; its stages are not looked at by the
+    run time."""
     return Kernel(name, Origin((name,)), loops, (), (), vector=loops[-1] if loops else None)
 
 

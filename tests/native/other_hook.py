@@ -1,5 +1,5 @@
-"""Another evaluation function (PEP 523) than Ingot's, as another compiler or a debugger has one: it counts the frames
-and hands them on to the function that was there before it."""
+"""Another evaluation function (PEP 523) than Ingot's, as another compiler or a debugger has one: it
+counts the frames and hands them on to the function that was there before it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Random object graphs, facts about them and changes to them, for the guard tree against its oracle.
+"""Random object graphs, facts about them and changes to them, for the guard tree against its
+oracle.
 
-Every change can be undone, so that facts come to hold again. Half of the graphs forget what was replaced: it is freed
-before another object is made, often at its very address, and undone with an equal one.
+Every change can be undone, so that facts come to hold again. Half of the graphs forget what was
+replaced: it is freed before another object is made, often at its very address, and undone with an
+equal one.
 """
 
 from __future__ import annotations
@@ -76,11 +78,12 @@ class Graph:
         self.sharing = False  # from here on, an object could come to lie within itself
         self.made.clear()
 
-    # -- making ------------------------------------------------------------------------------------------------------
+    # -- making ------------------------------------------------------------------------------------
 
     def constant(self) -> Any:
         value = self.random.choice(CONSTANTS)
-        return value + 12345 if type(value) is int and value > 2 else value  # a new object each time
+        # a new object each time
+        return value + 12345 if type(value) is int and value > 2 else value
 
     def make(self, depth: int) -> Any:
         choose = self.random.random()
@@ -88,7 +91,16 @@ class Graph:
             return self.constant() if choose < 0.15 else torch.zeros(self.random.randint(1, 3))
         if choose > 0.9 and self.made and self.sharing:
             return self.random.choice(self.made)
-        makers = (self.object, self.object, self.dict, self.list, self.tuple, self.function, self.module, self.set)
+        makers = (
+            self.object,
+            self.object,
+            self.dict,
+            self.list,
+            self.tuple,
+            self.function,
+            self.module,
+            self.set,
+        )
         made = self.random.choice(makers)(depth - 1)
         if self.sharing:
             self.made.append(made)
@@ -124,13 +136,17 @@ class Graph:
     def set(self, depth: int) -> Any:
         return {1, 2, "a"}
 
-    # -- what there is -----------------------------------------------------------------------------------------------
+    # -- what there is -----------------------------------------------------------------------------
 
     def parts(self) -> list[tuple[Source, Any]]:
         """Every object that can be reached, with its path."""
         roots = [(ArgSource(i, f"s{i}"), value) for i, value in enumerate(self.slots)]
         found: list[tuple[Source, Any]] = []
-        pending = [*roots, (ConstSource(self.namespace), self.namespace), (ConstSource(self.owner), self.owner)]
+        pending = [
+            *roots,
+            (ConstSource(self.namespace), self.namespace),
+            (ConstSource(self.owner), self.owner),
+        ]
         while pending:
             source, value = pending.pop()
             found.append((source, value))
@@ -154,7 +170,7 @@ class Graph:
                 guards.add(one, Kind.SAME if value is its else Kind.DISTINCT, other)
         return guards
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def change(self) -> Undo:
         """Changes something, perhaps into its equal."""
@@ -166,7 +182,9 @@ class Graph:
         if type(value) is list:
             return self.change_list(value)
         if isinstance(value, type):
-            return set_attribute(value, self.random.choice(("forward", "extra", "kind")), closure(2))
+            return set_attribute(
+                value, self.random.choice(("forward", "extra", "kind")), closure(2)
+            )
         if type(value) is type(closure):
             return self.change_function(value)
         if isinstance(value, (Plain, Slotted, torch.nn.Module)):
@@ -203,14 +221,22 @@ class Graph:
 
         key = self.random.choice((*target, "z"))
         ways: list[Callable[[], Any]] = [
-            lambda: self.replace(lambda: target.get(key), lambda value: target.__setitem__(key, value)),
-            lambda: self.replace(lambda: target.get(key), lambda value: target.update({key: value})),
+            lambda: self.replace(
+                lambda: target.get(key), lambda value: target.__setitem__(key, value)
+            ),
+            lambda: self.replace(
+                lambda: target.get(key), lambda value: target.update({key: value})
+            ),
             lambda: target.pop(key, None),
             lambda: target.__ior__({"y": 1}),
             lambda: target.setdefault("w", 2),
             lambda: (target.clear(), target.update([(k, equal(v)) for k, v in before])),
             lambda: target and target.popitem(),
-            lambda: isinstance(target, OrderedDict) and key in target and target.move_to_end(key, last=False),
+            lambda: (
+                isinstance(target, OrderedDict)
+                and key in target
+                and target.move_to_end(key, last=False)
+            ),
         ]
         self.random.choice(ways)()
         return undo
@@ -230,10 +256,20 @@ class Graph:
 
     def change_function(self, function: Any) -> Undo:
         cell = function.__closure__[0]
-        before = (function.__code__, function.__defaults__, function.__kwdefaults__, self.keep(cell.cell_contents))
+        before = (
+            function.__code__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            self.keep(cell.cell_contents),
+        )
 
         def undo() -> None:
-            function.__code__, function.__defaults__, function.__kwdefaults__, cell.cell_contents = before
+            (
+                function.__code__,
+                function.__defaults__,
+                function.__kwdefaults__,
+                cell.cell_contents,
+            ) = before
 
         way = self.random.randrange(4)
         if way == 0:
@@ -243,7 +279,9 @@ class Graph:
         elif way == 2:
             function.__kwdefaults__ = self.random.choice(({"y": 2}, {"y": 9}, None))
         else:
-            self.replace(lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value))
+            self.replace(
+                lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
+            )
         return undo
 
     def change_object(self, target: Any) -> Undo:
@@ -255,7 +293,11 @@ class Graph:
             return lambda: setattr(target, "__class__", old)
         if way < 0.35 and type(target) is not Slotted:
             old_dict = target.__dict__
-            target.__dict__ = dict(old_dict) if way < 0.25 else {key: equal(value) for key, value in old_dict.items()}
+            target.__dict__ = (
+                dict(old_dict)
+                if way < 0.25
+                else {key: equal(value) for key, value in old_dict.items()}
+            )
             return lambda: setattr(target, "__dict__", old_dict)
         if way < 0.6 and isinstance(target, torch.nn.Module):
             training = vars(target).get("training", True)
@@ -268,13 +310,19 @@ class Graph:
         if not has:
             return set_attribute(target, name, self.make(1))
         old = self.keep(getattr(target, name))
-        self.replace(lambda: getattr(target, name), lambda value: object.__setattr__(target, name, value))
+        self.replace(
+            lambda: getattr(target, name), lambda value: object.__setattr__(target, name, value)
+        )
         return lambda: object.__setattr__(target, name, old)
 
 
 def below(source: Source, value: Any) -> list[tuple[Source, Any]]:
     if isinstance(value, dict):
-        return [(ItemSource(source, key), item) for key, item in value.items() if not str(key).startswith("__")]
+        return [
+            (ItemSource(source, key), item)
+            for key, item in value.items()
+            if not str(key).startswith("__")
+        ]
     if type(value) in (list, tuple):
         return [(ItemSource(source, at), item) for at, item in enumerate(value)]
     if type(value) is type(closure):
@@ -309,7 +357,8 @@ def facts_about(value: Any) -> list[tuple[Kind, Any]]:
 
 
 def equal(value: Any) -> Any:
-    """Another object of the same facts, made after the last reference of a caller to the old one may have gone."""
+    """Another object of the same facts, made after the last reference of a caller to the old one
+    may have gone."""
     if type(value) is tuple:
         return tuple([equal(item) for item in value])
     if type(value) is list:
@@ -330,12 +379,20 @@ def equal(value: Any) -> Any:
 
 def set_attribute(target: Any, name: str, value: Any) -> Undo:
     """Sets an attribute where attributes are kept, whatever the class makes of it."""
-    store, remove = (setattr, delattr) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
-    old = vars(target).get(name, MISSING) if not isinstance(target, Slotted) else getattr(target, name, MISSING)
+    store, remove = (
+        (setattr, delattr) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
+    )
+    old = (
+        vars(target).get(name, MISSING)
+        if not isinstance(target, Slotted)
+        else getattr(target, name, MISSING)
+    )
     store(target, name, value)
     if old is not MISSING:
         return lambda: store(target, name, old)
-    return lambda: remove(target, name) if isinstance(target, Slotted) or name in vars(target) else None
+    return lambda: (
+        remove(target, name) if isinstance(target, Slotted) or name in vars(target) else None
+    )
 
 
 def delete_attribute(target: Any, name: str) -> Undo:

@@ -34,7 +34,9 @@ def slots_of(fn: Callable[..., Any]) -> Any:
     return _native.Dispatcher(fn, lambda slots, args, kwargs: (slots, args, kwargs))
 
 
-def tree(kind: Kind | None = None, data: Any = None, inputs: tuple[Any, ...] = (X,), source: Any = X) -> Any:
+def tree(
+    kind: Kind | None = None, data: Any = None, inputs: tuple[Any, ...] = (X,), source: Any = X
+) -> Any:
     guards = GuardSet()
     if kind is not None:
         guards.add(source, kind, data)
@@ -46,7 +48,7 @@ def identity(x: Any) -> Any:
     return x
 
 
-# -- binding -----------------------------------------------------------------------------------------------------------
+# -- binding ---------------------------------------------------------------------------------------
 
 
 def positional(a, b, c=3):  # type: ignore[no-untyped-def]
@@ -107,7 +109,12 @@ def test_binds_as_python_does(fn: Any, args: Any, kwargs: Any) -> None:
     bound.apply_defaults()
     slots, got_args, got_kwargs = compiled(*args, **kwargs)
     code = fn.__code__
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    count = (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & 4)
+        + bool(code.co_flags & 8)
+    )
     assert dict(zip(code.co_varnames[:count], slots, strict=True)) == bound.arguments
     assert (got_args, got_kwargs) == (args, kwargs)
 
@@ -140,13 +147,15 @@ def test_many_arguments() -> None:
     assert slots_of(namespace["fn"])(*range(100))[0] == tuple(range(100))
 
 
-# -- entries -----------------------------------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------
 
 
 def test_the_entry_whose_facts_hold_runs() -> None:
     compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: ("miss", slots))
     for value in (1, 2, 3):
-        compiled.add_entry(tree(Kind.EQUALS, value), lambda x, value=value: (f"entry {value}", x), PAIR)
+        compiled.add_entry(
+            tree(Kind.EQUALS, value), lambda x, value=value: (f"entry {value}", x), PAIR
+        )
     assert compiled(4) == ("miss", (4,))
     assert [compiled(i) for i in (1, 2, 3, 1)] == [(f"entry {i}", i) for i in (1, 2, 3, 1)]
     assert [entry.hits for entry in compiled.entries()] == [1, 1, 2]  # the newest first
@@ -192,7 +201,8 @@ def test_many_entries_are_found_at_once(look: Callable[[int], Any]) -> None:
 
 
 def test_a_look_is_only_a_hint() -> None:
-    """Objects that look alike have entries of their own, also when the one that is remembered does not fit any more."""
+    """Objects that look alike have entries of their own, also when the one that is remembered does
+    not fit any more."""
     compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
     values = [object() for _ in range(4)]
     for i, value in enumerate(values):
@@ -204,7 +214,8 @@ def test_a_look_is_only_a_hint() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_calls_that_look_alike_are_reported() -> None:
-    """Once they have come so often in a row to a general entry; what the handler raises goes no further."""
+    """Once they have come so often in a row to a general entry; what the handler raises goes no
+    further."""
     compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
     compiled.add_entry(tree(Kind.TYPE, int), lambda x: ("general",), LONE, general=True)
     reported: list[object] = []
@@ -213,7 +224,8 @@ def test_calls_that_look_alike_are_reported() -> None:
         assert compiled(value) == "general"
     assert reported == [((1,), (1,), {})]
     compiled.add_entry(tree(Kind.EQUALS, 1), lambda x: ("special",), LONE)
-    assert [compiled(1) for _ in range(4)] == ["special"] * 4  # though the general one is remembered for it
+    # though the general one is remembered for it
+    assert [compiled(1) for _ in range(4)] == ["special"] * 4
     compiled.report_hot(3, lambda slots, args, kwargs: 1 // 0)
     assert [compiled(5) for _ in range(4)] == ["general"] * 4
     compiled.report_hot(0, None)
@@ -221,7 +233,8 @@ def test_calls_that_look_alike_are_reported() -> None:
 
 
 def test_an_entry_that_ends_while_it_runs() -> None:
-    """A call that drops every entry finishes with its own, and what was remembered of them is not used again."""
+    """A call that drops every entry finishes with its own, and what was remembered of them is not
+    used again."""
     compiled = _native.Dispatcher(identity, lambda slots, args, kwargs: "miss")
     for value in (1, 2):
         compiled.add_entry(tree(Kind.EQUALS, value), lambda x: (compiled.clear(), x)[1:], LONE)
@@ -328,7 +341,8 @@ def test_an_entry_lives_while_it_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [(), (tree(),), (3, None), (tree(), 3), (tree(), identity, 3), (tree(), identity, Residual)]
+    "args",
+    [(), (tree(),), (3, None), (tree(), 3), (tree(), identity, 3), (tree(), identity, Residual)],
 )
 def test_malformed_entries_are_refused(args: Any) -> None:
     compiled = _native.Dispatcher(identity, unreachable)
@@ -342,7 +356,7 @@ def test_only_python_functions_are_compiled() -> None:
         _native.Dispatcher(len, unreachable)
 
 
-# -- it stands where a function stands ---------------------------------------------------------------------------------
+# -- it stands where a function stands -------------------------------------------------------------
 
 
 class Holder:
@@ -406,13 +420,15 @@ def test_describes_itself_as_the_function() -> None:
 
 
 def test_copies_and_pickles_as_a_function() -> None:
-    assert copy.copy(Holder.static) is Holder.static and copy.deepcopy(Holder.static) is Holder.static
+    assert (
+        copy.copy(Holder.static) is Holder.static and copy.deepcopy(Holder.static) is Holder.static
+    )
     compiled = slots_of(Holder.__dict__["method"].__wrapped__)
     assert pickle.loads(pickle.dumps(compiled.__reduce__())) == "Holder.method"
     assert pickle.loads(pickle.dumps(Holder.method)) is Holder.method
 
 
-# -- life time and threads ---------------------------------------------------------------------------------------------
+# -- life time and threads -------------------------------------------------------------------------
 
 
 def test_reference_counts_stay() -> None:
@@ -431,7 +447,17 @@ def test_reference_counts_stay() -> None:
     for residual in (LONE, None, general):
         compiled = _native.Dispatcher(fn, lambda slots, args, kwargs: None)
         compiled.add_entry(_native.GuardTree(guards.native_spec([X])), target, residual)
-        watched = [x, outputs, outputs[0], default, fn, target, compiled, compiled.entries()[0], general.build]
+        watched = [
+            x,
+            outputs,
+            outputs[0],
+            default,
+            fn,
+            target,
+            compiled,
+            compiled.entries()[0],
+            general.build,
+        ]
         before = [sys.getrefcount(o) for o in watched]
         for _ in range(10_000):
             compiled(x, 1, extra=2)
@@ -518,7 +544,8 @@ def test_threads() -> None:
 
 
 def test_call_overhead() -> None:
-    """One tensor argument, all facts around the call, a target that does nothing: printed, and must only be sane."""
+    """One tensor argument, all facts around the call, a target that does nothing: printed, and must
+    only be sane."""
     x = torch.ones(8)
     outputs = (x,)
 
@@ -549,7 +576,9 @@ def test_the_generators_of_a_graph_that_raises_are_put_back() -> None:
 
     compiled = slots_of(original)
     generators = (torch.default_generator,)
-    compiled.add_entry(tree(Kind.EQUALS, 1), graph, PAIR, replays=True, handles=True, generators=generators)
+    compiled.add_entry(
+        tree(Kind.EQUALS, 1), graph, PAIR, replays=True, handles=True, generators=generators
+    )
     compiled.add_entry(tree(Kind.EQUALS, 2), graph, PAIR, replays=True, handles=True)
     torch.manual_seed(0)
     expected = torch.rand(2)

@@ -1,4 +1,5 @@
-"""Ingot's frame hook with another evaluation function before it, after it, and taken away in either order."""
+"""Ingot's frame hook with another evaluation function before it, after it, and taken away in either
+order."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def test_beside_torch_compile(ours_first):
     graphs = []
 
     @dynamo.disable
-    def inner(x):  # torch.compile puts back what it found when it came: CPython's own, if it came first
+    # torch.compile puts back what it found when it came: CPython's own, if it came first
+    def inner(x):
         _native.hook_enter()
         seen = function("inner"), twice(x)
         _native.hook_leave()
@@ -179,7 +181,9 @@ def test_beside_torch_compile(ours_first):
     for _ in range(3):
         y, (replaced, (doubled, again)), last = outer(x)
         assert torch.equal(y, x + 2) and torch.equal(doubled, 2 * (x + 1)) and "outer" in last
-        assert replaced == ("entry", "inner") and again[0] == "entry" and torch.equal(again[1], x + 1)
+        assert (
+            replaced == ("entry", "inner") and again[0] == "entry" and torch.equal(again[1], x + 1)
+        )
     if ours_first:
         assert function("here") == ("entry", "here")
         _native.hook_leave()

@@ -123,7 +123,11 @@ def test_goes_on_like_the_one_it_is_made_like(fn, action):
         state = _native.generator_state(original)
         made = _native.suspended_generator(*state)
         assert _native.generator_state(made) == state
-        assert (made.__name__, made.__qualname__, made.gi_code) == (fn.__name__, fn.__qualname__, fn.__code__)
+        assert (made.__name__, made.__qualname__, made.gi_code) == (
+            fn.__name__,
+            fn.__qualname__,
+            fn.__code__,
+        )
         if made.gi_yieldfrom is None:  # the two would share what they wait for
             expected, expected_log = advance(fn, steps)
             assert end_of(made, log, action) == end_of(expected, expected_log, action)
@@ -135,7 +139,10 @@ def test_a_loop_goes_on():
     slots = slots_of(numbers, n=NULL, step=10, named={"a": 1}, total=100, i=0)
     iterator = iter([3, 4])
     generator = _native.suspended_generator(numbers, offset, slots, (iterator,))
-    assert inspect.getgeneratorstate(generator) == "GEN_SUSPENDED" and generator.gi_frame.f_locals["total"] == 100
+    assert (
+        inspect.getgeneratorstate(generator) == "GEN_SUSPENDED"
+        and generator.gi_frame.f_locals["total"] == 100
+    )
     assert [generator.send(1), generator.send(20)] == [31, 41]
     with pytest.raises(StopIteration) as stop:
         generator.send(300)
@@ -163,7 +170,9 @@ def test_delegation():
     assert stack[-1] is outer.gi_yieldfrom
     made = _native.suspended_generator(function, offset, slots, (*stack[:-1], inner), handled)
     assert made.gi_yieldfrom is inner
-    assert [made.send(5), made.send(6), made.send(7), next(made)] == [1, 2, 0, -1] and slots[0] == [5 + 6 + 7]
+    assert [made.send(5), made.send(6), made.send(7), next(made)] == [1, 2, 0, -1] and slots[0] == [
+        5 + 6 + 7
+    ]
     assert inner.gi_frame is None
     made = _native.suspended_generator(function, offset, slots, (*stack[:-1], numbers(1)), handled)
     with pytest.raises(ValueError, match="thrown"):
@@ -213,7 +222,8 @@ def test_cells():
     function, offset, slots, stack, handled = _native.generator_state(original)
     assert any(isinstance(slot, types.CellType) for slot in slots)
     made = _native.suspended_generator(function, offset, slots, stack, handled)
-    assert [made.send(10), original.send(100), made.send(1000)] == [11, 111, 1111]  # they share the cells
+    # they share the cells
+    assert [made.send(10), original.send(100), made.send(1000)] == [11, 111, 1111]
 
 
 def test_coroutines_and_asynchronous_generators():
@@ -260,7 +270,9 @@ def test_what_does_not_fit_is_refused(offset, slots, stack, error):
 
 def test_only_functions_that_yield():
     with pytest.raises(ValueError):
-        _native.suspended_generator(offset_of, offset_of_return(), (NULL,) * offset_of.__code__.co_nlocals, ())
+        _native.suspended_generator(
+            offset_of, offset_of_return(), (NULL,) * offset_of.__code__.co_nlocals, ()
+        )
     with pytest.raises(ValueError, match="resumed"):
         _native.resume(numbers, offset_of(numbers, "RESUME"), (NULL,) * 6, ())
     with pytest.raises(TypeError):
@@ -305,7 +317,17 @@ def test_no_reference_is_lost_or_kept():
         state[2][0].clear()
         assert len(_native.generator_state(original)) == 5
 
-    watched = (value, error, log, on_the_stack, on_the_stack.__code__, guarded, guarded.__code__, original, NULL)
+    watched = (
+        value,
+        error,
+        log,
+        on_the_stack,
+        on_the_stack.__code__,
+        guarded,
+        guarded.__code__,
+        original,
+        NULL,
+    )
     once()
     gc.collect()
     before = [sys.getrefcount(one) for one in watched]
@@ -322,7 +344,9 @@ def test_it_is_collected():
     thing = Thing()
     gone = weakref.ref(thing)
     slots = slots_of(numbers, n=thing, step=1, named={}, total=0, i=1)
-    thing.generator = _native.suspended_generator(numbers, offset_of(numbers, "YIELD_VALUE"), slots, (iter(()),))
+    thing.generator = _native.suspended_generator(
+        numbers, offset_of(numbers, "YIELD_VALUE"), slots, (iter(()),)
+    )
     del thing, slots
     gc.collect()
     assert gone() is None

@@ -25,7 +25,9 @@ NULL = _native.NULL
 def active(handler=None):
     """This thread is active; the handler, if any, is asked about functions of this file."""
     here = __file__
-    asked = handler and (lambda function: handler(function) if function.__code__.co_filename == here else None)
+    asked = handler and (
+        lambda function: handler(function) if function.__code__.co_filename == here else None
+    )
     before = _native.set_frame_handler(asked)
     _native.hook_enter()
     try:
@@ -179,7 +181,10 @@ def test_the_handler_is_asked_once_for_each_code():
                 only_raises(1)
     own = [function for function in asked if function in (add, only_raises, no_parameters)]
     assert own == [add, no_parameters, only_raises, no_parameters]
-    assert _native.code_entry(only_raises.__code__) is None and _native.code_entry(no_parameters.__code__) is NULL
+    assert (
+        _native.code_entry(only_raises.__code__) is None
+        and _native.code_entry(no_parameters.__code__) is NULL
+    )
     _native.clear_code_entries()
     assert _native.code_entry(add.__code__) is NULL
 
@@ -214,7 +219,10 @@ def test_an_exception_in_the_handler():
             add(1)
         assert _native.hook_active()
     assert _native.code_entry(add.__code__) is NULL and add(1) == 2
-    with active(lambda function: 5 if function is add else None), pytest.raises(TypeError, match="not 5"):
+    with (
+        active(lambda function: 5 if function is add else None),
+        pytest.raises(TypeError, match="not 5"),
+    ):
         add(1)
 
 
@@ -325,7 +333,9 @@ def test_recursion():
         with pytest.raises(RecursionError):
             recursive(100_000)
         assert recursive(50) == 50
-    _native.set_code_entry(recursive.__code__, lambda function, n: 0 if n == 0 else recursive(n - 1) + 1)
+    _native.set_code_entry(
+        recursive.__code__, lambda function, n: 0 if n == 0 else recursive(n - 1) + 1
+    )
     with active():
         assert recursive(50) == 50
         with pytest.raises(RecursionError):
@@ -416,7 +426,9 @@ def test_no_reference_is_lost_or_kept():
     assert counts(*watched) == before
 
 
-@pytest.mark.parametrize("entry", [lambda function, a, b: a, lambda function, a, b: NULL, lambda function, a, b: 1 / a])
+@pytest.mark.parametrize(
+    "entry", [lambda function, a, b: a, lambda function, a, b: NULL, lambda function, a, b: 1 / a]
+)
 def test_nothing_is_kept_over_many_calls(entry):
     blocks = []
     with replaced(add, entry):
@@ -577,7 +589,12 @@ def test_tracing_and_profiling():
     def fails(*_):
         raise KeyError
 
-    expected = [("caller", "call"), ("no_parameters", "call"), ("no_parameters", "return"), ("caller", "return")]
+    expected = [
+        ("caller", "call"),
+        ("no_parameters", "call"),
+        ("no_parameters", "return"),
+        ("caller", "return"),
+    ]
     for start in (sys.settrace, sys.setprofile):
         for _ in range(2):
             for entry in (lambda *_: "replaced", fails):
@@ -597,7 +614,14 @@ def test_tracing_and_profiling():
 def test_monitoring():
     monitoring, events = sys.monitoring, sys.monitoring.events
     seen: list = []
-    kinds = [events.PY_START, events.LINE, events.PY_RETURN, events.PY_UNWIND, events.INSTRUCTION, events.RAISE]
+    kinds = [
+        events.PY_START,
+        events.LINE,
+        events.PY_RETURN,
+        events.PY_UNWIND,
+        events.INSTRUCTION,
+        events.RAISE,
+    ]
     monitoring.use_tool_id(4, "test")
 
     def fails(*_):
@@ -605,7 +629,9 @@ def test_monitoring():
 
     try:
         for kind in kinds:
-            monitoring.register_callback(4, kind, lambda code, *rest, kind=kind: seen.append((code, kind)))
+            monitoring.register_callback(
+                4, kind, lambda code, *rest, kind=kind: seen.append((code, kind))
+            )
         monitoring.set_events(4, sum(kinds))
         add(1)
         monitoring.set_events(4, 0)
@@ -616,7 +642,11 @@ def test_monitoring():
             with replaced(add, entry), contextlib.suppress(KeyError):
                 assert add(1) == "replaced"
             monitoring.set_events(4, 0)  # or what follows would be seen as well
-            assert seen and not [pair for pair in seen if pair[0] is add.__code__ or pair[0].co_filename == "<way out>"]
+            assert seen and not [
+                pair
+                for pair in seen
+                if pair[0] is add.__code__ or pair[0].co_filename == "<way out>"
+            ]
     finally:
         monitoring.set_events(4, 0)
         monitoring.free_tool_id(4)

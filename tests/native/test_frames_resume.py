@@ -1,4 +1,5 @@
-"""Frames begun in the middle: at every instruction of some programs, with and without an exception; what they hold."""
+"""Frames begun in the middle: at every instruction of some programs, with and without an exception;
+what they hold."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from ingot.native import _native
 from .frame_programs import PROGRAMS
 from .frames import NULL, line_at, offset_of, outcome, raised_at, resume, slots_of, states
 
-# On 3.13 the traceback has the line of another instruction, if this one is by itself on its line in a `try` block and
-# a single unit long. Of those only bare `raise` and `del` can really raise.
+# On 3.13 the traceback has the line of another instruction, if this one is by itself on its line in
+# a `try` block and a single unit long. Of those only bare `raise` and `del` can really raise.
 LONE = {"NOP", "RAISE_VARARGS", "DELETE_FAST"}
 
 
@@ -99,12 +100,23 @@ def test_every_kind_of_parameter():
     slots = slots_of(scale, x=1, y=2, rest=(3, 4), factor=5, offset=6, named={"a": 7}, total=50)
     total, names = _native.resume(scale, line_at(scale, 2), slots, ())
     assert total == 50 + 2 + 6 + 7 + 7
-    assert names == {"x": 1, "y": 2, "rest": (3, 4), "factor": 5, "offset": 6, "named": {"a": 7}, "total": total}
+    assert names == {
+        "x": 1,
+        "y": 2,
+        "rest": (3, 4),
+        "factor": 5,
+        "offset": 6,
+        "named": {"a": 7},
+        "total": total,
+    }
 
 
 def test_the_middle_of_a_loop_with_its_iterator_on_the_stack():
     iterator = iter(range(7, 10))
-    assert _native.resume(loop, offset_of(loop, "FOR_ITER"), (10, 100, NULL), (iterator,)) == 100 + 7 + 8 + 9
+    assert (
+        _native.resume(loop, offset_of(loop, "FOR_ITER"), (10, 100, NULL), (iterator,))
+        == 100 + 7 + 8 + 9
+    )
     assert next(iterator, None) is None
 
 
@@ -225,9 +237,24 @@ def test_no_reference_is_lost_or_kept():
         with pytest.raises(ValueError):
             _native.resume(fails, 10_000, slots, stack)
         error.__traceback__ = error.__context__ = None
-        assert _native.resume(loop, offset_of(loop, "FOR_ITER"), (value, 0, value), (iter(()),)) == 0
+        assert (
+            _native.resume(loop, offset_of(loop, "FOR_ITER"), (value, 0, value), (iter(()),)) == 0
+        )
 
-    watched = (value, error, cell, fails, fails.__code__, add, add.__code__, loop, loop.__code__, NULL, slots, stack)
+    watched = (
+        value,
+        error,
+        cell,
+        fails,
+        fails.__code__,
+        add,
+        add.__code__,
+        loop,
+        loop.__code__,
+        NULL,
+        slots,
+        stack,
+    )
     once()
     gc.collect()
     before = counts(*watched)
@@ -305,11 +332,21 @@ def test_tracing_sees_the_rest():
     events_of(lambda: loop(1))
     offset = offset_of(loop, "FOR_ITER")
     seen = events_of(lambda: _native.resume(loop, offset, (2, 0, NULL), (iter([1]),)))
-    assert [event for event, _ in seen].count("call") == [event for event, _ in seen].count("return") <= 1
+    assert (
+        [event for event, _ in seen].count("call")
+        == [event for event, _ in seen].count("return")
+        <= 1
+    )
     if sys.version_info < (3, 12):
         assert ("line", 3) in seen and ("return", 4) in seen
-    seen = events_of(lambda: _native.resume(fails, offset_of(fails, "STORE_FAST"), (1, 1), (1,), ValueError()))
-    assert [event for event, _ in seen].count("call") == [event for event, _ in seen].count("return") <= 1
+    seen = events_of(
+        lambda: _native.resume(fails, offset_of(fails, "STORE_FAST"), (1, 1), (1,), ValueError())
+    )
+    assert (
+        [event for event, _ in seen].count("call")
+        == [event for event, _ in seen].count("return")
+        <= 1
+    )
 
 
 def test_a_trace_function_that_raises():
@@ -333,7 +370,9 @@ def test_a_trace_function_that_raises():
 def test_profiling():
     seen = []
     offset = offset_of(loop, "FOR_ITER")
-    sys.setprofile(lambda frame, event, arg: seen.append(event) if frame.f_code is loop.__code__ else None)
+    sys.setprofile(
+        lambda frame, event, arg: seen.append(event) if frame.f_code is loop.__code__ else None
+    )
     try:
         loop(1)
         _native.resume(loop, offset, (2, 0, NULL), (iter([1]),))
@@ -349,9 +388,18 @@ def test_monitoring():
     events = monitoring.events
     monitoring.use_tool_id(4, "test")
     try:
-        kinds = [events.PY_START, events.LINE, events.PY_RETURN, events.RAISE, events.PY_UNWIND, events.INSTRUCTION]
+        kinds = [
+            events.PY_START,
+            events.LINE,
+            events.PY_RETURN,
+            events.RAISE,
+            events.PY_UNWIND,
+            events.INSTRUCTION,
+        ]
         for event in kinds:
-            monitoring.register_callback(4, event, lambda *args, event=event: seen.append((event, args[0])))
+            monitoring.register_callback(
+                4, event, lambda *args, event=event: seen.append((event, args[0]))
+            )
         monitoring.set_events(4, sum(kinds[:-1]))
         loop(1)
         before = seen.count((events.PY_RETURN, loop.__code__))
@@ -374,7 +422,9 @@ def test_threads():
 
     def work(seed):
         for i in range(2000):
-            if _native.resume(loop, offset, (0, seed, NULL), (iter(range(i % 7)),)) != seed + sum(range(i % 7)):
+            if _native.resume(loop, offset, (0, seed, NULL), (iter(range(i % 7)),)) != seed + sum(
+                range(i % 7)
+            ):
                 wrong.append(i)
 
     interval = sys.getswitchinterval()
@@ -391,6 +441,10 @@ def test_threads():
 
 
 def test_null_is_one_object():
-    assert repr(NULL) == "NULL" and copy.deepcopy(NULL) is NULL and pickle.loads(pickle.dumps(NULL)) is NULL
+    assert (
+        repr(NULL) == "NULL"
+        and copy.deepcopy(NULL) is NULL
+        and pickle.loads(pickle.dumps(NULL)) is NULL
+    )
     with pytest.raises(TypeError):
         type(NULL)()

@@ -1,4 +1,5 @@
-"""The native guard walk agrees with the Python oracle on every kind of fact, leaks nothing, and collects the inputs."""
+"""The native guard walk agrees with the Python oracle on every kind of fact, leaks nothing, and
+collects the inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ import torch
 from ingot.capture.guards import GuardSet, Kind
 from ingot.capture.sources import ArgSource, AttrSource, ConstSource, ItemSource
 from ingot.native import _native
-from tests.capture.guard_cases import CASES, NAMESPACE, STATES, Case, FunctionMode, X, module, state_around
+from tests.capture.guard_cases import (
+    CASES,
+    NAMESPACE,
+    STATES,
+    Case,
+    FunctionMode,
+    X,
+    module,
+    state_around,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["fast", "slow"])
@@ -63,7 +73,14 @@ def test_reference_counts_stay(case: Case) -> None:
     NAMESPACE["limit"] = 3
     tree.collect(slots)
     tree.collect(changed)
-    reachable = [slots, changed, *slots, *changed, *gc.get_referents(tree), *gc.get_referents(*slots)]
+    reachable = [
+        slots,
+        changed,
+        *slots,
+        *changed,
+        *gc.get_referents(tree),
+        *gc.get_referents(*slots),
+    ]
     before = [sys.getrefcount(o) for o in reachable]
     for _ in range(500):
         tree.collect(slots)
@@ -164,7 +181,14 @@ def test_user_code_in_keys_and_attributes_is_safe() -> None:
     ],
 )
 def test_a_malformed_spec_is_refused(spec: dict[str, Any]) -> None:
-    empty = {"nodes": [], "relations": [], "quantities": [], "shapes": [], "inputs": [], "global_state": None}
+    empty = {
+        "nodes": [],
+        "relations": [],
+        "quantities": [],
+        "shapes": [],
+        "inputs": [],
+        "global_state": None,
+    }
     with pytest.raises((TypeError, ValueError, IndexError)):
         _native.GuardTree({**empty, **spec} if spec else {})
 

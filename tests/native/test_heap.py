@@ -1,4 +1,5 @@
-"""The memory of results and of what is kept for gradients: held for further ones, and never given out twice."""
+"""The memory of results and of what is kept for gradients: held for further ones, and never given
+out twice."""
 
 from __future__ import annotations
 
@@ -227,7 +228,10 @@ def test_a_library_call_writes_into_it() -> None:
     vector = lambda place: (place, F32, (0,), (1,), 0)  # noqa: E731
     run = program(
         [vector("input"), vector("output")],
-        [("allocate", 1), call(torch.neg, ("buffer", 0), ("buffer", 1), keywords=("out",), written=(1,))],
+        [
+            ("allocate", 1),
+            call(torch.neg, ("buffer", 0), ("buffer", 1), keywords=("out",), written=(1,)),
+        ],
         [("buffer", 1)],
         expressions=expressions,
     )
@@ -246,7 +250,9 @@ def test_threads_give_back_what_others_took() -> None:
             tensor = draw.choice(programs)()[0].fill_(value)
             with lock:
                 shared.append((value, tensor))
-                value, tensor = shared.pop(draw.randrange(len(shared))) if len(shared) > 8 else (value, tensor)
+                value, tensor = (
+                    shared.pop(draw.randrange(len(shared))) if len(shared) > 8 else (value, tensor)
+                )
             if not bool((tensor == value).all()):
                 wrong.append(value)
 
@@ -283,7 +289,9 @@ y = result(1 << 20).fill_(3)
 assert _native.heap_use() == (0, 0) and (y == 3).all(), _native.heap_use()
 """
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", check], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=root, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -291,7 +299,9 @@ def test_a_profile_counts_what_is_held() -> None:
     (make,) = makers(8)
     assert peak_bytes(make, (), torch.device("cpu")) == pytest.approx(8 * MB, rel=0.01)
     calls = iter([lambda: [make(), make(), make()], make])
-    assert peak_bytes(lambda: next(calls)(), (), torch.device("cpu"), before=1) == pytest.approx(24 * MB, rel=0.01)
+    assert peak_bytes(lambda: next(calls)(), (), torch.device("cpu"), before=1) == pytest.approx(
+        24 * MB, rel=0.01
+    )
 
 
 class TestTraining:

@@ -178,9 +178,13 @@ print("ran")
 def run(program: str, tmp_path: Path) -> str:
     """What it prints, in a process of its own."""
     library = tmp_path / "libcuda.so.1"
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_driver.c")], check=True)
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", "-o", str(library), str(HERE / "fake_driver.c")], check=True
+    )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -38,7 +38,9 @@ def test_each_number_is_in_its_tensor():
 
 
 @pytest.mark.usefixtures("_facts")
-@pytest.mark.parametrize("hold", [lambda t: t, torch.Tensor.numpy, torch.Tensor.detach, torch.Tensor.untyped_storage])
+@pytest.mark.parametrize(
+    "hold", [lambda t: t, torch.Tensor.numpy, torch.Tensor.detach, torch.Tensor.untyped_storage]
+)
 def test_what_is_held_stays(hold):
     held = [(number, hold(tensor_of(number))) for number in numbers(1)]
     for number in numbers(2):

@@ -1,4 +1,5 @@
-"""The native program runner, on descriptions written by hand: see ingot/runtime/program.py for their format."""
+"""The native program runner, on descriptions written by hand: see ingot/runtime/program.py for
+their format."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def program(
 ) -> Any:
     """Without symbols, value 0 is 8, 1 is 1 and 2 is 0: a vector of 8 elements is (0,), (1,)."""
     parts = (tuple(buffers), views, tuple(steps), tuple(outputs))
-    return _native.Program((inputs, symbols, expressions, constants, *parts, arena, torch.uint8, None))
+    return _native.Program(
+        (inputs, symbols, expressions, constants, *parts, arena, torch.uint8, None)
+    )
 
 
 def vector(place: str, position: int = 0) -> tuple[Any, ...]:
@@ -45,19 +48,33 @@ def vector(place: str, position: int = 0) -> tuple[Any, ...]:
 
 
 def launch(
-    name: str, *buffers: int, extent: int = 0, work: float = 1.0, unit: int = 1, scratch: int = -1, errors=()
+    name: str,
+    *buffers: int,
+    extent: int = 0,
+    work: float = 1.0,
+    unit: int = 1,
+    scratch: int = -1,
+    errors=(),
 ) -> Any:
     return ("kernel", address(name), buffers, extent, work, unit, scratch, errors)
 
 
 def call(
-    function: Any, *items: Any, keywords: Any = None, targets: tuple[int, ...] = (), written: tuple[int, ...] = ()
+    function: Any,
+    *items: Any,
+    keywords: Any = None,
+    targets: tuple[int, ...] = (),
+    written: tuple[int, ...] = (),
 ) -> Any:
     return ("call", function, items, keywords, targets, written)
 
 
 def one_kernel(name: str = "add_one", **how: Any) -> Any:
-    return program([vector("input"), vector("output")], [("allocate", 1), launch(name, 0, 1, **how)], [("buffer", 1)])
+    return program(
+        [vector("input"), vector("output")],
+        [("allocate", 1), launch(name, 0, 1, **how)],
+        [("buffer", 1)],
+    )
 
 
 @pytest.fixture(params=["native", "python"])
@@ -85,7 +102,9 @@ class TestLentMemory:
         given = [torch.arange(8.0)]
         address = given[0].data_ptr()
         (y,) = run.consume(given)
-        assert torch.equal(y, torch.arange(8.0) + 1) and y.data_ptr() == address and not y._is_view()
+        assert (
+            torch.equal(y, torch.arange(8.0) + 1) and y.data_ptr() == address and not y._is_view()
+        )
         assert y._version == 0 and y.untyped_storage().nbytes() == 32
 
     def test_what_the_caller_keeps_does_not(self, run):
@@ -150,7 +169,13 @@ class TestKernels:
     def test_an_output_is_an_ordinary_tensor(self, allocation):
         x = torch.arange(8.0)
         (y,) = one_kernel()(x)
-        assert type(y) is torch.Tensor and not y.requires_grad and y.is_leaf and y._base is None and y._version == 0
+        assert (
+            type(y) is torch.Tensor
+            and not y.requires_grad
+            and y.is_leaf
+            and y._base is None
+            and y._version == 0
+        )
         assert sys.getrefcount(y) == 2 and y._use_count() == torch.empty(8)._use_count()
         y.resize_(100)
         assert y.shape == (100,) and y.untyped_storage().resizable()
@@ -163,19 +188,26 @@ class TestKernels:
         second = run(torch.ones(8))[0]
         assert first.tolist() == [1] * 8 and second.tolist() == [2] * 8
 
-    @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn])
+    @pytest.mark.parametrize(
+        "dtype", [torch.bool, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn]
+    )
     def test_outputs_have_the_planned_layout(self, dtype, allocation):
         expressions = (const(3), const(5), const(0), const(1), const(3))
         buffer = ("output", dtype, (0, 1), (3, 4), 0)
-        run = program([buffer], [("allocate", 0)], [("buffer", 0)], inputs=0, expressions=expressions)
+        run = program(
+            [buffer], [("allocate", 0)], [("buffer", 0)], inputs=0, expressions=expressions
+        )
         (y,) = run()
         assert y.dtype == dtype and y.shape == (3, 5) and y.stride() == (1, 3)
 
     def test_a_kernel_begins_within_its_buffers(self):
         expressions = (const(8), const(1), const(0), const(16), const(4))
-        launched = (*launch("add_one", 0, 1, extent=4), (), -1, (3, 4))  # four elements, from 4 of one and 1 of another
+        # four elements, from 4 of one and 1 of another
+        launched = (*launch("add_one", 0, 1, extent=4), (), -1, (3, 4))
         buffers = [vector("input"), vector("output")]
-        run = program(buffers, [("allocate", 1), launched], [("buffer", 1)], expressions=expressions)
+        run = program(
+            buffers, [("allocate", 1), launched], [("buffer", 1)], expressions=expressions
+        )
         (y,) = run(torch.arange(8.0))
         assert y[1:5].tolist() == [5.0, 6.0, 7.0, 8.0]
 
@@ -190,7 +222,12 @@ class TestKernels:
     def test_kernels_chain_through_the_arena(self):
         run = program(
             [vector("input"), vector("arena", 2), vector("arena", 3), vector("output")],
-            [launch("add_one", 0, 1), launch("double", 1, 2), ("allocate", 3), launch("add_one", 2, 3)],
+            [
+                launch("add_one", 0, 1),
+                launch("double", 1, 2),
+                ("allocate", 3),
+                launch("add_one", 2, 3),
+            ],
             [("buffer", 3)],
             expressions=(const(8), const(1), const(0), const(64), const(128)),
             arena=4,
@@ -200,7 +237,9 @@ class TestKernels:
             assert torch.equal(run(x)[0], (x + 1) * 2 + 1)
 
     def test_an_input_may_be_written(self):
-        run = program([vector("input"), vector("input", 1)], [launch("add_one", 0, 1)], [], inputs=2)
+        run = program(
+            [vector("input"), vector("input", 1)], [launch("add_one", 0, 1)], [], inputs=2
+        )
         x, y = torch.arange(8.0), torch.zeros(8)
         assert run(x, y) == ()
         assert torch.equal(y, x + 1)
@@ -245,7 +284,11 @@ class TestDynamicSizes:
         """add_one over s0 elements, of twice as many, through an arena of as many."""
         n = ("symbol", 0)
         return program(
-            [("input", F32, (0,), (1,), 0), ("arena", F32, (0,), (3,), 2), ("output", F32, (4,), (3,), 0)],
+            [
+                ("input", F32, (0,), (1,), 0),
+                ("arena", F32, (0,), (3,), 2),
+                ("output", F32, (4,), (3,), 0),
+            ],
             [launch("add_size", 0, 1), ("allocate", 2), launch("double", 1, 2, extent=4)],
             [("buffer", 2), ("int", 5), ("int", 1)],
             symbols=self.SYMBOLS,
@@ -301,7 +344,14 @@ class TestDynamicSizes:
 
     @pytest.mark.parametrize(
         "steps",
-        [(("add",),), (("const", 1), ("const", 2)), (), (("nonsense",),), (("symbol", 0),), ("add",)],
+        [
+            (("add",),),
+            (("const", 1), ("const", 2)),
+            (),
+            (("nonsense",),),
+            (("symbol", 0),),
+            ("add",),
+        ],
     )
     def test_malformed_expressions_are_refused(self, steps):
         with pytest.raises(ValueError):
@@ -312,7 +362,12 @@ class TestLibraryCalls:
     def test_a_result_becomes_a_buffer(self):
         run = program(
             [vector("input"), vector("library"), vector("output")],
-            [call(torch.sin, ("buffer", 0), targets=(1,)), ("allocate", 2), launch("add_one", 1, 2), ("release", (1,))],
+            [
+                call(torch.sin, ("buffer", 0), targets=(1,)),
+                ("allocate", 2),
+                launch("add_one", 1, 2),
+                ("release", (1,)),
+            ],
             [("buffer", 2)],
         )
         x = torch.randn(8)
@@ -348,7 +403,15 @@ class TestLibraryCalls:
     def test_lists_ints_and_keywords(self):
         run = program(
             [vector("input"), ("library", F32, (3,), (1,), 0)],
-            [call(torch.cat, ("list", (("buffer", 0), ("view", 0))), ("int", 2), keywords=("dim",), targets=(1,))],
+            [
+                call(
+                    torch.cat,
+                    ("list", (("buffer", 0), ("view", 0))),
+                    ("int", 2),
+                    keywords=("dim",),
+                    targets=(1,),
+                )
+            ],
             [("buffer", 1)],
             expressions=(const(8), const(1), const(0), const(11), const(3), const(5)),
             views=((0, F32, (4,), (1,), 5),),
@@ -386,13 +449,25 @@ class TestLibraryCalls:
         )
         x = torch.arange(20.0)[5:13].requires_grad_()
         result, alone = run(x)
-        assert torch.equal(kept[0], x[2:5]) and torch.equal(kept[1], x[1:6:2]) and torch.equal(result, sum(kept))
-        assert [t.untyped_storage().data_ptr() for t in kept] == [x.untyped_storage().data_ptr()] * 2
-        assert alone.data_ptr() == result.data_ptr() and (alone.shape, alone.stride()) == ((3, 1), (1, 2))
+        assert (
+            torch.equal(kept[0], x[2:5])
+            and torch.equal(kept[1], x[1:6:2])
+            and torch.equal(result, sum(kept))
+        )
+        assert [t.untyped_storage().data_ptr() for t in kept] == [
+            x.untyped_storage().data_ptr()
+        ] * 2
+        assert alone.data_ptr() == result.data_ptr() and (alone.shape, alone.stride()) == (
+            (3, 1),
+            (1, 2),
+        )
         assert not alone._is_view() and not alone.requires_grad
         conjugate = torch.tensor([1 + 2j] * 8).conj()
         run = program(
-            [("input", torch.complex64, (0,), (1,), 0), ("library", torch.complex64, (2,), (1,), 0)],
+            [
+                ("input", torch.complex64, (0,), (1,), 0),
+                ("library", torch.complex64, (2,), (1,), 0),
+            ],
             [call(torch.resolve_conj, ("view", 0), targets=(1,))],
             [("buffer", 1)],
             expressions=(const(8), const(1), const(4), const(0)),
@@ -415,7 +490,9 @@ class TestLibraryCalls:
 
     def test_a_result_in_an_arguments_memory_is_copied(self):
         run = program(
-            [vector("input"), vector("library")], [call(lambda x: x, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+            [vector("input"), vector("library")],
+            [call(lambda x: x, ("buffer", 0), targets=(1,))],
+            [("buffer", 1)],
         )
         x = torch.randn(8)
         (y,) = run(x)
@@ -435,7 +512,9 @@ class TestLibraryCalls:
     )
     def test_other_results_than_predicted_are_refused(self, result, error, text):
         run = program(
-            [vector("input"), vector("library")], [call(lambda x: result, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+            [vector("input"), vector("library")],
+            [call(lambda x: result, ("buffer", 0), targets=(1,))],
+            [("buffer", 1)],
         )
         with pytest.raises(error, match=text):
             run(torch.zeros(8))
@@ -443,7 +522,12 @@ class TestLibraryCalls:
     def test_a_resized_out_argument_is_noticed(self):
         run = program(
             [vector("input"), vector("output")],
-            [("allocate", 1), call(lambda x, out: out.resize_(10_000), ("buffer", 0), ("buffer", 1), written=(1,))],
+            [
+                ("allocate", 1),
+                call(
+                    lambda x, out: out.resize_(10_000), ("buffer", 0), ("buffer", 1), written=(1,)
+                ),
+            ],
             [("buffer", 1)],
         )
         with pytest.raises(RuntimeError, match="resized its out= argument"):
@@ -462,7 +546,9 @@ class TestLibraryCalls:
 
     def test_a_product_is_a_call_where_there_is_no_gpu(self):
         square = (F32, (0, 0), (0, 1))
-        otherwise = call(torch.mm, ("buffer", 0), ("buffer", 1), ("buffer", 2), keywords=("out",), written=(2,))
+        otherwise = call(
+            torch.mm, ("buffer", 0), ("buffer", 1), ("buffer", 2), keywords=("out",), written=(2,)
+        )
         step = ("product", "float32", (0, 1, 2), ((lambda: True, True),), otherwise)
         run = program(
             [("input", *square, 0), ("input", *square, 1), ("output", *square, 0)],
@@ -484,7 +570,19 @@ class TestLibraryCalls:
         )
         sizes = (const(8), const(1), const(0), const(64))
         run = _native.Program(
-            (1, (), sizes, (), *parts, 3, torch.uint8, None, torch.device("cpu"), (0, 0, 0, 0), True)
+            (
+                1,
+                (),
+                sizes,
+                (),
+                *parts,
+                3,
+                torch.uint8,
+                None,
+                torch.device("cpu"),
+                (0, 0, 0, 0),
+                True,
+            )
         )
         for value in range(3):
             run(torch.full((8,), float(value)))
@@ -493,7 +591,8 @@ class TestLibraryCalls:
 
     @pytest.mark.parametrize("size", [8, 800])
     def test_small_buffers_share_the_arena(self, size):
-        """Two buffers of symbolic size: in an arena of up to 512 bytes, at multiples of its half, else on their own."""
+        """Two buffers of symbolic size: in an arena of up to 512 bytes, at multiples of its half,
+        else on their own."""
         seen: list[torch.Tensor] = []
         place = ("small", F32, (0,), (1,))
         parts = (
@@ -523,7 +622,9 @@ class TestLibraryCalls:
 
     def test_no_gradient_is_recorded(self):
         run = program(
-            [vector("input"), vector("library")], [call(torch.sin, ("buffer", 0), targets=(1,))], [("buffer", 1)]
+            [vector("input"), vector("library")],
+            [call(torch.sin, ("buffer", 0), targets=(1,))],
+            [("buffer", 1)],
         )
         (y,) = run(torch.ones(8, requires_grad=True))
         assert not y.requires_grad and torch.is_grad_enabled()
@@ -649,7 +750,13 @@ class TestLifetimes:
         holder.append(
             program(
                 [vector("input"), vector("library")],
-                [call(lambda x: (holder.clear(), gc.collect(), x + 1)[2], ("buffer", 0), targets=(1,))],
+                [
+                    call(
+                        lambda x: (holder.clear(), gc.collect(), x + 1)[2],
+                        ("buffer", 0),
+                        targets=(1,),
+                    )
+                ],
                 [("buffer", 1)],
             )
         )
@@ -775,7 +882,11 @@ class TestThreads:
         elements = 200_000
         run = program(
             [vector("input"), vector("arena", 2), vector("output")],
-            [launch("add_one", 0, 1, work=100.0), ("allocate", 2), launch("double", 1, 2, work=100.0)],
+            [
+                launch("add_one", 0, 1, work=100.0),
+                ("allocate", 2),
+                launch("double", 1, 2, work=100.0),
+            ],
             [("buffer", 2)],
             expressions=(const(elements), const(1), const(0), const(4 * elements)),
             arena=3,
@@ -797,7 +908,9 @@ class TestThreads:
 
     def test_a_long_kernel_lets_other_threads_run(self):
         run = program(
-            [vector("input")], [launch("wait", 0, work=1e6, errors=((IndexError, "nobody came"),), unit=8)], []
+            [vector("input")],
+            [launch("wait", 0, work=1e6, errors=((IndexError, "nobody came"),), unit=8)],
+            [],
         )
         x = torch.zeros(8)
         other = threading.Timer(0.05, x.fill_, (1,))
@@ -820,7 +933,9 @@ class TestThreads:
             torch.set_num_threads(3)
             assert len(self.shares(1000, 1, 22.0)) == 3
             begins = self.shares(1000, 16, 1e6)
-            assert begins == [16 * unit for share in (0, 21, 42) for unit in range(share, share + 21, 2)]
+            assert begins == [
+                16 * unit for share in (0, 21, 42) for unit in range(share, share + 21, 2)
+            ]
             assert self.shares(20, 16, 1e6) == [0, 16]
             assert self.shares(16, 16, 1e6) == [0]
             torch.set_num_threads(1)
@@ -869,5 +984,9 @@ class TestThreads:
         child = os.fork()
         if child == 0:
             y = run(x)[0]
-            os._exit(0 if float(y.numpy().min()) == 1.0 and _native.threads_wanted(10**6, 1, 1e9) == 1 else 1)
+            os._exit(
+                0
+                if float(y.numpy().min()) == 1.0 and _native.threads_wanted(10**6, 1, 1e9) == 1
+                else 1
+            )
         assert os.waitpid(child, 0)[1] == 0

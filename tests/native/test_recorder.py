@@ -1,5 +1,5 @@
-"""Calls that record gradients, and their backwards: the usual ones run no Python, the others fall back to it, and both
-are as in eager."""
+"""Calls that record gradients, and their backwards: the usual ones run no Python, the others fall
+back to it, and both are as in eager."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ def compiled_gates() -> Callable[..., Any]:
     return compiled
 
 
-def gradients(function: Callable[..., Any], tangents: Sequence[Tensor | None], rows: int = 3) -> Sequence[Any]:
+def gradients(
+    function: Callable[..., Any], tangents: Sequence[Tensor | None], rows: int = 3
+) -> Sequence[Any]:
     given = operands(rows)
     chosen = [(output, t) for output, t in zip(function(*given), tangents) if t is not None]
-    return torch.autograd.grad([output for output, _ in chosen], given, [t for _, t in chosen], allow_unused=True)
+    return torch.autograd.grad(
+        [output for output, _ in chosen], given, [t for _, t in chosen], allow_unused=True
+    )
 
 
 def python_frames(call: Callable[[], Any]) -> list[str]:
@@ -67,7 +71,10 @@ def test_usual_calls_run_no_python():
     compiled, given = compiled_gates(), operands()
     tangents = [torch.randn(3, 4), torch.randn(3, 4)]
     assert python_frames(lambda: torch.autograd.grad(compiled(*given), given, tangents)) == []
-    partial = lambda: torch.autograd.grad(compiled(*given)[1], given[:2], tangents[0], allow_unused=True)  # noqa: E731
+
+    def partial() -> Any:
+        return torch.autograd.grad(compiled(*given)[1], given[:2], tangents[0], allow_unused=True)
+
     assert python_frames(partial)  # which is compiled now
     assert python_frames(partial) == []
 
@@ -75,7 +82,11 @@ def test_usual_calls_run_no_python():
 class Normed(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.linear, self.norm, self.dropout = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(dropout)
+        self.linear, self.norm, self.dropout = (
+            nn.Linear(4, 6),
+            nn.BatchNorm1d(6),
+            nn.Dropout(dropout),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.norm(self.linear(x)).tanh())
@@ -89,7 +100,12 @@ def test_running_statistics_and_random_numbers(dropout, ran):
     for _ in range(2):
         compiled(x).backward(torch.ones(5, 6, dtype=torch.float64))
         peer(x)
-    assert sorted(set(python_frames(lambda: compiled(x).backward(torch.ones(5, 6, dtype=torch.float64))))) == ran
+    assert (
+        sorted(
+            set(python_frames(lambda: compiled(x).backward(torch.ones(5, 6, dtype=torch.float64))))
+        )
+        == ran
+    )
     peer(x)
     found = []
     for module, function in ((model, compiled), (peer, peer)):
@@ -124,7 +140,9 @@ def test_inputs_of_inference_mode():
     compiled, (x, _, w), tangents = compiled_gates(), operands(), [torch.randn(3, 4)] * 2
     for _ in range(2):
         outputs = compiled(x, h, w), gates(x, h.clone(), w)
-        torch.testing.assert_close(*(torch.autograd.grad(these, (x, w), tangents) for these in outputs))
+        torch.testing.assert_close(
+            *(torch.autograd.grad(these, (x, w), tangents) for these in outputs)
+        )
 
 
 class Marked(Tensor):
@@ -135,9 +153,13 @@ def test_results_of_another_type():
     """Which other backends may give."""
 
     def backend(graph: Any, _: Any) -> Callable[..., Any]:
-        return lambda *inputs: [t.as_subclass(Marked) if isinstance(t, Tensor) else t for t in graph(*inputs)]
+        return lambda *inputs: [
+            t.as_subclass(Marked) if isinstance(t, Tensor) else t for t in graph(*inputs)
+        ]
 
-    compiled = ingot.compile(lambda x: (x.sin(), x.detach().cos(), x.shape[0]), backend=backend, dynamic=True)
+    compiled = ingot.compile(
+        lambda x: (x.sin(), x.detach().cos(), x.shape[0]), backend=backend, dynamic=True
+    )
     for rows in (4, 5, 4):
         x = torch.randn(rows, requires_grad=True)
         sine, cosine, count = compiled(x)
@@ -206,7 +228,9 @@ def test_second_derivatives_after_usual_backwards():
     found = []
     for function in (compiled_gates(), gates):
         given = operands()
-        first = torch.autograd.grad([o.sin().sum() for o in function(*given)], given, create_graph=True)
+        first = torch.autograd.grad(
+            [o.sin().sum() for o in function(*given)], given, create_graph=True
+        )
         found.append(torch.autograd.grad([g.square().sum() for g in first], given))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
@@ -250,8 +274,9 @@ def test_recorders_are_collected():
 )
 def test_descriptions_are_checked(changed):
     described: dict[str, Any] = {
-        "forward": lambda *inputs: inputs, "leaf": None, "before": None, "inputs": 2, "tensors": 2, "outputs": 1,
-        "saved": (0,), "untracked": (), "unread": (), "places": (), "differentiable": (0,), "spent": (), "wanted": (),
+        "forward": lambda *inputs: inputs, "leaf": None, "before": None, "inputs": 2, "tensors": 2,
+        "outputs": 1, "saved": (0,), "untracked": (), "unread": (), "places": (),
+        "differentiable": (0,), "spent": (), "wanted": (),
         "usual": True, "usual_backward": True, "looks_for_hooks": False,
     }  # fmt: skip
     recorder = _native.Recorder()

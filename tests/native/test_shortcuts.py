@@ -33,7 +33,9 @@ from ingot.native import _native
 from tests.native.random_graphs import Graph
 
 X, Y = ArgSource(0, "x"), ArgSource(1, "y")
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="dictionaries have no version tags any more")
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="dictionaries have no version tags any more"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,9 @@ def unverified() -> None:
 class Checked:
     """A guard tree beside its oracle: every call asks both."""
 
-    def __init__(self, slots: tuple[Any, ...], *facts: tuple[Source | None, Kind, Any], inputs: Any = ()) -> None:
+    def __init__(
+        self, slots: tuple[Any, ...], *facts: tuple[Source | None, Kind, Any], inputs: Any = ()
+    ) -> None:
         self.guards = GuardSet()
         for source, kind, data in facts:
             self.guards.add(source, kind, data)
@@ -75,7 +79,9 @@ class Checked:
 
     def __call__(self, *slots: Any) -> bool:
         holds = self.tree.collect(slots) is not None
-        assert holds == (self.guards.check_python(slots) is None), self.guards.describe_difference(slots)
+        assert holds == (self.guards.check_python(slots) is None), self.guards.describe_difference(
+            slots
+        )
         return holds
 
     def walks(self, *slots: Any) -> int:
@@ -89,14 +95,21 @@ def block() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 2)))
 
 
-def module_facts(source: Source, module: nn.Module) -> tuple[list[tuple[Source, Kind, Any]], list[Source]]:
+def module_facts(
+    source: Source, module: nn.Module
+) -> tuple[list[tuple[Source, Kind, Any]], list[Source]]:
     """Facts such as capture states of a module and those in it, and the paths of the parameters."""
     facts: list[tuple[Source, Kind, Any]] = [(source, Kind.TYPE, type(module))]
-    facts += [(AttrSource(source, name), Kind.DICT_EMPTY, None) for name in ("_forward_hooks", "_forward_pre_hooks")]
+    facts += [
+        (AttrSource(source, name), Kind.DICT_EMPTY, None)
+        for name in ("_forward_hooks", "_forward_pre_hooks")
+    ]
     facts += [(AttrSource(source, "training"), Kind.EQUALS, module.training)]
     facts += [(InstanceDictSource(source), Kind.ABSENT_KEY, "forward")]
     facts += [(AttrSource(source, "_modules"), Kind.DICT_KEYS, tuple(module._modules))]
-    inputs: list[Source] = [ItemSource(AttrSource(source, "_parameters"), name) for name in module._parameters]
+    inputs: list[Source] = [
+        ItemSource(AttrSource(source, "_parameters"), name) for name in module._parameters
+    ]
     for name, child in module._modules.items():
         more = module_facts(ItemSource(AttrSource(source, "_modules"), name), child)  # type: ignore[arg-type]
         facts, inputs = facts + more[0], inputs + more[1]
@@ -109,7 +122,7 @@ def checked_module() -> tuple[nn.Module, Checked]:
     return module, Checked((module,), *facts, inputs=inputs)
 
 
-# -- an unchanged module ----------------------------------------------------------------------------------------------
+# -- an unchanged module ---------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unverified")
@@ -135,7 +148,9 @@ class TestWalks:
         namespace["model"] = module
         model = GlobalSource(namespace, "model")
         facts, inputs = module_facts(model, module)
-        checked = Checked((), *facts, (GlobalSource(namespace, "scale"), Kind.EQUALS, 2.0), inputs=inputs)
+        checked = Checked(
+            (), *facts, (GlobalSource(namespace, "scale"), Kind.EQUALS, 2.0), inputs=inputs
+        )
         for i in range(10):
             namespace["i"] = i
             assert checked.walks() == 0
@@ -150,7 +165,11 @@ class TestWalks:
 
         def keep() -> None:
             for layer in model:
-                layer.last, layer.pair, layer.count = torch.ones(2), (torch.ones(3), torch.ones(4)), layer.training + 1
+                layer.last, layer.pair, layer.count = (
+                    torch.ones(2),
+                    (torch.ones(3), torch.ones(4)),
+                    layer.training + 1,
+                )
 
         for i in range(30):
             layer = ItemSource(AttrSource(X, "_modules"), str(i))
@@ -208,7 +227,7 @@ def test_a_module_argument_beside_one_that_is_new_each_time() -> None:
     assert not checked(module, types.SimpleNamespace(scale=2.0))
 
 
-# -- each way to change something --------------------------------------------------------------------------------------
+# -- each way to change something ------------------------------------------------------------------
 
 
 def delete_and_put_back(m: nn.Module) -> None:
@@ -228,7 +247,10 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "class": lambda m: setattr(m[1], "__class__", nn.GELU),
     "class of the root": lambda m: setattr(m, "__class__", nn.ModuleList),
     "dict replaced": lambda m: setattr(m[1], "__dict__", {**m[1].__dict__, "training": False}),
-    "dict replaced and changed": lambda m: (setattr(m[1], "__dict__", dict(vars(m[1]))), m[1].eval()),
+    "dict replaced and changed": lambda m: (
+        setattr(m[1], "__dict__", dict(vars(m[1]))),
+        m[1].eval(),
+    ),
     "dict cleared": lambda m: m[1].__dict__.clear(),
     "table replaced": lambda m: setattr(m[0], "_parameters", {}),
     "table of children replaced": lambda m: setattr(m[2], "_modules", {"1": m[2][0]}),
@@ -314,7 +336,9 @@ def test_attributes_set_in_every_way() -> None:
     """Since Python 3.13 an instance shares its values with its dict."""
     box = Box()
     box.a, box.b = 1, 2
-    checked = Checked((box,), (AttrSource(X, "a"), Kind.EQUALS, 1), (InstanceDictSource(X), Kind.ABSENT_KEY, "z"))
+    checked = Checked(
+        (box,), (AttrSource(X, "a"), Kind.EQUALS, 1), (InstanceDictSource(X), Kind.ABSENT_KEY, "z")
+    )
 
     def specialized(target: Box, value: int) -> None:
         target.a = value
@@ -350,7 +374,9 @@ def test_dicts_changed_in_every_way(kind: type) -> None:
     table = kind(a=1, b=2)
     namespace = {"table": table}
     source = GlobalSource(namespace, "table")
-    checked = Checked((), (source, Kind.DICT_KEYS, ("a", "b")), (ItemSource(source, "a"), Kind.EQUALS, 1))
+    checked = Checked(
+        (), (source, Kind.DICT_KEYS, ("a", "b")), (ItemSource(source, "a"), Kind.EQUALS, 1)
+    )
     ways: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
         (lambda: table.update(a=3), lambda: table.update(a=1)),
         (lambda: table.pop("b"), lambda: table.update(b=2)),
@@ -423,11 +449,18 @@ class Holders:
 
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "argument"])
 @pytest.mark.parametrize("how", ["cell", "list", "defaults", "slot", "attribute"])
-def test_another_object_at_the_same_address_is_not_taken_for_the_first(how: str, constant: bool) -> None:
+def test_another_object_at_the_same_address_is_not_taken_for_the_first(
+    how: str, constant: bool
+) -> None:
     owner, source, put = getattr(Holders, how)()
     root = ConstSource(owner) if constant else X
     source = rooted(source, root)
-    for first, second in ((70001, 70002), (2.5, -2.5), ((70001, 1), (70002, 1)), ("ab" * 3, "cd" * 3)):
+    for first, second in (
+        (70001, 70002),
+        (2.5, -2.5),
+        ((70001, 1), (70002, 1)),
+        ("ab" * 3, "cd" * 3),
+    ):
         put(fresh(first))
         checked = Checked((owner,), *constant_facts(source, fresh(first)))
         address = id(source.load((owner,)))
@@ -459,7 +492,9 @@ def constant_facts(source: Source, value: Any) -> list[tuple[Source, Kind, Any]]
     """As capture states them: of a tuple its type, its length and its items."""
     if type(value) is not tuple:
         return [(source, Kind.EQUALS, value)]
-    items = [fact for i, item in enumerate(value) for fact in constant_facts(ItemSource(source, i), item)]
+    items = [
+        fact for i, item in enumerate(value) for fact in constant_facts(ItemSource(source, i), item)
+    ]
     return [(source, Kind.TYPE, tuple), (source, Kind.LENGTH, len(value)), *items]
 
 
@@ -469,7 +504,9 @@ def test_relations_between_covered_values(shared: bool) -> None:
     model.a = torch.ones(2)
     model.b = model.a if shared else torch.ones(2)
     one, other = AttrSource(X, "a"), AttrSource(X, "b")
-    checked = Checked((model,), (one, Kind.SAME if shared else Kind.DISTINCT, other), inputs=[one, other])
+    checked = Checked(
+        (model,), (one, Kind.SAME if shared else Kind.DISTINCT, other), inputs=[one, other]
+    )
     model.count = 1
     assert checked(model)
     before, model.b = model.b, torch.ones(2) if shared else model.a
@@ -498,11 +535,26 @@ def test_functions_and_classes() -> None:
     )
     code = helper.__code__
     changes: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
-        (lambda: setattr(helper, "__defaults__", (3,)), lambda: setattr(helper, "__defaults__", (2,))),
-        (lambda: setattr(helper, "__defaults__", None), lambda: setattr(helper, "__defaults__", (2,))),
-        (lambda: helper.__kwdefaults__.update(name=1), lambda: helper.__kwdefaults__.update(name=None)),
-        (lambda: setattr(helper, "__kwdefaults__", None), lambda: setattr(helper, "__kwdefaults__", {"name": None})),
-        (lambda: setattr(helper, "__code__", fresh.__code__), lambda: setattr(helper, "__code__", code)),
+        (
+            lambda: setattr(helper, "__defaults__", (3,)),
+            lambda: setattr(helper, "__defaults__", (2,)),
+        ),
+        (
+            lambda: setattr(helper, "__defaults__", None),
+            lambda: setattr(helper, "__defaults__", (2,)),
+        ),
+        (
+            lambda: helper.__kwdefaults__.update(name=1),
+            lambda: helper.__kwdefaults__.update(name=None),
+        ),
+        (
+            lambda: setattr(helper, "__kwdefaults__", None),
+            lambda: setattr(helper, "__kwdefaults__", {"name": None}),
+        ),
+        (
+            lambda: setattr(helper, "__code__", fresh.__code__),
+            lambda: setattr(helper, "__code__", code),
+        ),
         (lambda: setattr(cls, "kind", "b"), lambda: setattr(cls, "kind", "a")),
         (lambda: setattr(cls, "run", fresh), lambda: setattr(cls, "run", helper)),
         (lambda: delattr(cls, "run"), lambda: setattr(cls, "run", helper)),
@@ -520,7 +572,11 @@ def test_a_base_class_that_changes() -> None:
     parent = type("Parent", (), {"kind": "a"})
     child = type("Child", (parent,), {})
     instance = child()
-    checked = Checked((instance,), (X, Kind.TYPE, child), (ConstSource(child), Kind.CLASS_ATTRIBUTE, ("kind", "a")))
+    checked = Checked(
+        (instance,),
+        (X, Kind.TYPE, child),
+        (ConstSource(child), Kind.CLASS_ATTRIBUTE, ("kind", "a")),
+    )
     parent.kind = "b"
     assert not checked(instance)
     parent.kind = "a"
@@ -532,14 +588,16 @@ def test_a_base_class_that_changes() -> None:
 def test_the_type_of_something_with_a_fact_about_it() -> None:
     box = Box()
     checked = Checked(
-        (box,), (TypeSource(X), Kind.IDENTITY, Box), (TypeSource(X), Kind.CLASS_ATTRIBUTE, ("__doc__", Box.__doc__))
+        (box,),
+        (TypeSource(X), Kind.IDENTITY, Box),
+        (TypeSource(X), Kind.CLASS_ATTRIBUTE, ("__doc__", Box.__doc__)),
     )
     box.__class__ = Cage
     assert not checked(box)
     assert not checked(Cage()) and checked(Box())
 
 
-# -- life times --------------------------------------------------------------------------------------------------------
+# -- life times ------------------------------------------------------------------------------------
 
 
 def test_nothing_of_the_users_is_held() -> None:
@@ -648,7 +706,9 @@ def test_a_tree_that_is_asked_again_from_inside() -> None:
     module = block()
     table: dict[Any, Any] = {Key(): 1, "value": 3}
     facts, inputs = module_facts(X, module)
-    checked = Checked((module, table), *facts, (ItemSource(Y, "value"), Kind.EQUALS, 3), inputs=inputs)
+    checked = Checked(
+        (module, table), *facts, (ItemSource(Y, "value"), Kind.EQUALS, 3), inputs=inputs
+    )
     depth.clear()
     assert checked(module, table) and depth
 
@@ -665,7 +725,9 @@ def test_threads_that_change_and_ask() -> None:
             if i % 7 == number:
                 module[1].training = False
             inputs = checked.tree.collect((module,))
-            if (inputs is None) != (not module[1].training) or (inputs and inputs[0] is not module[0].weight):
+            if (inputs is None) != (not module[1].training) or (
+                inputs and inputs[0] is not module[0].weight
+            ):
                 wrong.append((number, i))
             module[1].training = True
 
@@ -682,7 +744,7 @@ def test_threads_that_change_and_ask() -> None:
     assert wrong == []
 
 
-# -- at random ---------------------------------------------------------------------------------------------------------
+# -- at random -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -700,9 +762,16 @@ def test_random_changes_against_the_oracle(seed: int) -> None:
                 undo.append(graph.change())
             holds = guards.check_python(graph.slots) is None
             collected = tree.collect(graph.slots)
-            assert (collected is not None) == holds, (seed, step, guards.describe_difference(graph.slots))
+            assert (collected is not None) == holds, (
+                seed,
+                step,
+                guards.describe_difference(graph.slots),
+            )
             if holds:
-                assert all(got is source.load(graph.slots) for got, source in zip(collected, inputs, strict=True))
+                assert all(
+                    got is source.load(graph.slots)
+                    for got, source in zip(collected, inputs, strict=True)
+                )
             if graph.random.random() < 0.02:
                 gc.collect(0)
     finally:  # classes of torch's are among what is changed

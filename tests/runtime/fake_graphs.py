@@ -1,5 +1,5 @@
-"""A stand-in for CUDA graphs on a CPU: a replay runs the program on the memory that it was recorded with, writes its
-results where they were, and spoils all that a replay may overwrite."""
+"""A stand-in for CUDA graphs on a CPU: a replay runs the program on the memory that it was recorded
+with, writes its results where they were, and spoils all that a replay may overwrite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ingot.native import _native
 
 
 def in_place(value: Any) -> Any:
-    """What is in the memory of a tensor, which it does not own: the tensor may go, and another take its place."""
+    """What is in the memory of a tensor, which it does not own: the tensor may go, and another take
+    its place."""
     if not isinstance(value, Tensor):
         return value
     if value.numel() == 0:
@@ -29,19 +30,28 @@ def storage(t: Tensor) -> int:
 
 
 def memory(t: Tensor) -> Tensor:
-    """The bytes from the first element of a tensor to its last, whatever its version says of writes to them."""
-    length = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride())) + 1 if t.numel() else 0
+    """The bytes from the first element of a tensor to its last, whatever its version says of writes
+    to them."""
+    length = (
+        sum((size - 1) * stride for size, stride in zip(t.shape, t.stride())) + 1
+        if t.numel()
+        else 0
+    )
     nothing = torch.empty(0, dtype=torch.uint8)
     if not length or not t.data_ptr():
         return nothing
-    return torch.frombuffer((ctypes.c_char * (length * t.itemsize)).from_address(t.data_ptr()), dtype=torch.uint8)
+    return torch.frombuffer(
+        (ctypes.c_char * (length * t.itemsize)).from_address(t.data_ptr()), dtype=torch.uint8
+    )
 
 
 class Graph:
     def __init__(self, machine: FakeGraphs, run: Any, pool: Any, results: Sequence[Any]) -> None:
         self.machine, self.program, self.args = machine, run.func, [in_place(t) for t in run.args]
         given = {storage(t) for t in run.args if isinstance(t, Tensor)}
-        self.results = [t if isinstance(t, Tensor) and storage(t) not in given else None for t in results]
+        self.results = [
+            t if isinstance(t, Tensor) and storage(t) not in given else None for t in results
+        ]
         self.neighbours = machine.pools[pool]
         self.neighbours.append(self)
 

@@ -1,4 +1,5 @@
-"""When a recording is replayed, and what is copied, with a machine that spoils what a replay may overwrite."""
+"""When a recording is replayed, and what is copied, with a machine that spoils what a replay may
+overwrite."""
 
 from __future__ import annotations
 
@@ -100,7 +101,12 @@ def test_results_that_are_held_stay(machine: FakeGraphs) -> None:
 def test_what_is_held_by_a_view_a_list_or_a_history_stays(machine: FakeGraphs) -> None:
     fn, x, w = compiled(layers), draw(8, 8), draw(8, 8, seed=1)
     v = draw(8, 8, seed=3).requires_grad_()
-    for hold in (lambda t: t[1:, ::2], lambda t: t.detach(), lambda t: t.untyped_storage(), lambda t: (t * v).sum()):
+    for hold in (
+        lambda t: t[1:, ::2],
+        lambda t: t.detach(),
+        lambda t: t.untyped_storage(),
+        lambda t: (t * v).sum(),
+    ):
         for _ in range(4):
             fn(x, w)
         result = fn(x, w)
@@ -126,7 +132,9 @@ def test_the_last_result_in_a_loop_takes_a_second_recording(machine: FakeGraphs)
     assert machine.captures == 2 and machine.replays == 10
 
 
-def test_large_results_have_no_second_recording(machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_results_have_no_second_recording(
+    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_graphs, "TWIN_BYTES", 0)
 
     def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,7 +203,8 @@ def test_what_a_user_does_to_a_result(machine: FakeGraphs) -> None:
 
 def test_inputs_that_are_written(machine: FakeGraphs) -> None:
     def fn(x: Tensor, total: Tensor) -> Tensor:
-        total += (x @ x).mean(0)  # stays small: the slope of a large number's cosine makes much of its rounding
+        # stays small: the slope of a large number's cosine makes much of its rounding
+        total += (x @ x).mean(0)
         return total.cos() @ x
 
     run, x, total, expected = compiled(fn), draw(8, 8), torch.zeros(8), torch.zeros(8)
@@ -221,7 +230,9 @@ def test_results_that_are_inputs(machine: FakeGraphs) -> None:
         for _ in range(2):
             window, product, same, size = fn(x, w)
             assert same is x and size == 8
-            assert window.data_ptr() == x.t()[1:].data_ptr() and window.stride() == x.t()[1:].stride()
+            assert (
+                window.data_ptr() == x.t()[1:].data_ptr() and window.stride() == x.t()[1:].stride()
+            )
             torch.testing.assert_close(product, x @ w @ w)
     assert machine.replays
 
@@ -266,14 +277,23 @@ def test_threads(machine: FakeGraphs) -> None:
 def network() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     made = [
-        nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+        nn.Sequential(
+            nn.Linear(8, 16),
+            nn.LayerNorm(16),
+            nn.GELU(),
+            nn.Linear(16, 16),
+            nn.Tanh(),
+            nn.Linear(16, 4),
+        )
         for _ in range(2)
     ]
     made[1].load_state_dict(made[0].state_dict())
     return made[0], made[1]
 
 
-@pytest.mark.parametrize("style", ["zeroed before", "zeroed late", "zeroed in place", "accumulated", "losses kept"])
+@pytest.mark.parametrize(
+    "style", ["zeroed before", "zeroed late", "zeroed in place", "accumulated", "losses kept"]
+)
 def test_training(machine: FakeGraphs, style: str) -> None:
     model, oracle = network()
     run = compiled(model)
@@ -322,7 +342,8 @@ def test_a_graph_that_is_kept(machine: FakeGraphs) -> None:
 
 
 class TestBackwardsBorrowFromRecordings:
-    """What a forward keeps lies where it is recorded. A backward that is not recorded is lent it nonetheless."""
+    """What a forward keeps lies where it is recorded. A backward that is not recorded is lent it
+    nonetheless."""
 
     @pytest.fixture(autouse=True)
     def copies_take_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +351,9 @@ class TestBackwardsBorrowFromRecordings:
 
     @staticmethod
     def scores() -> tuple[Tensor, Tensor]:
-        return draw(64, 1000).requires_grad_(), torch.randint(1000, (64,), generator=torch.Generator().manual_seed(0))
+        return draw(64, 1000).requires_grad_(), torch.randint(
+            1000, (64,), generator=torch.Generator().manual_seed(0)
+        )
 
     def test_a_gradient_lies_there(self, machine: FakeGraphs) -> None:
         run, (x, target), found = compiled(F.cross_entropy), self.scores(), set()
@@ -353,7 +376,9 @@ class TestBackwardsBorrowFromRecordings:
             with torch.no_grad():
                 x.mul_(0.9)
             (found,) = torch.autograd.grad(run(x, target) * factor, x)
-            held = [*held, (found, torch.autograd.grad(F.cross_entropy(x, target) * factor, x)[0])][-(k % 3) :]
+            held = [*held, (found, torch.autograd.grad(F.cross_entropy(x, target) * factor, x)[0])][
+                -(k % 3) :
+            ]
             for gradient, expected in held:
                 torch.testing.assert_close(gradient, expected)
         assert machine.replays >= 3
@@ -364,7 +389,11 @@ class TestBackwardsBorrowFromRecordings:
             with torch.no_grad():
                 x.mul_(0.9)
             loss = run(x, target)
-            kept = [t for t in loss.grad_fn.saved_tensors if t.is_floating_point()] if k % 3 == 1 else []
+            kept = (
+                [t for t in loss.grad_fn.saved_tensors if t.is_floating_point()]
+                if k % 3 == 1
+                else []
+            )
             before = [t.clone() for t in kept]
             first = torch.autograd.grad(loss * 3, x, retain_graph=k % 3 == 0)[0]
             (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
@@ -417,7 +446,9 @@ def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
         draws = [isinstance(s, LibraryStep) and "rand" in str(s.node.function) for s in plan.steps]
         assert draws.count(True) == 1
         beside = plan._of(lambda k: draws[k])
-        return plan._of(lambda k: not draws[k]), replace(beside, graph=replace(plan.graph, outputs=[]))
+        return plan._of(lambda k: not draws[k]), replace(
+            beside, graph=replace(plan.graph, outputs=[])
+        )
 
     monkeypatch.setattr(Plan, "apart", apart)
     run, x, w = compiled(draws_beside), draw(16, 16), draw(16, 16, seed=1)
@@ -432,7 +463,9 @@ def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
     assert replayed(run).replays == 4
 
 
-def test_few_launches_are_not_recorded(machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_launches_are_not_recorded(
+    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_graphs, "LEAST_LAUNCHES", 3)
     run = compiled(lambda x: x.sin() * 2)
     for _ in range(4):
@@ -448,7 +481,9 @@ def test_a_recording_that_fails(machine: FakeGraphs) -> None:
     assert "recording failed: operation not permitted" in replayed(fn).describe()
 
 
-def test_copies_of_large_inputs_do_not_pay(machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_large_inputs_do_not_pay(
+    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_graphs, "COPIED_PER_SECOND", 1.0)
     fn, w = compiled(layers), draw(8, 8, seed=1)
     kept = [draw(8, 8, seed=k) for k in range(6)]

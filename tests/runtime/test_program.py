@@ -11,7 +11,16 @@ import torch
 
 import ingot
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, integer, loop_symbol, product, size_symbol
+from ingot.loops.expr import (
+    Expr,
+    Symbol,
+    as_expr,
+    contiguous_strides,
+    integer,
+    loop_symbol,
+    product,
+    size_symbol,
+)
 from ingot.loops.ir import Buffer, Fault, Library, LoopGraph, Origin, View
 from ingot.runtime.program import Program
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
@@ -33,7 +42,9 @@ class Maker:
     def buffer(self, name: str, kind: str, *sizes: Expr | int) -> View:
         shape = tuple(map(as_expr, sizes))
         strides = contiguous_strides(shape)
-        self.graph.buffers[name] = Buffer(name, torch.float32, shape, strides, ROLES.get(kind, "temporary"))
+        self.graph.buffers[name] = Buffer(
+            name, torch.float32, shape, strides, ROLES.get(kind, "temporary")
+        )
         position = len(self.graph.inputs) if kind == "input" else 0
         self.places[name] = Place(kind, position, self.arena if kind == "arena" else None)
         if kind == "input":
@@ -45,24 +56,44 @@ class Maker:
     def kernel(self, name: str, *views: View, work: float = 1.0) -> None:
         extent = product(views[0].sizes)
         self.steps.append(
-            KernelStep(kernel(name, loop_symbol("i", extent)), tuple(v.buffer for v in views), extent, work)
+            KernelStep(
+                kernel(name, loop_symbol("i", extent)), tuple(v.buffer for v in views), extent, work
+            )
         )
 
-    def library(self, function: Any, args: tuple[Any, ...], targets: tuple[str | None, ...], **more: Any) -> None:
+    def library(
+        self, function: Any, args: tuple[Any, ...], targets: tuple[str | None, ...], **more: Any
+    ) -> None:
         kwargs = more.pop("kwargs", {})
         self.steps.append(
-            LibraryStep(Library("call", Origin(("call",), "f.py:1"), function, args, kwargs, targets, **more))
+            LibraryStep(
+                Library(
+                    "call", Origin(("call",), "f.py:1"), function, args, kwargs, targets, **more
+                )
+            )
         )
 
     def program(self, *outputs: Any, **compiled: Any) -> Program:
         self.graph.outputs = list(outputs)
-        plan = Plan(self.graph, self.steps, self.places, self.last_use, self.arena, self.arena, self.arena + 100)
+        plan = Plan(
+            self.graph,
+            self.steps,
+            self.places,
+            self.last_use,
+            self.arena,
+            self.arena,
+            self.arena + 100,
+        )
         return Program(plan, HandMade(**compiled))
 
 
 def test_kernels_in_order():
     make = Maker()
-    x, a, y = make.buffer("x", "input", 4, 2), make.buffer("a", "arena", 4, 2), make.buffer("y", "output", 4, 2)
+    x, a, y = (
+        make.buffer("x", "input", 4, 2),
+        make.buffer("a", "arena", 4, 2),
+        make.buffer("y", "output", 4, 2),
+    )
     make.kernel("add_one", x, a)
     make.kernel("double", a, y)
     run, given = make.program(y), torch.randn(4, 2)
@@ -72,7 +103,11 @@ def test_kernels_in_order():
 
 def test_the_steps_print():
     make = Maker()
-    x, a, y = make.buffer("x", "input", 8), make.buffer("a", "arena", 8), make.buffer("y", "output", 8)
+    x, a, y = (
+        make.buffer("x", "input", 8),
+        make.buffer("a", "arena", 8),
+        make.buffer("y", "output", 8),
+    )
     make.kernel("add_one", x, a)
     make.library(torch.ops.aten.sin.out, (a,), ("y",), out="out")
     run = make.program(y, as_expr(3))
@@ -99,7 +134,11 @@ def test_errors_and_scratch_come_from_the_machine_code():
 def test_one_program_serves_all_sizes():
     n = size_symbol("s0", 2)
     make = Maker([(n, 0, "size", 0)])
-    x, a, y = make.buffer("x", "input", n, 3), make.buffer("a", "arena", n, 3), make.buffer("y", "output", n, 3)
+    x, a, y = (
+        make.buffer("x", "input", n, 3),
+        make.buffer("a", "arena", n, 3),
+        make.buffer("y", "output", n, 3),
+    )
     make.kernel("add_size", x, a)
     make.library(torch.ops.aten.sin.out, (a,), ("y",), out="out")
     first_row = View("y", (integer(3),), (integer(1),), (n - 1) * 3, torch.float32)
@@ -107,7 +146,11 @@ def test_one_program_serves_all_sizes():
     for size in (2, 50, 7, 7):
         given = torch.randn(size, 3)
         result, row, count = run([given])
-        assert torch.equal(result, (given + size).sin()) and torch.equal(row, result[-1]) and count == 3 * size
+        assert (
+            torch.equal(result, (given + size).sin())
+            and torch.equal(row, result[-1])
+            and count == 3 * size
+        )
         assert row.data_ptr() == result[-1].data_ptr()
 
 
@@ -129,7 +172,11 @@ def test_matmuls_with_out(op, place):
 
 def test_results_of_libraries_are_used_returned_and_released():
     make = Maker()
-    x, s, y = make.buffer("x", "input", 8), make.buffer("s", "library", 8), make.buffer("y", "output", 8)
+    x, s, y = (
+        make.buffer("x", "input", 8),
+        make.buffer("s", "library", 8),
+        make.buffer("y", "output", 8),
+    )
     values, lost = make.buffer("values", "library", 8), []
     make.library(torch.ops.aten.sin.default, (x,), ("s",))
     make.kernel("add_one", s, y)
@@ -155,7 +202,9 @@ def test_nested_arguments_and_symbols():
     make.buffer("y", "library", 2 * n + 1)
     make.graph.outputs = []
     half = View("x", (integer(1),), (integer(1),), integer(1), torch.float32)
-    make.library(lambda parts, shape: torch.cat(parts).reshape(shape), ([x, x, half], (2 * n + 1,)), ("y",))
+    make.library(
+        lambda parts, shape: torch.cat(parts).reshape(shape), ([x, x, half], (2 * n + 1,)), ("y",)
+    )
     y = View("y", (2 * n + 1,), (integer(1),), integer(0), torch.float32)
     run, given = make.program(y), torch.randn(5)
     assert torch.equal(run([given])[0], torch.cat([given, given, given[1:2]]))
@@ -168,14 +217,17 @@ def test_mutated_inputs():
     make.library(torch.Tensor.mul_, (y, 3), (), mutates=("y",))
     run, given, written = make.program(), torch.randn(8), torch.zeros(8)
     assert run([given, written]) == []
-    assert torch.equal(written, (given + 1) * 3) and written._version == 2  # the kernel's write, and mul_
+    # the kernel's write, and mul_
+    assert torch.equal(written, (given + 1) * 3) and written._version == 2
 
 
 def test_outputs_that_alias():
     make = Maker()
     x, y = make.buffer("x", "input", 2, 4), make.buffer("y", "output", 2, 4)
     make.kernel("add_one", x, y)
-    transposed = View("y", (integer(4), integer(2)), (integer(1), integer(4)), integer(0), torch.float32)
+    transposed = View(
+        "y", (integer(4), integer(2)), (integer(1), integer(4)), integer(0), torch.float32
+    )
     last_column = View("x", (integer(2),), (integer(4),), integer(3), torch.float32)
     run = make.program(y, transposed, y, x, last_column)
     given = torch.randn(10)[2:].view(2, 4)
@@ -241,9 +293,14 @@ def test_results_whose_elements_lie_apart():
 
 
 def test_a_profile_has_the_time_of_each_step_of_the_plan():
-    """Not of allocations apart, and of the calls since it began; switching it on again starts anew."""
+    """Not of allocations apart, and of the calls since it began; switching it on again starts
+    anew."""
     maker = Maker()
-    x, y, z = maker.buffer("x", "input", 4), maker.buffer("y", "arena", 4), maker.buffer("z", "output", 4)
+    x, y, z = (
+        maker.buffer("x", "input", 4),
+        maker.buffer("y", "arena", 4),
+        maker.buffer("z", "output", 4),
+    )
     maker.kernel("double", x, y)
     maker.library(slow_addition, (y, y), ("z",), out="out")
     program = maker.program(z)
@@ -266,7 +323,11 @@ def slow_addition(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> Non
 
 def test_a_consumed_input_dies_with_its_last_use():
     make = Maker()
-    x, a, y = make.buffer("x", "input", 4, 2), make.buffer("a", "own", 4, 2), make.buffer("y", "output", 4, 2)
+    x, a, y = (
+        make.buffer("x", "input", 4, 2),
+        make.buffer("a", "own", 4, 2),
+        make.buffer("y", "output", 4, 2),
+    )
     alive: list[bool] = []
     make.kernel("add_one", x, a)
     make.library(lambda: alive.append(reference() is not None), (), ())

@@ -1,4 +1,5 @@
-"""What a training step holds: at most what eager's holds. (What is held between steps: tests/native/test_heap.py.)"""
+"""What a training step holds: at most what eager's holds. (What is held between steps:
+tests/native/test_heap.py.)"""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ def perceptron() -> tuple[nn.Module, Tensor]:
 
 
 def images() -> tuple[nn.Module, Tensor]:
-    layers = [part for _ in range(3) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())]
+    layers = [
+        part
+        for _ in range(3)
+        for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    ]
     return nn.Sequential(*layers), torch.randn(4, 8, 32, 32)
 
 
@@ -79,7 +84,9 @@ def test_a_step_holds_no_more_than_eagers(make: Callable[[], tuple[nn.Module, Te
     parameters = list(model.parameters())
     eager = peak_bytes(partial(step, model, parameters, x), (parameters, x), CPU, before=1)
     compiled = ingot.compile(model, fullgraph=True)
-    assert peak_bytes(partial(step, compiled, parameters, x), (parameters, x), CPU, before=2) <= eager
+    assert (
+        peak_bytes(partial(step, compiled, parameters, x), (parameters, x), CPU, before=2) <= eager
+    )
 
 
 def test_what_is_kept_dies_with_its_last_use() -> None:
@@ -94,7 +101,8 @@ def test_what_is_kept_dies_with_its_last_use() -> None:
     assert len({dead_after[name] for name in kept}) >= 6
     assert plan.frugal and plan.arena_bytes.constant == 0
     assert plan.peak_bytes.constant < sum(
-        plan.graph.buffers[name].length.constant * 4 for name in {*plan.graph.inputs, *plan.graph.buffers}
+        plan.graph.buffers[name].length.constant * 4
+        for name in {*plan.graph.inputs, *plan.graph.buffers}
     )
 
 
@@ -132,7 +140,10 @@ class TestWhatIsKeptLendsItsMemory:
         compiled, _ = made_of(F.cross_entropy, x, target)
         (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
         loss = compiled(x, target)
-        found = [torch.autograd.grad(loss, x, retain_graph=retained)[0] for _ in range(2 if retained else 1)]
+        found = [
+            torch.autograd.grad(loss, x, retain_graph=retained)[0]
+            for _ in range(2 if retained else 1)
+        ]
         found += torch.autograd.grad(loss, x) if retained else ()
         for gradient in found:
             torch.testing.assert_close(gradient, expected)
@@ -166,7 +177,11 @@ class TestWhatIsKeptLendsItsMemory:
         held: list[Any] = []
 
         def pack(t: Tensor) -> int:
-            held.append({"tensors": t, "arrays": t.detach().numpy(), "copies": t.detach().numpy().copy()}[where])
+            held.append(
+                {"tensors": t, "arrays": t.detach().numpy(), "copies": t.detach().numpy().copy()}[
+                    where
+                ]
+            )
             return len(held) - 1
 
         def unpack(k: int) -> Tensor:
@@ -215,7 +230,9 @@ class TestWhatIsKeptLendsItsMemory:
         close = {"rtol": 1e-5, "atol": 1e-5} if kind in ("wider", "narrower") else {}
         compiled = ingot.compile(fn, fullgraph=True)
         for _ in range(2):
-            torch.testing.assert_close(gradient(compiled, given), gradient(fn, lambda t: t), **close)
+            torch.testing.assert_close(
+                gradient(compiled, given), gradient(fn, lambda t: t), **close
+            )
 
     def test_hooks_may_give_back_conjugate_views(self) -> None:
         x = torch.randn(8, 8, dtype=torch.complex64, requires_grad=True)
@@ -223,7 +240,9 @@ class TestWhatIsKeptLendsItsMemory:
         def fn(x: Tensor) -> Tensor:
             return (x * x).exp().real
 
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.conj().resolve_conj().conj()):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t, lambda t: t.conj().resolve_conj().conj()
+        ):
             y = ingot.compile(fn)(x)
         (found,), (expected,) = torch.autograd.grad(y.sum(), x), torch.autograd.grad(fn(x).sum(), x)
         torch.testing.assert_close(found, expected)
@@ -285,7 +304,11 @@ def test_histories_of_the_compilation_are_forgotten() -> None:
     (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
     nodes = compilation.captured.graph_module.graph.nodes
     assert [n.meta["val"].shape for n in nodes if n.target in (torch.exp, "exp")] == [x.shape]
-    assert not [n for n in nodes if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].grad_fn is not None]
+    assert not [
+        n
+        for n in nodes
+        if isinstance(n.meta.get("val"), Tensor) and n.meta["val"].grad_fn is not None
+    ]
     (loss,) = torch.autograd.grad(compiled(x).sum(), compiled.weight, create_graph=True)
     expected = (compiled.weight / 3 * x).exp() * x * x / 9 / 16
     torch.testing.assert_close(torch.autograd.grad(loss.sum(), compiled.weight)[0], expected)
@@ -301,7 +324,9 @@ def test_the_graph_may_be_kept_and_used_again() -> None:
         torch.autograd.grad(loss, list(model.parameters()))
 
 
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs huge pages")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs huge pages"
+)
 def test_large_results_of_training_ask_for_huge_pages() -> None:
     """Their memory is new in every step; 36 MB are more than the C library keeps."""
     result = ingot.compile(torch.exp)(torch.zeros(3000, 3000, requires_grad=True))

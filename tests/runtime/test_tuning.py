@@ -1,4 +1,5 @@
-"""The choice between the library and kernels of ours, with a clock that is made up: no GPU is needed."""
+"""The choice between the library and kernels of ours, with a clock that is made up: no GPU is
+needed."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ ARGS = half(64, 48), half(80, 48), half(80)
 
 
 def planned(
-    tuner: Callable[..., Any], fn: Callable[..., Any] = gelu_linear, args: Sequence[torch.Tensor] = ARGS
+    tuner: Callable[..., Any],
+    fn: Callable[..., Any] = gelu_linear,
+    args: Sequence[torch.Tensor] = ARGS,
 ) -> Plan:
     return schedule(lower(traced(fn, *args), supported, target=GPU), target=GPU, choose=tuner)
 
@@ -80,11 +83,17 @@ def test_a_kernel_that_is_faster_is_taken(tmp_path: Path) -> None:
     assert names(plan) == ["linear_gelu"]
     (tried,) = clock.asked
     (kernel,), (best,) = plan.kernels, tried[2].kernels
-    assert isinstance(kernel, Kernel) and isinstance(best, Kernel) and kernel.product and best.product
+    assert (
+        isinstance(kernel, Kernel) and isinstance(best, Kernel) and kernel.product and best.product
+    )
     assert kernel.product.tiling == best.product.tiling
     assert [type(step) for step in tried[0].steps] == [LibraryStep, KernelStep]
     (note,) = chooser.notes
-    assert "[64, 48] @ [48, 80] of bfloat16" in note and "a kernel" in note and "9.0 us, the library 10.0 us" in note
+    assert (
+        "[64, 48] @ [48, 80] of bfloat16" in note
+        and "a kernel" in note
+        and "9.0 us, the library 10.0 us" in note
+    )
 
 
 @pytest.mark.parametrize("times", [(10.0, 9.9), (10.0, 10.0), (10.0, None), (None, 1.0)], ids=str)
@@ -98,7 +107,11 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     clock = Clock(10.0, 8.0)
     planned(tuner(clock, tmp_path))
     again = tuner(clock, tmp_path)  # as in another process
-    assert names(planned(again)) == ["linear_gelu"] and len(clock.asked) == 1 and "measured before" in again.notes[0]
+    assert (
+        names(planned(again)) == ["linear_gelu"]
+        and len(clock.asked) == 1
+        and "measured before" in again.notes[0]
+    )
     planned(tuner(clock, tmp_path, H200._replace(name="H100")))
     assert len(clock.asked) == 2
     planned(tuner(clock, tmp_path), args=(half(65, 48), half(80, 48), half(80)))
@@ -129,7 +142,12 @@ def test_products_in_full_precision_stay_so(tmp_path: Path) -> None:
     for precisions in (("ieee",), ("ieee", "tf32")):
         clock = Clock(10.0, 8.0)
         planned(tuner(clock, tmp_path, precisions=precisions), args=[a.float() for a in ARGS])
-        tilings = [k.product.tiling for p in clock.asked[0] for k in p.kernels if isinstance(k, Kernel) and k.product]
+        tilings = [
+            k.product.tiling
+            for p in clock.asked[0]
+            for k in p.kernels
+            if isinstance(k, Kernel) and k.product
+        ]
         found = {t.precision for t in tilings if t is not None}
         assert precisions[-1] in found and found <= set(precisions)
 
@@ -156,7 +174,11 @@ def test_the_report_says_what_was_chosen(monkeypatch: pytest.MonkeyPatch, tmp_pa
         return made[-1]
 
     monkeypatch.setattr(ingot.pipeline, "_tuner", chooser)
-    for mode, asked in (("max-autotune", True), ("max-autotune-no-cudagraphs", True), ("default", False)):
+    for mode, asked in (
+        ("max-autotune", True),
+        ("max-autotune-no-cudagraphs", True),
+        ("default", False),
+    ):
         made.clear()
         report = ingot.explain(ingot.compile(gelu_linear, mode=mode))(*ARGS)
         assert bool(made) is asked and report.tuned == [note for t in made for note in t.notes]

@@ -46,7 +46,9 @@ class Draft:
             loads.append(Instruction("load", (), F32, (r, self.at(r, used))))
         body = Body((*loads, Instruction(op, tuple(range(len(loads))), F32)), (len(loads),))
         self.graph.nodes.append(
-            Pointwise(name, Origin((f"aten.{op}.default",)), loops, body, name, self.at(name, loops))
+            Pointwise(
+                name, Origin((f"aten.{op}.default",)), loops, body, name, self.at(name, loops)
+            )
         )
         return name
 
@@ -60,7 +62,9 @@ class Draft:
         index = self.at(name, [integer(0) if k == dim else s for k, s in enumerate(symbols)])
         origin = Origin((f"aten.{kind}.dim",))
         self.graph.nodes.append(
-            Reduction(name, origin, loops, (symbols[dim],), kind, Body((load,), (0,)), name, index, F32)
+            Reduction(
+                name, origin, loops, (symbols[dim],), kind, Body((load,), (0,)), name, index, F32
+            )
         )
         return name
 

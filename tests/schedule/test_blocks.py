@@ -33,7 +33,9 @@ def test_a_row_stays_in_registers() -> None:
 
 
 @pytest.mark.parametrize("width, warps", [(1024, 4), (2048, 8), (4096, 8), (8192, 16), (16384, 16)])
-def test_threads_take_more_of_a_long_row_before_there_are_more_of_them(width: int, warps: int) -> None:
+def test_threads_take_more_of_a_long_row_before_there_are_more_of_them(
+    width: int, warps: int
+) -> None:
     (kernel,) = kernels(lambda x: x.softmax(-1), torch.empty(512, width))
     assert choose_blocks(kernel).warps == warps
 
@@ -44,15 +46,21 @@ def test_short_rows_share_a_block() -> None:
     assert blocks.persistent and blocks.inner == 64 and blocks.points == 32
 
 
-@pytest.mark.parametrize(("rows", "width", "points"), [(4096, 60, 16), (512, 256, 2), (100, 256, 2), (512, 16, 32)])
+@pytest.mark.parametrize(
+    ("rows", "width", "points"), [(4096, 60, 16), (512, 256, 2), (100, 256, 2), (512, 16, 32)]
+)
 def test_few_short_rows_are_spread_over_more_blocks(rows: int, width: int, points: int) -> None:
     (kernel,) = kernels(lambda x: x.softmax(-1), torch.randn(rows, width))
     blocks = choose_blocks(kernel)
-    assert blocks.points == points and blocks.warps == 2 * max(1, blocks.points * blocks.inner // 512)
+    assert blocks.points == points and blocks.warps == 2 * max(
+        1, blocks.points * blocks.inner // 512
+    )
 
 
 def test_long_rows_are_taken_in_steps_and_kept_in_memory() -> None:
-    (kernel,) = kernels(lambda x: (x.exp() + x.exp().sum(-1, keepdim=True)).sqrt(), torch.rand(300, 40000))
+    (kernel,) = kernels(
+        lambda x: (x.exp() + x.exp().sum(-1, keepdim=True)).sqrt(), torch.rand(300, 40000)
+    )
     assert not choose_blocks(kernel).persistent and not kernel.rows
 
 
@@ -88,7 +96,8 @@ def test_long_columns_are_split_and_summed_in_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "apart"), [(100, 1 << 13, False), (100, 1 << 14, True), (1000, 1 << 14, False)]
+    ("rows", "width", "apart"),
+    [(100, 1 << 13, False), (100, 1 << 14, True), (1000, 1 << 14, False)],
 )
 def test_few_rows_do_not_hold_up_what_is_wide(rows: int, width: int, apart: bool) -> None:
     """Of few long rows, what is done with each element has a kernel of its own."""
@@ -110,9 +119,15 @@ def test_a_bias_of_few_elements_is_added_by_what_comes_next(dynamic: bool) -> No
     """The library takes longer with it; of symbolic sizes, there may be few."""
 
     def steps(fn: Callable[..., Any], dtype: torch.dtype) -> list[str]:
-        args = torch.ones(8, 16, dtype=dtype), torch.ones(32, 16, dtype=dtype), torch.ones(32, dtype=dtype)
+        args = (
+            torch.ones(8, 16, dtype=dtype),
+            torch.ones(32, 16, dtype=dtype),
+            torch.ones(32, dtype=dtype),
+        )
         plan = schedule(lower(traced(fn, *args, dynamic=dynamic), target=GPU), target=GPU)
-        return ["kernel" if isinstance(s, KernelStep) else s.node.function.__name__ for s in plan.steps]
+        return [
+            "kernel" if isinstance(s, KernelStep) else s.node.function.__name__ for s in plan.steps
+        ]
 
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.linear(x, w, b).sin()
@@ -128,7 +143,9 @@ def test_small_temporaries_share_an_arena() -> None:
         return torch.cumsum(x + 1, 0).sin()
 
     def kinds(rows: int, dynamic: bool = False) -> tuple[set[str], int | None]:
-        graph = lower(traced(fn, torch.ones(rows, 256), torch.ones(256, 256), dynamic=dynamic), target=GPU)
+        graph = lower(
+            traced(fn, torch.ones(rows, 256), torch.ones(256, 256), dynamic=dynamic), target=GPU
+        )
         plan = schedule(graph, frugal=True, target=GPU)
         sizes = {symbol: rows for symbol, *_ in plan.graph.symbols}
         assert plan.arena_bytes.constant in (0, plan.joined_bytes.constant)

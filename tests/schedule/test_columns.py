@@ -32,7 +32,9 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def norm_backward(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def norm_backward(
+    g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a layer norm's input, weight and bias."""
     normal = (x - mean) * scale
     inner = g * weight
@@ -58,7 +60,9 @@ def test_the_gradients_of_a_norm_are_one_pass_over_the_rows() -> None:
 
 def test_each_row_is_read_once() -> None:
     (kernel,) = (k for k in kernels(norm_backward, *arguments()) if k.run)
-    large = [p for p in kernel.parameters if p.length is not None and p.length.constant == ROWS * WIDTH]
+    large = [
+        p for p in kernel.parameters if p.length is not None and p.length.constant == ROWS * WIDTH
+    ]
     assert len(large) == 3  # two that are read and one that is written
 
 
@@ -123,7 +127,9 @@ def test_a_batch_of_rows_is_rows() -> None:
 def test_autograds_layer_norm() -> None:
     def fn(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         y, mean, rstd = torch.native_layer_norm(x, (WIDTH,), weight, bias, 1e-5)
-        return torch.ops.aten.native_layer_norm_backward(g, x, (WIDTH,), mean, rstd, weight, bias, [True] * 3)
+        return torch.ops.aten.native_layer_norm_backward(
+            g, x, (WIDTH,), mean, rstd, weight, bias, [True] * 3
+        )
 
     shape = (ROWS, WIDTH)
     found = kernels(fn, empty(*shape), empty(*shape), empty(WIDTH), empty(WIDTH))

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from ingot.loops.expr import integer, loop_symbol, size_symbol
-from ingot.schedule.dependencies import SAME_POINT, SAME_ROW, direct_dependencies, pieces, relation, used_nodes
+from ingot.schedule.dependencies import (
+    SAME_POINT,
+    SAME_ROW,
+    direct_dependencies,
+    pieces,
+    relation,
+    used_nodes,
+)
 
 from .programs import Draft
 
@@ -36,7 +43,9 @@ def test_pieces_of_a_concatenation_do_not_wait_for_each_other_but_their_reader_d
         d.pointwise(name, "sin", x)
         node = d.graph.nodes[-1]
         i, j = node.loops
-        d.graph.nodes[-1] = type(node)(name, node.origin, node.loops, node.body, "both", i * 16 + j + 8 * k)
+        d.graph.nodes[-1] = type(node)(
+            name, node.origin, node.loops, node.body, "both", i * 16 + j + 8 * k
+        )
     d.buffer("both", [4, 16])
     d.pointwise("y", "cos", "both")
     assert direct_dependencies(d.graph.nodes, d.graph.buffers) == [set(), set(), {0, 1}]
@@ -47,7 +56,9 @@ def test_writers_that_may_overlap_keep_their_order():
     x = d.input("x", 4, 8)
     d.pointwise("a", "sin", x)
     first = d.graph.nodes[-1]
-    d.graph.nodes.append(type(first)("again", first.origin, first.loops, first.body, "a", first.index))
+    d.graph.nodes.append(
+        type(first)("again", first.origin, first.loops, first.body, "a", first.index)
+    )
     assert direct_dependencies(d.graph.nodes, d.graph.buffers) == [set(), {0}]
 
 

@@ -1,4 +1,5 @@
-"""Fusion decisions on graphs made by hand; kernel counts of real functions are tested in test_kernel_counts.py."""
+"""Fusion decisions on graphs made by hand; kernel counts of real functions are tested in
+test_kernel_counts.py."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_softmax_is_one_kernel_and_right():
     assert plan.arena_bytes.constant == 0
 
 
-@pytest.mark.parametrize(("shape", "dim"), [((32, 128), 0), ((3, 8, 40), 1), ((4, 6, 5, 7), 0), ((4, 6, 5, 7), 2)])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((32, 128), 0), ((3, 8, 40), 1), ((4, 6, 5, 7), 0), ((4, 6, 5, 7), 2)]
+)
 def test_softmax_over_another_dimension_is_one_kernel_with_compact_rows(shape, dim):
     d = Draft()
     x = d.input("x", *shape)
@@ -160,8 +163,8 @@ def test_the_guess_of_a_size_that_a_difference_of_sizes_divides():
 
 @pytest.mark.parametrize("frugal", [False, True])
 def test_what_is_needed_late_is_not_computed_early_where_memory_is_scarce(frugal):
-    """The first node and a late one read x, and share a kernel but where the larger buffer that the late one fills in
-    part would lie around until it is needed."""
+    """The first node and a late one read x, and share a kernel but where the larger buffer that the
+    late one fills in part would lie around until it is needed."""
     d = Draft()
     x = d.input("x", 256, 64)
     y = d.pointwise("y", "exp", x)

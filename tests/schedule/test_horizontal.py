@@ -1,4 +1,5 @@
-"""Launches side by side: which are put together, which stay where they are, and that they compute the same."""
+"""Launches side by side: which are put together, which stay where they are, and that they compute
+the same."""
 
 from __future__ import annotations
 
@@ -92,4 +93,7 @@ def test_large_temporaries_are_not_made_early():
         return first + torch.logcumsumexp(y * 2 + 1, 0).sum()
 
     small, large = ([k.kind for k in kernels(fn, *vectors(n, n + 1))] for n in (100, 30000))
-    assert small.count("fused") < large.count("fused") and small.count("extern") == large.count("extern") == 2
+    assert (
+        small.count("fused") < large.count("fused")
+        and small.count("extern") == large.count("extern") == 2
+    )

@@ -30,8 +30,8 @@ def launches(fn: Callable[..., Any], *args: Tensor, target: Any = GPU) -> int:
 
 
 def same(fn: Callable[..., Any], *args: Tensor) -> tuple[int, int]:
-    """The numbers of launches with and without what is computed again; both give the same bits, which are near
-    eager's, in results and in arguments."""
+    """The numbers of launches with and without what is computed again; both give the same bits,
+    which are near eager's, in results and in arguments."""
     found = []
     for target in (GPU, APART):
         given = copies(args)
@@ -40,14 +40,21 @@ def same(fn: Callable[..., Any], *args: Tensor) -> tuple[int, int]:
         assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(a, b)
     theirs = copies(args)
     expected = fn(*theirs)
-    for a, b in zip(found[0], [*(expected if isinstance(expected, tuple) else (expected,)), *theirs]):
+    for a, b in zip(
+        found[0], [*(expected if isinstance(expected, tuple) else (expected,)), *theirs]
+    ):
         torch.testing.assert_close(a, b)
     return launches(fn, *args), launches(fn, *args, target=APART)
 
 
 def statistics(channels: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """The mean, the variance, the weight and the bias of a batch norm."""
-    return [torch.randn(channels), torch.rand(channels) + 0.5, torch.randn(channels).to(dtype), torch.randn(channels)]
+    return [
+        torch.randn(channels),
+        torch.rand(channels) + 0.5,
+        torch.randn(channels).to(dtype),
+        torch.randn(channels),
+    ]
 
 
 def norm(x: Tensor, *stats: Tensor) -> Tensor:
@@ -144,7 +151,9 @@ def test_what_a_reduction_gives_stays_in_its_kernel() -> None:
 
 def test_numbers_of_a_size_that_varies_are_counted_by_nobody() -> None:
     def plan(target: Any) -> Plan:
-        loops = lower(traced(norm, torch.randn(2, 5, 4, 3), *statistics(5), dynamic=True), target=target)
+        loops = lower(
+            traced(norm, torch.randn(2, 5, 4, 3), *statistics(5), dynamic=True), target=target
+        )
         return schedule(loops, target=target)
 
     assert len(plan(GPU).steps) == len(plan(APART).steps) == 2

@@ -9,7 +9,8 @@ from .programs import Draft
 
 
 def separated(draft, x, times):
-    """A chain that cannot fuse: sums along alternating axes, each followed by something that needs its result whole."""
+    """A chain that cannot fuse: sums along alternating axes, each followed by something that needs
+    its result whole."""
     for k in range(times):
         total = draft.reduction(f"t{k}", "sum", x, k % 2)
         x = draft.pointwise(f"y{k}", "sub", x, total)
@@ -82,7 +83,9 @@ def test_a_buffer_read_after_the_overwriting_member_is_kept():
         written = [p.name for p in step.kernel.parameters if p.written and p.read]
         for stage in step.kernel.stages:
             loads = [i.attrs for i in stage.body.loads]
-            assert not [s for s in stage.stores if s.buffer in written and (s.buffer, s.index) not in loads]
+            assert not [
+                s for s in stage.stores if s.buffer in written and (s.buffer, s.index) not in loads
+            ]
 
 
 @pytest.mark.parametrize("size", [4, 64])

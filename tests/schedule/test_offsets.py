@@ -1,5 +1,5 @@
-"""Launches that begin at offsets in their buffers: what shares code, and that it is right where an index goes backwards
-or begins before the buffer."""
+"""Launches that begin at offsets in their buffers: what shares code, and that it is right where an
+index goes backwards or begins before the buffer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def backwards(x, w):
 
 
 def padded(x, w):
-    return torch.cat([F.pad(part, (3, 2)).sum(-1) for part in x[1:].unbind()]), F.pad(x[1], (0, 0, 2, 1)) @ w
+    return torch.cat([F.pad(part, (3, 2)).sum(-1) for part in x[1:].unbind()]), F.pad(
+        x[1], (0, 0, 2, 1)
+    ) @ w
 
 
 def both_ends(x, w):
@@ -76,7 +78,9 @@ def test_the_oracle_begins_there_as_well(name):
 def test_the_parts_of_a_buffer_share_code(fn, dynamic):
     def functions(count: int) -> int:
         x, w = arguments()
-        (compilation,) = ingot.explain(ingot.compile(fn, dynamic=dynamic))(x[:count].clone(), w).compilations
+        (compilation,) = ingot.explain(ingot.compile(fn, dynamic=dynamic))(
+            x[:count].clone(), w
+        ).compilations
         return compilation.compiled.function_count
 
     assert functions(5) == functions(4)
@@ -84,5 +88,7 @@ def test_the_parts_of_a_buffer_share_code(fn, dynamic):
 
 def test_the_report_says_where_a_launch_begins():
     (compilation,) = ingot.explain(ingot.compile(both_ends))(*arguments()).compilations
-    assert [[o.constant for o in step.offsets] for step in compilation.kernel_steps] == [[140, 0, 0]]
+    assert [[o.constant for o in step.offsets] for step in compilation.kernel_steps] == [
+        [140, 0, 0]
+    ]
     assert "in0+140" in show_schedule(compilation)

@@ -30,7 +30,10 @@ def kernels(fn: Callable[..., object], *args: torch.Tensor) -> list[Kernel]:
 def passes(kernel: Kernel) -> list[tuple[int, int]]:
     """The loads and stores of each pass over the rows."""
     stages = [s for s in in_one_pass(kernel).stages if s.loops]
-    return [(sum(not i.attrs[1].symbols.isdisjoint(s.loops) for i in s.body.loads), len(s.stores)) for s in stages]
+    return [
+        (sum(not i.attrs[1].symbols.isdisjoint(s.loops) for i in s.body.loads), len(s.stores))
+        for s in stages
+    ]
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
@@ -45,7 +48,15 @@ def passes(kernel: Kernel) -> list[tuple[int, int]]:
         (lambda x: (x.float() - x.float().amax(-1, keepdim=True)).exp().sum(-1), [(1, 0)]),
         (lambda x: (x.float() - x.amax(-1, keepdim=True).float()).exp().sum(-1), [(1, 0)]),
     ],
-    ids=("softmax", "log_softmax", "logsumexp", "of what is computed", "read again", "written out", "exactly as large"),
+    ids=(
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "of what is computed",
+        "read again",
+        "written out",
+        "exactly as large",
+    ),
 )
 def test_long_rows_are_read_once_for_the_largest_and_the_powers(fn, expected, dtype) -> None:
     (kernel,) = kernels(fn, torch.empty(4096, LONG, dtype=dtype))
@@ -82,5 +93,8 @@ def test_scratch_that_costs_less_than_reading_again_is_kept() -> None:
 
 def test_steps_are_long_where_rows_are_read_again() -> None:
     x = torch.empty(4096, LONG)
-    (once,), (twice,) = kernels(lambda x: torch.logsumexp(x, -1), x), kernels(lambda x: F.softmax(x, -1), x)
+    (once,), (twice,) = (
+        kernels(lambda x: torch.logsumexp(x, -1), x),
+        kernels(lambda x: F.softmax(x, -1), x),
+    )
     assert choose_blocks(once).inner < choose_blocks(twice).inner

@@ -46,7 +46,9 @@ def test_and_beside_what_else_belongs_there() -> None:
         return attend(*parts) * gate.sigmoid() + gate.softmax(-1)
 
     names = gradients(gated, x, layer)
-    assert names.count("attention_backward") == 1 and not any(name.startswith("cat") for name in names)
+    assert names.count("attention_backward") == 1 and not any(
+        name.startswith("cat") for name in names
+    )
 
 
 def test_heads_side_by_side_in_each_token() -> None:
@@ -74,11 +76,15 @@ def test_pieces_that_a_slice_covers_again_are_right() -> None:
     q, k, v = (torch.randn(2, 2, 33, 16) for _ in range(3))
 
     def covered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.cat([F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), q.sum(1)], 2)
+        out = torch.cat(
+            [F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), q.sum(1)], 2
+        )
         return out.slice_scatter(k.sum(1)[:, :, :8], 2, 4, 12)
 
     with torch.no_grad():
-        torch.testing.assert_close(ingot.compile(covered)(q, k, v), covered(q, k, v), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            ingot.compile(covered)(q, k, v), covered(q, k, v), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_a_result_is_written_into_its_piece() -> None:
@@ -89,18 +95,28 @@ def test_a_result_is_written_into_its_piece() -> None:
 
     with torch.no_grad():
         compiled = ingot.compile(beside, fullgraph=True)
-        torch.testing.assert_close(compiled(q, k, v, other), beside(q, k, v, other), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(q, k, v, other), beside(q, k, v, other), rtol=1e-5, atol=1e-5
+        )
         names = [kernel.name for kernel in ingot.explain(compiled)(q, k, v, other).kernels]
     assert sorted(name.partition("_")[0] for name in names) == ["attention", "cos"]
 
 
 def test_pieces_written_before_are_not_written_over() -> None:
-    """A temporary as large as the whole, of which one piece is made in place, may not lie where other pieces are."""
-    a, b, z, w = torch.randn(100, 32), torch.randn(32, 64), torch.randn(100, 128), torch.randn(128, 128) / 10
+    """A temporary as large as the whole, of which one piece is made in place, may not lie where
+    other pieces are."""
+    a, b, z, w = (
+        torch.randn(100, 32),
+        torch.randn(32, 64),
+        torch.randn(100, 128),
+        torch.randn(128, 128) / 10,
+    )
 
     def pieces(a: Tensor, b: Tensor, z: Tensor, w: Tensor) -> Tensor:
         y = (z @ w).softmax(0) @ w
         return torch.cat([(a @ b).relu(), (y[:, 64:] - y.logsumexp(0)[64:]).relu()], 1)
 
     with torch.no_grad():
-        torch.testing.assert_close(ingot.compile(pieces)(a, b, z, w), pieces(a, b, z, w), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            ingot.compile(pieces)(a, b, z, w), pieces(a, b, z, w), rtol=1e-5, atol=1e-5
+        )

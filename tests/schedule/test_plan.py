@@ -20,7 +20,9 @@ def test_apart() -> None:
     assert parts is not None
     device, cpu = parts
     assert len(device.steps) + len(cpu.steps) == len(plan.steps)
-    assert [str(s.node.function) for s in cpu.steps if isinstance(s, LibraryStep)] == ["aten.rand.default"]
+    assert [str(s.node.function) for s in cpu.steps if isinstance(s, LibraryStep)] == [
+        "aten.rand.default"
+    ]
     assert device.graph.outputs and not cpu.graph.outputs
 
 

@@ -1,4 +1,5 @@
-"""Long reductions to few results run in parts: right at every length, and the same at any number of threads."""
+"""Long reductions to few results run in parts: right at every length, and the same at any number of
+threads."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def names(fn: Callable, *args: torch.Tensor) -> list[str]:
 
 
 def check(fn: Callable, *args: torch.Tensor) -> None:
-    """As near to float64 as eager, or equal for integers; the same bits on one thread and on two."""
+    """As near to float64 as eager, or equal for integers; the same bits on one thread and on
+    two."""
     compiled = ingot.compile(fn, fullgraph=True)
     threads = torch.get_num_threads()
     results = []
@@ -42,14 +44,24 @@ def check(fn: Callable, *args: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("length", [LONG, LONG + 1, 3 * LONG + 5, (1 << 20) - 1])
 @pytest.mark.parametrize(
-    "fn", [torch.sum, torch.amax, torch.mean, torch.var, lambda x: (x + 2).abs().min(), lambda x: (x * 0.5).exp().sum()]
+    "fn",
+    [
+        torch.sum,
+        torch.amax,
+        torch.mean,
+        torch.var,
+        lambda x: (x + 2).abs().min(),
+        lambda x: (x * 0.5).exp().sum(),
+    ],
 )
 def test_one_result(fn, length):
     torch.manual_seed(length)
     check(fn, torch.rand(length))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16]
+)
 def test_every_dtype(dtype):
     torch.manual_seed(0)
     x = torch.randint(0, 2 if dtype is torch.bool else 100, (LONG + 77,)).to(dtype)
@@ -61,7 +73,14 @@ def test_every_dtype(dtype):
 
 
 @pytest.mark.parametrize(
-    "shape, dims", [((3, LONG), 1), ((2, 3, 50_001), 2), ((40_001, 5), 0), ((1000, 700), 0), ((70, 3, 900), (0, 2))]
+    "shape, dims",
+    [
+        ((3, LONG), 1),
+        ((2, 3, 50_001), 2),
+        ((40_001, 5), 0),
+        ((1000, 700), 0),
+        ((70, 3, 900), (0, 2)),
+    ],
 )
 def test_few_results(shape, dims):
     torch.manual_seed(1)

@@ -1,4 +1,5 @@
-"""The loops of pointwise kernels, chosen from the strides of their accesses: results, and what the code is made of."""
+"""The loops of pointwise kernels, chosen from the strides of their accesses: results, and what the
+code is made of."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_what_is_transposed_is_no_row_beside_what_completes_its_buffer():
     x, weight = torch.randn(2, 64, 56, 56), torch.randn(64, 64, 3, 3) / 24
     with torch.no_grad():
         compiled = ingot.compile(lambda x, w: F.conv2d(x, w, padding=1))
-        torch.testing.assert_close(compiled(x, weight), F.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            compiled(x, weight), F.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-5
+        )
         kernels = ingot.explain(compiled)(x, weight).kernels
     assert "@ingot.transpose" in kernels[0].source and "gather" not in kernels[0].source
 
@@ -86,22 +89,33 @@ def test_accumulating_stores_keep_their_order():
 @pytest.mark.parametrize("channels", [2, 3, 4])
 def test_a_short_last_loop_is_written_out(channels):
     """The vectors then run along the loop before it."""
-    to_last = only_kernel(lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, torch.randn(2, channels, 8, 16))
-    from_last = only_kernel(lambda x: x.permute(0, 3, 1, 2).contiguous() * 2, torch.randn(2, 8, 16, channels))
+    to_last = only_kernel(
+        lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, torch.randn(2, channels, 8, 16)
+    )
+    from_last = only_kernel(
+        lambda x: x.permute(0, 3, 1, 2).contiguous() * 2, torch.randn(2, 8, 16, channels)
+    )
     weighted = only_kernel(lambda x, y: x * y, torch.randn(128, channels), torch.randn(channels))
     for kernel in (to_last, from_last, weighted):
-        assert "<16 x float>" in kernel.source or "<8 x float>" in kernel.source or "<4 x float>" in kernel.source
+        assert (
+            "<16 x float>" in kernel.source
+            or "<8 x float>" in kernel.source
+            or "<4 x float>" in kernel.source
+        )
         assert "shufflevector" in kernel.source
     assert "gather" not in to_last.source and "scatter" not in from_last.source
 
 
 def test_pieces_side_by_side_are_one_stage():
-    source = only_kernel(lambda x, y: torch.stack((x + y, x - y), -1), torch.randn(160), torch.randn(160)).source
+    source = only_kernel(
+        lambda x, y: torch.stack((x + y, x - y), -1), torch.randn(160), torch.randn(160)
+    ).source
     assert source.count("fadd") == source.count("fsub") and "masked.store" not in source
 
 
 def test_threads_share_few_long_rows():
-    """Both the loop over rows and the vector loop are divided among them; of many rows only the first is."""
+    """Both the loop over rows and the vector loop are divided among them; of many rows only the
+    first is."""
     d = Draft()
     d.pointwise("few", "add", d.input("x", 3, 5000), d.input("y", 1, 5000))
     d.pointwise("many", "add", d.input("v", 300, 5000), d.input("w", 1, 5000))

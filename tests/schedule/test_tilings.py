@@ -16,11 +16,17 @@ Sizes = tuple[int, int, int, int]
 @pytest.mark.parametrize("chip", [H200, SMALL])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "sizes", [(1, 8192, 3072, 768), (1, 197, 768, 3072), (1, 1, 768, 768), (96, 512, 512, 64), (1, 5, 3, 2)], ids=str
+    "sizes",
+    [(1, 8192, 3072, 768), (1, 197, 768, 3072), (1, 1, 768, 768), (96, 512, 512, 64), (1, 5, 3, 2)],
+    ids=str,
 )
 def test_what_is_tried_fits(sizes: Sizes, dtype: torch.dtype, chip: Chip) -> None:
     found = tilings(sizes, dtype, chip)
-    assert 1 <= len(found) <= MOST_TRIED and sorted(found) == found and len({t for _, t in found}) == len(found)
+    assert (
+        1 <= len(found) <= MOST_TRIED
+        and sorted(found) == found
+        and len({t for _, t in found}) == len(found)
+    )
     for nanoseconds, t in found:
         assert nanoseconds == estimate(sizes, dtype, chip, t) > 0
         assert t.stages * (t.rows + t.columns) * t.depth * dtype.itemsize <= chip.shared
@@ -45,7 +51,9 @@ def test_precisions_are_those_that_are_allowed() -> None:
     sizes = 1, 197, 768, 3072
     assert {t.precision for _, t in tilings(sizes, torch.float32, H200)} == {"ieee"}
     assert "tf32" in {t.precision for _, t in tilings(sizes, torch.float32, H200, ("ieee", "tf32"))}
-    assert {t.precision for _, t in tilings(sizes, torch.bfloat16, H200, ("ieee", "tf32"))} == {"ieee"}
+    assert {t.precision for _, t in tilings(sizes, torch.bfloat16, H200, ("ieee", "tf32"))} == {
+        "ieee"
+    }
 
 
 def test_parts_cost_a_launch() -> None:

@@ -1,5 +1,5 @@
-"""What each normalized instruction does, one file for each family. Importing this package fills the interpreter's
-table."""
+"""What each normalized instruction does, one file for each family. Importing this package fills the
+interpreter's table."""
 
 from ingot.capture.handlers import (
     attributes,

@@ -11,8 +11,8 @@ from ingot.capture.values.objects import IdentityKey
 
 
 def _call(frame: InterpreterFrame, args: list[Any], kwargs: Keywords) -> InterpreterFrame | None:
-    """Calls what lies on the stack as (NULL, callable), (callable, NULL) or (callable, self). A Python function's
-    frame is returned, to be run next."""
+    """Calls what lies on the stack as (NULL, callable), (callable, NULL) or (callable, self). A
+    Python function's frame is returned, to be run next."""
     above, below = frame.stack.pop(), frame.stack.pop()
     if below is NULL:
         callable_ = above
@@ -48,7 +48,9 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
     if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
         callee = frame.stack[-1] if frame.stack[-1] is not NULL else frame.stack[-2]
         text = session.function_text(callee)
-        raise session.raised(TypeError, f"{text} argument after * must be an iterable, not {cls.__name__}")
+        raise session.raised(
+            TypeError, f"{text} argument after * must be an iterable, not {cls.__name__}"
+        )
     return session.unpacked(args)
 
 

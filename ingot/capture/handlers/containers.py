@@ -10,7 +10,13 @@ from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.reading import KeyTaken
 from ingot.capture.values.base import NULL, Raised, Value, type_name
 from ingot.capture.values.constant import NONE
-from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SliceValue, TupleValue
+from ingot.capture.values.containers import (
+    DictValue,
+    ListValue,
+    SequenceValue,
+    SliceValue,
+    TupleValue,
+)
 from ingot.capture.values.exceptions import ExceptionValue
 
 
@@ -32,7 +38,11 @@ def build_set(frame: InterpreterFrame, count: int) -> None:
 @handles("BUILD_MAP")
 def build_map(frame: InterpreterFrame, count: int) -> None:
     session, flat = frame.session, frame.pop_many(2 * count)
-    frame.push(DictValue([(session.realize(k).key(session), v) for k, v in zip(flat[::2], flat[1::2])], dict))
+    frame.push(
+        DictValue(
+            [(session.realize(k).key(session), v) for k, v in zip(flat[::2], flat[1::2])], dict
+        )
+    )
 
 
 @handles("BUILD_CONST_KEY_MAP")
@@ -149,8 +159,12 @@ def _key_refusal(key: Value) -> str:
 
 
 def _callee_text(frame: InterpreterFrame, depth: int) -> str:
-    """What Python calls the function that is about to be called with the keywords `depth` below the top."""
-    above, below = frame.peek(depth + 2), frame.peek(depth + 3) if len(frame.stack) > depth + 2 else NULL
+    """What Python calls the function that is about to be called with the keywords `depth` below the
+    top."""
+    above, below = (
+        frame.peek(depth + 2),
+        frame.peek(depth + 3) if len(frame.stack) > depth + 2 else NULL,
+    )
     return frame.session.function_text(above if above is not NULL else below)
 
 
@@ -188,7 +202,9 @@ def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
     value = frame.pop()
     items = _items_to_split(frame, value, before)
     if len(items) < before + after:
-        problem = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        problem = (
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
         raise frame.session.raised(ValueError, problem)
     end = len(items) - after
     parts: list[Value] = [*items[:before], ListValue(items[before:end], list), *items[end:]]

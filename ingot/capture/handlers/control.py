@@ -21,8 +21,9 @@ Side = tuple[int, list[Value]]
 
 
 def truth_at_branch(frame: InterpreterFrame, value: Value, if_false: Side, if_true: Side) -> bool:
-    """The truth of a value that decides where a frame goes on. Where one side does nothing but raise an error, the data
-    of a tensor are checked to lead to the other when the graph runs, and eager raises the error."""
+    """The truth of a value that decides where a frame goes on. Where one side does nothing but
+    raise an error, the data of a tensor are checked to lead to the other when the graph runs, and
+    eager raises the error."""
     if type(value) is ConstantValue:
         return bool(value.object)
     if isinstance(value, ObjectValue):

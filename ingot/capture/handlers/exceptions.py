@@ -20,7 +20,9 @@ def _exception(frame: InterpreterFrame, value: Value, what: str) -> ExceptionVal
     if issubclass(value.python_type(), type) and issubclass(value.constant(), BaseException):
         cls, value = value, session.realize(session.call(value, [], {}))
         if not isinstance(value, ExceptionValue):
-            message = f"calling {cls.constant()} should have returned an instance of BaseException, not "
+            message = (
+                f"calling {cls.constant()} should have returned an instance of BaseException, not "
+            )
             raise session.raised(TypeError, f"{message}{value.python_type()}")
     if not isinstance(value, ExceptionValue):
         if issubclass(value.python_type(), BaseException):
@@ -54,7 +56,9 @@ def reraise(frame: InterpreterFrame, _: int) -> None:
 def push_exc_info(frame: InterpreterFrame, _: Any) -> None:
     session, raised = frame.session, frame.pop()
     before = session.handled
-    frame.push(INHERITED if session.inherited is not NONE and before is session.inherited else before)
+    frame.push(
+        INHERITED if session.inherited is not NONE and before is session.inherited else before
+    )
     frame.push(raised)
     session.handled = raised
 
@@ -73,7 +77,9 @@ def check_exc_match(frame: InterpreterFrame, _: Any) -> None:
             message = "catching classes that do not inherit from BaseException is not allowed"
             raise frame.session.raised(TypeError, message)
     order = frame.peek().python_type().__mro__
-    frame.push(ConstantValue(any(cls in order for cls in (wanted if type(wanted) is tuple else (wanted,)))))
+    frame.push(
+        ConstantValue(any(cls in order for cls in (wanted if type(wanted) is tuple else (wanted,))))
+    )
 
 
 @handles("STOPITERATION_ERROR")
@@ -84,7 +90,7 @@ def stopiteration_error(frame: InterpreterFrame, _: Any) -> None:
         frame.push(frame.session.stopped_inside(raised))
 
 
-# -- with --------------------------------------------------------------------------------------------------------------
+# -- with ------------------------------------------------------------------------------------------
 
 
 def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value:

@@ -12,7 +12,9 @@ from ingot.capture.values.late_text import joined, late_text
 @handles("CONVERT_VALUE")
 def convert_value(frame: InterpreterFrame, conversion: Any) -> None:
     session, value = frame.session, frame.pop()
-    frame.push(late_text(session, conversion, value) or ConstantValue(session.text_of(value, conversion)))
+    frame.push(
+        late_text(session, conversion, value) or ConstantValue(session.text_of(value, conversion))
+    )
 
 
 @handles("FORMAT_SIMPLE")
@@ -24,7 +26,10 @@ def format_simple(frame: InterpreterFrame, _: Any) -> None:
 @handles("FORMAT_WITH_SPEC")
 def format_with_spec(frame: InterpreterFrame, _: Any) -> None:
     session, spec, value = frame.session, frame.pop(), frame.pop()
-    frame.push(late_text(session, format, value, spec) or ConstantValue(session.format_of(value, spec.constant())))
+    frame.push(
+        late_text(session, format, value, spec)
+        or ConstantValue(session.format_of(value, spec.constant()))
+    )
 
 
 @handles("BUILD_STRING")

@@ -81,7 +81,9 @@ def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[
         names = (None,)
     if type(names) is not tuple:
         kind = type(names).__name__
-        raise session.raised(TypeError, f"{known.__name__}.__match_args__ must be a tuple (got {kind})")
+        raise session.raised(
+            TypeError, f"{known.__name__}.__match_args__ must be a tuple (got {kind})"
+        )
     if count > len(names):
         plural = "" if len(names) == 1 else "s"
         message = f"{known.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"

@@ -13,7 +13,8 @@ from ingot.capture.values.functions import CellValue
 def _unbound(frame: InterpreterFrame, slot: int) -> Exception:
     name = frame.program.names[slot]
     return frame.session.raised(
-        UnboundLocalError, f"cannot access local variable '{name}' where it is not associated with a value"
+        UnboundLocalError,
+        f"cannot access local variable '{name}' where it is not associated with a value",
     )
 
 
@@ -110,7 +111,9 @@ def _set_cell(frame: InterpreterFrame, slot: int, content: Value) -> None:
 @handles("LOAD_GLOBAL", "LOAD_NAME")
 def load_global(frame: InterpreterFrame, name: str) -> None:
     session, namespace = frame.session, frame.function.namespace
-    value = session.wrap_global(namespace, name, namespace.get("__name__", "")) or session.wrap_builtin(namespace, name)
+    value = session.wrap_global(
+        namespace, name, namespace.get("__name__", "")
+    ) or session.wrap_builtin(namespace, name)
     if value is None:
         raise session.raised(NameError, f"name '{name}' is not defined")
     frame.push(value)
@@ -140,7 +143,9 @@ def import_name(frame: InterpreterFrame, name: str) -> None:
     wanted = frame.pop()
     level = frame.pop().constant()
     frame.push(
-        frame.session.imported(name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant()))
+        frame.session.imported(
+            name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant())
+        )
     )
 
 
@@ -152,4 +157,6 @@ def import_from(frame: InterpreterFrame, name: str) -> None:
     except Raised as raised:
         if not issubclass(raised.value.python_type(), AttributeError):
             raise
-        raise session.unsupported(f"{name!r} is imported from {module.describe()}, which does not have it") from None
+        raise session.unsupported(
+            f"{name!r} is imported from {module.describe()}, which does not have it"
+        ) from None

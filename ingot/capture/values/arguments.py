@@ -1,4 +1,5 @@
-"""How the arguments of a call become the variables of a Python function, as CPython binds them, errors included."""
+"""How the arguments of a call become the variables of a Python function, as CPython binds them,
+errors included."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from ingot.capture.values.functions import FunctionValue
 
 
-def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> list[Value]:
+def bind(
+    session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords
+) -> list[Value]:
     """The values of a function's parameters, in the order of `co_varnames`."""
     code = function.code
     positional, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
@@ -34,12 +37,19 @@ def bind(session: Session, function: FunctionValue, args: Arguments, kwargs: Key
     return bound
 
 
-def _place_keywords(function: FunctionValue, bound: list[Value], kwargs: Keywords) -> dict[Any, Value] | None:
-    """Puts keyword arguments in their places, and gives those that have none; None where the call is wrong."""
+def _place_keywords(
+    function: FunctionValue, bound: list[Value], kwargs: Keywords
+) -> dict[Any, Value] | None:
+    """Puts keyword arguments in their places, and gives those that have none; None where the call
+    is wrong."""
     code, rest = function.code, {}
     names = code.co_varnames[: len(bound)]
     for name, value in kwargs.items():
-        place = names.index(name, code.co_posonlyargcount) if name in names[code.co_posonlyargcount :] else -1
+        place = (
+            names.index(name, code.co_posonlyargcount)
+            if name in names[code.co_posonlyargcount :]
+            else -1
+        )
         if place >= 0:
             if bound[place] is not NULL:
                 return None
@@ -62,14 +72,23 @@ def _fill_defaults(function: FunctionValue, bound: list[Value]) -> None:
             bound[i] = function.keyword_defaults.get(names[i], NULL)
 
 
-def _refused(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Exception:
-    """What CPython says of a wrong call, asked of a function that takes the same and does nothing."""
+def _refused(
+    session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords
+) -> Exception:
+    """What CPython says of a wrong call, asked of a function that takes the same and does
+    nothing."""
     code = function.code
-    if function.namespace.get("__name__", "").startswith("ingot.capture."):  # the C function says something else
+    # the C function says something else
+    if function.namespace.get("__name__", "").startswith("ingot.capture."):
         return session.unsupported(f"{function.qualname}() is called with wrong arguments")
-    does_nothing = {n: getattr(_nothing.__code__, n) for n in ("co_code", "co_consts", "co_names", "co_exceptiontable")}
+    does_nothing = {
+        n: getattr(_nothing.__code__, n)
+        for n in ("co_code", "co_consts", "co_names", "co_exceptiontable")
+    }
     cells = tuple(CellType() for _ in code.co_freevars)
-    model = FunctionType(code.replace(**does_nothing), {}, function.qualname, (None,) * len(function.defaults), cells)
+    model = FunctionType(
+        code.replace(**does_nothing), {}, function.qualname, (None,) * len(function.defaults), cells
+    )
     model.__kwdefaults__ = dict.fromkeys(function.keyword_defaults)
     model.__qualname__ = function.qualname
     session.python(lambda: model(*(None for _ in args), **dict.fromkeys(kwargs)))

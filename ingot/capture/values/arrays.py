@@ -1,6 +1,7 @@
-"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph, for as long as it is
-only passed along, asked for its shape, or turned back into a tensor; computing with arrays breaks the graph and is left
-to NumPy, whose rules for types, rounding and warnings are its own. Functions of known numbers are called at capture.
+"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph,
+for as long as it is only passed along, asked for its shape, or turned back into a tensor; computing
+with arrays breaks the graph and is left to NumPy, whose rules for types, rounding and warnings are
+its own. Functions of known numbers are called at capture.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ingot.capture.results import Results
     from ingot.capture.session import Session
 
-# -- arrays that are tensors -------------------------------------------------------------------------------------------
+# -- arrays that are tensors -----------------------------------------------------------------------
 
 
 class ArrayValue(Value):
@@ -37,7 +38,9 @@ class ArrayValue(Value):
 
     __slots__ = ("_tensor", "object")
 
-    def __init__(self, tensor: TensorValue | None, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, tensor: TensorValue | None, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(source)
         self._tensor, self.object = tensor, object
 
@@ -55,7 +58,9 @@ class ArrayValue(Value):
                 held = tensor_over(self.object)
             except (TypeError, ValueError) as error:
                 raise session.unsupported(f"the array {self.source.name}: {error}") from None
-            self._tensor = session.graph.input(session, held, DerivedSource(self.source, tensor_over))
+            self._tensor = session.graph.input(
+                session, held, DerivedSource(self.source, tensor_over)
+            )
         return self._tensor
 
     def length(self, session: Session) -> Any:
@@ -73,7 +78,9 @@ class ArrayValue(Value):
         if name == "__class__":
             return session.wrap_constant(np.ndarray)
         if not hasattr(np.ndarray, name):
-            raise session.raised(AttributeError, f"'numpy.ndarray' object has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"'numpy.ndarray' object has no attribute '{name}'"
+            )
         raise session.unsupported(f"numpy.ndarray.{name}")
 
     def truth(self, session: Session) -> bool:
@@ -90,8 +97,8 @@ class ArrayValue(Value):
 
 
 def tensor_over(array: Any) -> torch.Tensor:
-    """A tensor over the memory of an array. Raises TypeError for what is none or of another type than torch has, and
-    ValueError for one that may not be written."""
+    """A tensor over the memory of an array. Raises TypeError for what is none or of another type
+    than torch has, and ValueError for one that may not be written."""
     if type(array) is not np.ndarray:
         raise TypeError(f"{type(array).__name__} is not numpy.ndarray")
     if not array.flags.writeable:
@@ -102,15 +109,25 @@ def tensor_over(array: Any) -> torch.Tensor:
 @wraps(np.ndarray)
 def wrap_array(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not np.ndarray:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray")
+        raise session.unsupported(
+            f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray"
+        )
     session.guard(source, Kind.TYPE, np.ndarray)
     return ArrayValue(None, source, object_)
 
 
-def _numpy(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+def _numpy(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
     """Tensor.numpy()"""
     fake = tensor.fake
-    if args or kwargs or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in _SHARED:
+    if (
+        args
+        or kwargs
+        or fake.requires_grad
+        or fake.device.type != "cpu"
+        or fake.dtype not in _SHARED
+    ):
         return None
     return ArrayValue(tensor)
 
@@ -129,7 +146,9 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
         if not isinstance(array, ArrayValue):
-            found = tensor_of_number(session, args, kwargs) or tensor_of_numbers(session, args, kwargs)
+            found = tensor_of_number(session, args, kwargs) or tensor_of_numbers(
+                session, args, kwargs
+            )
             return found or _of_known_integers(session, args, kwargs)
         name = "clone" if copies else "detach"  # a tensor of its own
         return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
@@ -138,7 +157,8 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
 
 
 def _of_known_integers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor and the like of data with symbolic integers in it, of which torch would take 32 bits."""
+    """torch.tensor and the like of data with symbolic integers in it, of which torch would take 32
+    bits."""
     found: list[SymIntValue] = []
 
     def leaf(value: Any) -> Any:
@@ -164,12 +184,12 @@ def _recipe(results: Results, value: ArrayValue) -> Call:
 
 RECIPES[ArrayValue] = _recipe
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 class NumpyNumber(ConstantValue):
-    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python number that it
-    holds; a function of torch may look at its type."""
+    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python
+    number that it holds; a function of torch may look at its type."""
 
     __slots__ = ()
 
@@ -204,7 +224,8 @@ WRAPPERS[np.dtype] = wrap_held
 
 
 class NumpyFunction(BuiltinValue):
-    """A function of NumPy's: called at capture where it is given known numbers only, and gives a number."""
+    """A function of NumPy's: called at capture where it is given known numbers only, and gives a
+    number."""
 
     __slots__ = ()
 
@@ -229,7 +250,8 @@ class NumpyFunction(BuiltinValue):
 
 
 _OF_NUMBERS = frozenset({
-    np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.round, np.ndim, np.size, np.isclose, np.median, np.std,
+    np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.round, np.ndim, np.size, np.isclose,
+    np.median, np.std,
     np.var, np.argmax, np.argmin, np.all, np.any,
 })  # fmt: skip
 """Functions other than ufuncs that are called for what they give, and change nothing."""

@@ -1,5 +1,5 @@
-"""torch.autograd.Function: where no gradients are wanted, calling one comes to its forward. Where they are, its
-backward is captured as well, as a graph of its own (`ingot.graph.custom`)."""
+"""torch.autograd.Function: where no gradients are wanted, calling one comes to its forward. Where
+they are, its backward is captured as well, as a graph of its own (`ingot.graph.custom`)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _BASE = torch.autograd.Function
 _LISTS_TANGENTS = hasattr(_BASE, "boxed_grads_call")
 """Whether torch gives the backward a list of the tangents where a class asks for it: since 2.14."""
 
-# -- inlined -----------------------------------------------------------------------------------------------------------
+# -- inlined ---------------------------------------------------------------------------------------
 
 
 def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
-    """What `Function.apply` does: the context, what it gives, and what the context was told: whether arguments were
-    written, which of the tensors it gives have no gradient, whether gradients that are not there are zeros, and what
-    is saved."""
+    """What `Function.apply` does: the context, what it gives, and what the context was told:
+    whether arguments were written, which of the tensors it gives have no gradient, whether
+    gradients that are not there are zeros, and what is saved."""
     context: Any = FunctionCtx()
     context.needs_input_grad = needed
     with torch.no_grad():
@@ -83,7 +83,8 @@ def forward_only(cls: Any, *args: Any) -> Any:
 def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
     """The gradients as a tuple."""
     context.saved_tensors = saved
-    context._input_grad_buffers = tuple([None for _ in context.needs_input_grad])  # autograd may always have none
+    # autograd may always have none
+    context._input_grad_buffers = tuple([None for _ in context.needs_input_grad])
     if _LISTS_TANGENTS and cls.boxed_grads_call:
         gradients = cls.backward(context, [*tangents])
     else:
@@ -92,8 +93,8 @@ def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
 
 
 def _returned(part: Any, args: Any, dirty: Any, constant: Any) -> Any:
-    """An argument that is returned is a view of itself, unless it was written; one without a history if it is said to
-    have no gradient."""
+    """An argument that is returned is a view of itself, unless it was written; one without a
+    history if it is said to have no gradient."""
     if not isinstance(part, torch.Tensor) or not _is_among(part, args) or _is_among(part, dirty):
         return part
     if part.requires_grad and _is_among(part, constant):
@@ -108,7 +109,7 @@ def _is_among(part: Any, tensors: Any) -> bool:
     return False
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 APPLIED: dict[type, Callable[[Session, list[Value]], Value]] = {}
@@ -125,16 +126,21 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         refuse_unmapped(session, cls, function.describe())
         if not cls.generate_vmap_rule and (number := innermost_batched(given)):
             if kwargs:
-                raise session.unsupported(f"{function.describe()}.apply with keywords, inside of vmap")
+                raise session.unsupported(
+                    f"{function.describe()}.apply with keywords, inside of vmap"
+                )
             return with_own_rule(session, function, values, number)
     if not (torch.is_grad_enabled() and any(map(wants_gradient, given))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)
     if kwargs:
-        raise session.unsupported(f"{function.describe()}.apply with keywords, where gradients are wanted")
+        raise session.unsupported(
+            f"{function.describe()}.apply with keywords, where gradients are wanted"
+        )
     return _with_gradients(session, function, cls, values, levels_of(session, function.describe()))
 
 
-_APPLY: Any = vars(_BASE)["apply"]  # a classmethod, or since torch 2.14 a class method that is written in C
+# a classmethod, or since torch 2.14 a class method that is written in C
+_APPLY: Any = vars(_BASE)["apply"]
 if isinstance(_APPLY, ClassMethodDescriptorType):
     UNREALIZED[_APPLY] = _apply
 else:
@@ -144,18 +150,28 @@ else:
 def _with_gradients(
     session: Session, function: Value, cls: Any, args: list[Value], levels: Sequence[Level]
 ) -> Value:
-    """The forward's operations, and the node that gives its outputs a history, outside of the levels of vmap."""
+    """The forward's operations, and the node that gives its outputs a history, outside of the
+    levels of vmap."""
     if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
         raise session.unsupported(f"{function.describe()}, which has a vjp")
     needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
-    context, result, writes, without, zeros, saved = [session.realize(part) for part in session.unpacked(made)]
+    context, result, writes, without, zeros, saved = [
+        session.realize(part) for part in session.unpacked(made)
+    ]
     if session.truth(writes):
-        raise session.unsupported(f"{function.describe()} writes its arguments, and gradients are wanted")
-    parts = [session.realize(part) for part in (result.items if isinstance(result, SequenceValue) else [result])]
+        raise session.unsupported(
+            f"{function.describe()} writes its arguments, and gradients are wanted"
+        )
+    parts = [
+        session.realize(part)
+        for part in (result.items if isinstance(result, SequenceValue) else [result])
+    ]
     outputs = [part for part in parts if isinstance(part, TensorValue)]
-    if len({id(part) for part in outputs}) < len(outputs) or not all(before < part.fx_node for part in outputs):
+    if len({id(part) for part in outputs}) < len(outputs) or not all(
+        before < part.fx_node for part in outputs
+    ):
         raise session.unsupported(f"{function.describe()} returns what it has not made")
     if not outputs:
         return result
@@ -177,8 +193,8 @@ def _with_gradients(
 
 
 class _Call(NamedTuple):
-    """A call of a Function whose forward has been captured: its context, its arguments, what it returned and what it
-    saved, outside of the levels of vmap around it."""
+    """A call of a Function whose forward has been captured: its context, its arguments, what it
+    returned and what it saved, outside of the levels of vmap around it."""
 
     function: Value
     context: Value
@@ -187,33 +203,50 @@ class _Call(NamedTuple):
     saved: list[Lowered]
     levels: Sequence[Level]
 
-    def gradients(self, session: Session, tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
+    def gradients(
+        self, session: Session, tangents: dict[int, TensorValue]
+    ) -> list[TensorValue | None]:
         """What the backward makes of the tangents of the parts, by the id of these."""
         with within(session, self.levels) as inside:
             saved = [raised(session, value, dims, inside) for value, dims in self.saved]
-            given = [raised(session, tangents.get(id(part), NONE), dims, inside) for part, dims in self.parts]
+            given = [
+                raised(session, tangents.get(id(part), NONE), dims, inside)
+                for part, dims in self.parts
+            ]
             known = [self.function, self.context, TupleValue(saved, tuple)]
-            made = session.unpacked(session.call(session.builtin(run_backward), [*known, *given], {}))
+            made = session.unpacked(
+                session.call(session.builtin(run_backward), [*known, *given], {})
+            )
             found = [session.realize(gradient) for gradient in made]
             for k, argument in enumerate(self.args[: len(found)]):
                 found[k] = lowered_gradient(session, found[k], argument, self.levels)
         return _of_tensors(session, self.function, [arg.value for arg in self.args], found)
 
 
-def _give_history(session: Session, call: _Call, cls: Any, apart: frozenset[int], with_zeros: bool) -> None:
-    """Captures the backward, and gives the results of a call the history that it is theirs. Those at the positions
-    `apart` have none; `with_zeros`: tangents that are not there are zeros."""
+def _give_history(
+    session: Session, call: _Call, cls: Any, apart: frozenset[int], with_zeros: bool
+) -> None:
+    """Captures the backward, and gives the results of a call the history that it is theirs. Those
+    at the positions `apart` have none; `with_zeros`: tangents that are not there are zeros."""
     outputs = [value for value, _ in call.parts if isinstance(value, TensorValue)]
     inputs = [value for value, _ in call.args if isinstance(value, TensorValue)]
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
     kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
     what, modes = f"the backward of {call.function.describe()}", Modes.now()
-    choices = choices_of_tangents(session, what, outputs, apart) if not with_zeros else [(True,) * len(outputs)]
+    choices = (
+        choices_of_tangents(session, what, outputs, apart)
+        if not with_zeros
+        else [(True,) * len(outputs)]
+    )
     for given in choices:
         try:
             chosen = list(itertools.compress(outputs, given))
-            graph, reads = captured_backward(session, what, chosen, partial(call.gradients, session), modes)
-            backwards[given] = Backward(graph, tuple(kept.setdefault(node, len(kept)) for node in reads))
+            graph, reads = captured_backward(
+                session, what, chosen, partial(call.gradients, session), modes
+            )
+            backwards[given] = Backward(
+                graph, tuple(kept.setdefault(node, len(kept)) for node in reads)
+            )
         except (Raised, EagerRaises) as error:
             if with_zeros:
                 raise
@@ -229,11 +262,17 @@ _MOST_OPTIONAL = 4
 def choices_of_tangents(
     session: Session, what: str, outputs: list[TensorValue], constant: frozenset[int]
 ) -> Iterable[tuple[bool, ...]]:
-    """The choices of outputs whose tangents may be there when a backward runs. `what` is the backward in words."""
+    """The choices of outputs whose tangents may be there when a backward runs. `what` is the
+    backward in words."""
     kinds = [output.fake.dtype for output in outputs]
-    optional = [k not in constant and (kind.is_floating_point or kind.is_complex) for k, kind in enumerate(kinds)]
+    optional = [
+        k not in constant and (kind.is_floating_point or kind.is_complex)
+        for k, kind in enumerate(kinds)
+    ]
     if sum(optional) > _MOST_OPTIONAL:
-        raise session.unsupported(f"{what} tells gradients of many results that are None from zeros")
+        raise session.unsupported(
+            f"{what} tells gradients of many results that are None from zeros"
+        )
     return itertools.product(*[(True, False) if may_be else (False,) for may_be in optional])
 
 
@@ -252,12 +291,15 @@ def eager_error(error: Raised | EagerRaises) -> Exception:
 def _of_tensors(
     session: Session, function: Value, args: list[Value], gradients: list[Value]
 ) -> list[TensorValue | None]:
-    """The gradients of the tensors among the arguments. Raises Unsupported for what autograd may refuse."""
+    """The gradients of the tensors among the arguments. Raises Unsupported for what autograd may
+    refuse."""
     found: list[TensorValue | None] = []
     for k, gradient in enumerate(gradients):
         is_tensor = k < len(args) and isinstance(args[k], TensorValue)
         if isinstance(gradient, TensorValue) != is_tensor and not _is_none(gradient):
-            raise session.unsupported(f"{function.describe()} gives a gradient of what is no tensor")
+            raise session.unsupported(
+                f"{function.describe()} gives a gradient of what is no tensor"
+            )
         if is_tensor:
             found.append(gradient if isinstance(gradient, TensorValue) else None)
     if len(gradients) < len(args):
@@ -276,9 +318,9 @@ def captured_backward(
     backward: Callable[[dict[int, TensorValue]], list[TensorValue | None]],
     inside: Modes,
 ) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """The graph of the backward where the tangents of `outputs` are there, which it is given by the id of these, and
-    the nodes of the forward that it reads. It may change nothing else. It runs under the modes `inside`, apart from
-    autocast."""
+    """The graph of the backward where the tangents of `outputs` are there, which it is given by the
+    id of these, and the nodes of the forward that it reads. It may change nothing else. It runs
+    under the modes `inside`, apart from autocast."""
     recorder, modes, inside = session.graph, Modes.now(), without_autocast(inside)
     effects = session.effects.mark()
 

@@ -1,9 +1,9 @@
-"""Hooks on the backward of a module: torch's own code calls them by way of a `BackwardHook`, which makes a node of
-autograd's before the forward and one behind it. In a captured graph these are nodes too, with what the hooks do as
-graphs (`ingot.graph.module_hooks`).
+"""Hooks on the backward of a module: torch's own code calls them by way of a `BackwardHook`, which
+makes a node of autograd's before the forward and one behind it. In a captured graph these are nodes
+too, with what the hooks do as graphs (`ingot.graph.module_hooks`).
 
-A hook runs in the backward, so what it reads besides the gradients may have changed since the forward, and no guard
-would see it: it is captured if it reads nothing else.
+A hook runs in the backward, so what it reads besides the gradients may have changed since the
+forward, and no guard would see it: it is captured if it reads nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from torch import fx
 from torch.utils.hooks import BackwardHook
 
 from ingot.capture.session import SPECIAL_FUNCTIONS
-from ingot.capture.values.autograd_functions import captured_backward, choices_of_tangents, eager_error
+from ingot.capture.values.autograd_functions import (
+    captured_backward,
+    choices_of_tangents,
+    eager_error,
+)
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import TupleValue
@@ -35,8 +39,8 @@ if TYPE_CHECKING:
 
 
 class Hooked(NamedTuple):
-    """A call whose forward is being captured: what stands for it in torch's code, the arguments as the forward gets
-    them, the node that makes its link, and its hooks."""
+    """A call whose forward is being captured: what stands for it in torch's code, the arguments as
+    the forward gets them, the node that makes its link, and its hooks."""
 
     call: Value
     inputs: list[Value]
@@ -82,7 +86,9 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return result
     alone = isinstance(result, TensorValue)
     if not alone and result.python_type() is not tuple:
-        raise session.unsupported(f"hooks on the backward of a module that gives {result.describe()}")
+        raise session.unsupported(
+            f"hooks on the backward of a module that gives {result.describe()}"
+        )
     results = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
     if not any(map(_is_tracked, results)):
         return result
@@ -92,7 +98,9 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     what = f"a hook on the backward of {hooked.hooks.name}"
     for present in choices_of_tangents(session, what, tensors, constant):
         try:
-            found = _captured(session, what, hooked, views, list(itertools.compress(tensors, present)))
+            found = _captured(
+                session, what, hooked, views, list(itertools.compress(tensors, present))
+            )
         except (Raised, EagerRaises) as error:
             hooked.hooks.graphs[present] = eager_error(error)
         else:
@@ -112,24 +120,29 @@ def _tensors(values: list[Value]) -> list[TensorValue]:
     return [value for value in values if isinstance(value, TensorValue)]
 
 
-def _given_history(session: Session, kind: Any, values: list[Value], link: fx.Node, hooks: ModuleHooks) -> list[Value]:
-    """The values with views in place of the tensors, which have a node of autograd's behind them."""
+def _given_history(
+    session: Session, kind: Any, values: list[Value], link: fx.Node, hooks: ModuleHooks
+) -> list[Value]:
+    """The values with views in place of the tensors, which have a node of autograd's behind
+    them."""
     tensors = _tensors(values)
-    views = session.unpacked(session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {}))
+    views = session.unpacked(
+        session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
+    )
     node = kind(hooks, frozenset(k for k, tensor in enumerate(tensors) if not _is_tracked(tensor)))
     session.graph.give_history(session, node, tensors, views, [link])
     remaining = iter(views)
     return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
 
 
-# -- what the hooks do -------------------------------------------------------------------------------------------------
+# -- what the hooks do -----------------------------------------------------------------------------
 
 
 def _captured(
     session: Session, what: str, hooked: Hooked, outputs: list[Value], given: list[TensorValue]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The graphs of the hooks where the gradients of the outputs `given` are there: of those that see these alone, and
-    of the others."""
+    """The graphs of the hooks where the gradients of the outputs `given` are there: of those that
+    see these alone, and of the others."""
     seen: list[Value] = []
 
     def of_outputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
@@ -146,30 +159,46 @@ def _captured(
     modes = Modes.now()._replace(grad=False)
     first, *rest = captured_backward(session, what, given, of_outputs, modes)
     those_seen = [g for g in _gradients(session, what, outputs, seen) if g is not None]
-    second, *others = captured_backward(session, what, [*_tensors(hooked.inputs), *those_seen], of_inputs, modes)
-    switched = any(node.target in SWITCHES for graph in (first, second) for node in graph.graph.nodes)
+    second, *others = captured_backward(
+        session, what, [*_tensors(hooked.inputs), *those_seen], of_inputs, modes
+    )
+    switched = any(
+        node.target in SWITCHES for graph in (first, second) for node in graph.graph.nodes
+    )
     if any(rest + others) or switched:
         raise session.unsupported(f"{what} reads more than the gradients, or sets a mode")
     return first, second
 
 
-def _hooks_called(session: Session, call: Value, name: str, gradients: list[Value], *behind: Value) -> list[Value]:
+def _hooks_called(
+    session: Session, call: Value, name: str, gradients: list[Value], *behind: Value
+) -> list[Value]:
     """What the hooks of a kind make of gradients, one after the other."""
     module = call.get_attribute(session, "module")
     for hook in session.unpacked(call.get_attribute(session, name)):
-        found = session.realize(session.call(hook, [module, TupleValue(gradients, tuple), *behind], {}))
+        found = session.realize(
+            session.call(hook, [module, TupleValue(gradients, tuple), *behind], {})
+        )
         if is_none(found):
             continue
         made = [session.realize(item) for item in session.unpacked(found)]
         if len(made) != len(gradients):
-            raise session.unsupported(f"{hook.describe()} returns another number of gradients than it is given")
+            raise session.unsupported(
+                f"{hook.describe()} returns another number of gradients than it is given"
+            )
         gradients = made
     return gradients
 
 
-def _gradients(session: Session, what: str, values: list[Value], found: list[Value]) -> list[TensorValue | None]:
+def _gradients(
+    session: Session, what: str, values: list[Value], found: list[Value]
+) -> list[TensorValue | None]:
     """The gradients of the tensors among some values."""
-    pairs = [(value, gradient) for value, gradient in zip(values, found) if isinstance(value, TensorValue)]
+    pairs = [
+        (value, gradient)
+        for value, gradient in zip(values, found)
+        if isinstance(value, TensorValue)
+    ]
     for _, gradient in pairs:
         if not isinstance(gradient, TensorValue) and not is_none(gradient):
             raise session.unsupported(f"{what} gives {gradient.describe()} in place of a gradient")
@@ -177,14 +206,15 @@ def _gradients(session: Session, what: str, values: list[Value], found: list[Val
 
 
 def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
-    """Whether a hook, which takes `count` arguments, is a function that reads none of them but the gradients, and
-    nothing else that may change: no variables from around it, and of its module's variables but what torch and the
-    standard library have."""
+    """Whether a hook, which takes `count` arguments, is a function that reads none of them but the
+    gradients, and nothing else that may change: no variables from around it, and of its module's
+    variables but what torch and the standard library have."""
     function = hook.object if isinstance(hook, FunctionValue) else None
     if not isinstance(function, FunctionType) or function.__closure__ or function.__defaults__:
         return False
     code = function.__code__
-    if code.co_argcount != count or code.co_kwonlyargcount or code.co_flags & 0x0C:  # *args, **kwargs
+    # *args, **kwargs
+    if code.co_argcount != count or code.co_kwonlyargcount or code.co_flags & 0x0C:
         return False
     return not any(
         name == code.co_varnames[0] or is_global and not stays(session, function.__globals__, name)
@@ -193,23 +223,33 @@ def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
 
 
 def names_of(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """The variables that a function and those within it read or write, and whether they are global."""
+    """The variables that a function and those within it read or write, and whether they are
+    global."""
     for instruction in dis.get_instructions(code):
-        found = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        found = (
+            instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        )
         if instruction.opcode in _VARIABLES:
-            yield from ((name, "GLOBAL" in instruction.opname or "NAME" in instruction.opname) for name in found)
+            yield from (
+                (name, "GLOBAL" in instruction.opname or "NAME" in instruction.opname)
+                for name in found
+            )
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_of(constant)
 
 
-_VARIABLES = {number for name, number in dis.opmap.items() if name.endswith(("_GLOBAL", "_NAME")) or "_FAST" in name}
+_VARIABLES = {
+    number
+    for name, number in dis.opmap.items()
+    if name.endswith(("_GLOBAL", "_NAME")) or "_FAST" in name
+}
 _VARIABLES |= {*dis.hasfree, *dis.haslocal}
 
 
 def stays(session: Session, namespace: dict[str, Any], name: str) -> bool:
-    """Whether nobody is expected to change a variable of a module: a module, function or class of torch's or Python's
-    own."""
+    """Whether nobody is expected to change a variable of a module: a module, function or class of
+    torch's or Python's own."""
     if name not in namespace:
         return True  # a built-in
     found = namespace[name]

@@ -1,7 +1,8 @@
 """What the interpreter holds in place of Python objects, and the protocol that all values answer.
 
-A value that came from outside knows its source. Facts are guarded when they are used: what is merely passed along stays
-a `LazyValue`, which answers no question at all, until `Session.realize` guards its nature and gives the real value.
+A value that came from outside knows its source. Facts are guarded when they are used: what is
+merely passed along stays a `LazyValue`, which answers no question at all, until `Session.realize`
+guards its nature and gives the real value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,23 @@ Callee = tuple["FunctionValue", Arguments, Keywords]
 
 
 _WITHOUT_ATTRIBUTES = frozenset(
-    {int, float, bool, complex, str, bytes, type(None), type(...), list, tuple, dict, set, frozenset, range, slice}
+    {
+        int,
+        float,
+        bool,
+        complex,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        slice,
+    }
 )
 
 
@@ -35,7 +52,8 @@ class NotConstant(Exception):
 
 
 class Raised(Exception):
-    """An exception of the user's program, on its way to the user's handler. `value` is an ExceptionValue."""
+    """An exception of the user's program, on its way to the user's handler. `value` is an
+    ExceptionValue."""
 
     def __init__(self, value: Value) -> None:
         super().__init__(value)
@@ -44,16 +62,18 @@ class Raised(Exception):
 
 
 class Value:
-    """The default answers: nothing is known, and each question that cannot be answered raises Unsupported."""
+    """The default answers: nothing is known, and each question that cannot be answered raises
+    Unsupported."""
 
     __slots__ = ("source",)
 
-    is_shared = False  # whether it is an outside object that can be changed, so that one value stands for it
+    # whether it is an outside object that can be changed, so that one value stands for it
+    is_shared = False
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- what it is --------------------------------------------------------------------------------
 
     def python_type(self) -> type:
         """What type() of it is."""
@@ -77,7 +97,8 @@ class Value:
         return True
 
     def identity(self) -> Any:
-        """What `is` compares: the outside object, or the value itself when it was made during capture."""
+        """What `is` compares: the outside object, or the value itself when it was made during
+        capture."""
         return self
 
     def key(self, session: Session) -> Any:
@@ -90,23 +111,28 @@ class Value:
             raise session.unsupported(f"{self.describe()} as a key of a dict or set") from None
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
-        """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into nodes or fakes."""
+        """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into
+        nodes or fakes."""
         return self.constant()
 
-    # -- what Python asks of it ----------------------------------------------------------------------------------------
+    # -- what Python asks of it --------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
         return True
 
     def length(self, session: Session) -> int:
-        raise session.raised(TypeError, f"object of type '{type_name(self.python_type())}' has no len()")
+        raise session.raised(
+            TypeError, f"object of type '{type_name(self.python_type())}' has no len()"
+        )
 
     def get_attribute(self, session: Session, name: str) -> Value:
         cls = self.python_type()
         if name == "__class__" and class_is_type(cls):
             return session.wrap_constant(cls)
         if find_missing(cls, name):
-            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'"
+            )
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:
             return NativeMethod(self, name, method)
@@ -131,15 +157,23 @@ class Value:
         cls = self.python_type()
         if cls in _WITHOUT_ATTRIBUTES:
             if hasattr(cls, name):
-                raise session.raised(AttributeError, f"'{type_name(cls)}' object attribute '{name}' is read-only")
-            raise session.raised(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'{NO_DICT}")
+                raise session.raised(
+                    AttributeError, f"'{type_name(cls)}' object attribute '{name}' is read-only"
+                )
+            raise session.raised(
+                AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'{NO_DICT}"
+            )
 
     def delete_attribute(self, session: Session, name: str) -> None:
         self._refuse_attribute(session, name)
-        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is deleted")
+        raise session.unsupported(
+            f"side effect: attribute {name!r} of {self.describe()} is deleted"
+        )
 
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not subscriptable")
+        raise session.raised(
+            TypeError, f"'{type_name(self.python_type())}' object is not subscriptable"
+        )
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if not hasattr(self.python_type(), "__setitem__"):
@@ -168,16 +202,20 @@ class Value:
 
     def next(self, session: Session) -> Value | None:
         """The next element, None at the end."""
-        raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not an iterator")
+        raise session.raised(
+            TypeError, f"'{type_name(self.python_type())}' object is not an iterator"
+        )
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        """The Python function, and its arguments, that a call of this value is nothing but a call of; None where a
-        call is more than that, or something else."""
+        """The Python function, and its arguments, that a call of this value is nothing but a call
+        of; None where a call is more than that, or something else."""
         return None
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if find_missing(self.python_type(), "__call__"):
-            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
+            raise session.raised(
+                TypeError, f"'{type_name(self.python_type())}' object is not callable"
+            )
         raise session.unsupported(f"a call of {self.describe()}")
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
@@ -186,7 +224,8 @@ class Value:
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        """`function(self, other)`, or `function(other, self)` if reflected; None where this value has no say in it."""
+        """`function(self, other)`, or `function(other, self)` if reflected; None where this value
+        has no say in it."""
         return None
 
 
@@ -204,7 +243,8 @@ class LazyValue(Value):
 
 
 class NullValue(Value):
-    """The marker that CPython keeps beside a callable without self, and in variables that are not bound."""
+    """The marker that CPython keeps beside a callable without self, and in variables that are not
+    bound."""
 
     __slots__ = ()
 
@@ -221,20 +261,29 @@ NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (
 def type_name(cls: type) -> str:
     """What error messages call the type: those written in C are named with their module."""
     in_c = is_c_class(cls) or hasattr(cls, "n_sequence_fields")
-    return f"{cls.__module__}.{cls.__qualname__}" if in_c and cls.__module__ != "builtins" else cls.__name__
+    return (
+        f"{cls.__module__}.{cls.__qualname__}"
+        if in_c and cls.__module__ != "builtins"
+        else cls.__name__
+    )
 
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_...
 
 
 def is_c_class(cls: type) -> bool:
-    """Whether a class is written in C: it is no heap type, or, as more and more of them are, an immutable one."""
+    """Whether a class is written in C: it is no heap type, or, as more and more of them are, an
+    immutable one."""
     return not cls.__flags__ & _HEAP_TYPE or bool(cls.__flags__ & _IMMUTABLE_TYPE)
 
 
 def full_name(cls: type) -> str:
     """The name of a class with its module, as `%T` gives it to C code."""
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    return (
+        cls.__qualname__
+        if cls.__module__ in ("builtins", "__main__")
+        else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def find_missing(cls: type, name: str) -> bool:
@@ -248,13 +297,14 @@ def find_owner(cls: type, name: str) -> type | None:
 
 
 def class_is_type(cls: type) -> bool:
-    """Whether no rule of a class makes `__class__` of its instances another than type() of them. (No class gets or
-    loses one later: an assignment to its `__class__` sets its own.)"""
+    """Whether no rule of a class makes `__class__` of its instances another than type() of them.
+    (No class gets or loses one later: an assignment to its `__class__` sets its own.)"""
     return find_owner(cls, "__class__") is object and cls not in weakref.ProxyTypes
 
 
 class NativeMethod(Value):
-    """A method of a built-in type, carried out by the value itself (`method_append` of ListValue and the like)."""
+    """A method of a built-in type, carried out by the value itself (`method_append` of ListValue
+    and the like)."""
 
     __slots__ = ("method", "name", "owner")
 
@@ -272,7 +322,9 @@ class NativeMethod(Value):
         if name == "__self__":
             return self.owner
         if name in ("__name__", "__qualname__", "__doc__"):
-            return session.wrap_constant(getattr(getattr(self.owner.python_type(), self.name), name))
+            return session.wrap_constant(
+                getattr(getattr(self.owner.python_type(), self.name), name)
+            )
         return super().get_attribute(session, name)
 
     def binary(
@@ -280,7 +332,11 @@ class NativeMethod(Value):
     ) -> Value | None:
         if function not in (operator.eq, operator.ne):
             return None
-        same = isinstance(other, NativeMethod) and other.name == self.name and session.same(self.owner, other.owner)
+        same = (
+            isinstance(other, NativeMethod)
+            and other.name == self.name
+            and session.same(self.owner, other.owner)
+        )
         return session.wrap_constant(same == (function is operator.eq))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -291,9 +347,13 @@ class NativeMethod(Value):
             nothing = dict.fromkeys(kwargs)
             session.python(raw, signatures.model_of(cls), *[None] * len(args), **nothing)
         try:
-            return self.method(self.owner, session, *map(session.realize, args), **session.realize_all(kwargs))
+            return self.method(
+                self.owner, session, *map(session.realize, args), **session.realize_all(kwargs)
+            )
         except NotConstant as unknown:
-            raise session.unsupported(f"{self.describe()} on {unknown.args[0].describe()}") from None
+            raise session.unsupported(
+                f"{self.describe()} on {unknown.args[0].describe()}"
+            ) from None
         except TypeError as error:
             model = functools.partial(raw, signatures.model_of(cls)) if known else None
             raise wrong_arguments(session, self, error, model, args, kwargs) from None
@@ -302,14 +362,20 @@ class NativeMethod(Value):
 def wrong_arguments(
     session: Session, callee: Value, error: TypeError, model: Any, args: Arguments, kwargs: Keywords
 ) -> Exception:
-    """What to raise for a TypeError of a call of a rule. One that comes from its signature is the program's mistake:
-    then `model` is called for real, which has no effects, to raise it as Python does."""
+    """What to raise for a TypeError of a call of a rule. One that comes from its signature is the
+    program's mistake: then `model` is called for real, which has no effects, to raise it as Python
+    does."""
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         return error
     if model is not None:
-        session.python(model, *map(session.stand_in, args), **{k: session.stand_in(v) for k, v in kwargs.items()})
+        session.python(
+            model,
+            *map(session.stand_in, args),
+            **{k: session.stand_in(v) for k, v in kwargs.items()},
+        )
     return session.unsupported(f"{callee.describe()} is called with wrong arguments")
 
 
 SLOTS: dict[str, Callable[..., Value]] = {}
-"""Special methods of built-in types by name, as any value carries them out: slot(value, session, *args)."""
+"""Special methods of built-in types by name, as any value carries them out: slot(value, session,
+*args)."""

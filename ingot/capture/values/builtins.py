@@ -1,4 +1,5 @@
-"""Built-in functions: the pure ones are called when all is known, the others have a rule or a polyfill in Python."""
+"""Built-in functions: the pure ones are called when all is known, the others have a rule or a
+polyfill in Python."""
 
 from __future__ import annotations
 
@@ -53,7 +54,12 @@ UNREALIZED: dict[Any, Callable[[Session, Arguments, Keywords], Value]] = {}
 
 PURE: set[Any] = {
     *(getattr(builtins, name) for name in "ascii bin chr hex oct ord".split()),
-    *(f for module in (math, cmath) for name, f in vars(module).items() if callable(f) and not name.startswith("_")),
+    *(
+        f
+        for module in (math, cmath)
+        for name, f in vars(module).items()
+        if callable(f) and not name.startswith("_")
+    ),
     str.maketrans,
     bytes.maketrans,
     os.fspath,
@@ -64,7 +70,9 @@ _UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans
 """Do not ask an instance for its number."""
 
 _OF_INTEGERS = frozenset({math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt})
-_OF_FLOATS = {f for module in (math, cmath) for f in vars(module).values() if callable(f)} - _OF_INTEGERS
+_OF_FLOATS = {
+    f for module in (math, cmath) for f in vars(module).values() if callable(f)
+} - _OF_INTEGERS
 _HARMLESS = frozenset(
     getattr(builtins, n)
     for n in (
@@ -91,8 +99,8 @@ _UNARY.update({operator.inv: operator.invert, operator.abs: builtins.abs})
 
 
 def knows(function: Any) -> bool:
-    """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an unhashable object
-    is in none."""
+    """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an
+    unhashable object is in none."""
     if isinstance(function, functools._lru_cache_wrapper):
         return True
     try:
@@ -140,7 +148,14 @@ class BuiltinValue(Value):
         return None
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("__name__", "__qualname__", "__doc__", "__module__", "__text_signature__", "__objclass__"):
+        if name in (
+            "__name__",
+            "__qualname__",
+            "__doc__",
+            "__module__",
+            "__text_signature__",
+            "__objclass__",
+        ):
             return session.wrap_constant(session.python(getattr, self.object, name))
         if name == "__get__" and not find_missing(type(self.object), name):
             return session.builtin(_get_method)
@@ -165,18 +180,22 @@ def _get_method() -> None:
 
 
 def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
-    """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in type, or for
-    real if it is pure."""
+    """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in
+    type, or for real if it is pure."""
     if function in UNREALIZED:
         return UNREALIZED[function](session, args, kwargs)
     if function in RULES:
         try:
-            return RULES[function](session, *map(session.realize, args), **session.realize_all(kwargs))
+            return RULES[function](
+                session, *map(session.realize, args), **session.realize_all(kwargs)
+            )
         except NotConstant as unknown:
             raise _unknown(session, function, unknown) from None
         except TypeError as error:
             model = function if isinstance(function, type) or function in _HARMLESS else None
-            raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
+            raise wrong_arguments(
+                session, BuiltinValue(function), error, model, args, kwargs
+            ) from None
     if function in POLYFILLS and not _is_of_content(session, function, args):
         _check_arguments(session, function, args, kwargs)
         return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
@@ -198,7 +217,9 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
         if of in _PURE_CLASSES:
             return call_pure(session, function, args, kwargs)
     if function not in PURE:
-        raise session.unsupported(f"{getattr(function, '__qualname__', function)}() is called, a C function")
+        raise session.unsupported(
+            f"{getattr(function, '__qualname__', function)}() is called, a C function"
+        )
     return call_pure(session, function, args, kwargs)
 
 
@@ -226,12 +247,22 @@ def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords
     """Calls a pure function for real, as all its arguments are known."""
     if (made := _of_a_varying_number(session, function, args, kwargs)) is not None:
         return made
-    asked = () if function in _UNASKED else ("__float__", "__index__") if function in _OF_FLOATS else ("__index__",)
+    asked = (
+        ()
+        if function in _UNASKED
+        else ("__float__", "__index__")
+        if function in _OF_FLOATS
+        else ("__index__",)
+    )
     known = [_number_of(session, a, asked) for a in args]
-    return session.wrap_constant(session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()}))
+    return session.wrap_constant(
+        session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()})
+    )
 
 
-def _of_a_varying_number(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value | None:
+def _of_a_varying_number(
+    session: Session, function: Any, args: Arguments, kwargs: Keywords
+) -> Value | None:
     """What a pure function gives for constants and one number that varies; None for all else."""
     values = [session.realize(arg) for arg in args]
     places = [i for i, value in enumerate(values) if not isinstance(value, ConstantValue)]
@@ -264,22 +295,26 @@ def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
     name = getattr(function, "__qualname__", function)
     return session.unsupported(
-        f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during capture"
+        f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during "
+        "capture"
     )
 
 
 def special_first(session: Session, value: Value, name: str, *args: Value) -> Value | None:
-    """What a special method of an instance gives; None for other values, and where its class has none."""
+    """What a special method of an instance gives; None for other values, and where its class has
+    none."""
     return value.special(session, name, *args) if isinstance(value, ObjectValue) else None
 
 
-# -- what the polyfills ask --------------------------------------------------------------------------------------------
+# -- what the polyfills ask ------------------------------------------------------------------------
 
 
 @rule(polyfills.fails)
 def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
     known = [session.stand_in(a) for a in args]
-    session.python(function.constant(), *known, **{k: session.stand_in(v) for k, v in kwargs.items()})
+    session.python(
+        function.constant(), *known, **{k: session.stand_in(v) for k, v in kwargs.items()}
+    )
     raise session.unsupported(f"{function.describe()} is given arguments that it may refuse")
 
 
@@ -298,7 +333,9 @@ def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
         return NONE
     if not all(map(_is_plain, known)):
         return NONE
-    order = session.python(sorted, range(len(known)), key=known.__getitem__, reverse=session.truth(reverse))
+    order = session.python(
+        sorted, range(len(known)), key=known.__getitem__, reverse=session.truth(reverse)
+    )
     return session.wrap_constant(order)
 
 
@@ -334,7 +371,7 @@ def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
     return session.wrap_constant(session.python(sum, session.known(numbers), session.known(start)))
 
 
-# -- questions ---------------------------------------------------------------------------------------------------------
+# -- questions -------------------------------------------------------------------------------------
 
 
 @rule(builtins.len)
@@ -418,7 +455,7 @@ def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
     return found
 
 
-# -- what object has ---------------------------------------------------------------------------------------------------
+# -- what object has -------------------------------------------------------------------------------
 
 
 @rule(object.__init__, object.__init_subclass__)
@@ -480,7 +517,9 @@ def vars_(session: Session, value: Value | None = None) -> Value:
         return value.get_attribute(session, "__dict__")
     except Raised as raised:
         if issubclass(raised.value.python_type(), AttributeError):
-            raise session.raised(TypeError, "vars() argument must have __dict__ attribute") from None
+            raise session.raised(
+                TypeError, "vars() argument must have __dict__ attribute"
+            ) from None
         raise
 
 
@@ -509,7 +548,11 @@ def hash_(session: Session, value: Value) -> Value:
         if not issubclass(answer.python_type(), int):
             raise session.raised(TypeError, "__hash__ method should return an integer")
         return ConstantValue(hash(_Hashed(session.known(answer))))
-    if raw is None or find_missing(value.python_type(), "__hash__") or value.python_type().__hash__ is None:
+    if (
+        raw is None
+        or find_missing(value.python_type(), "__hash__")
+        or value.python_type().__hash__ is None
+    ):
         raise session.raised(TypeError, f"unhashable type: '{type_name(value.python_type())}'")
     content = getattr(value, "content", None)  # of an instance of a subclass of a built-in class
     known = value if content is None or raw is object.__hash__ else content
@@ -531,7 +574,7 @@ def id_(session: Session, value: Value) -> Value:
     return session.identity_number(value)
 
 
-# -- operators ---------------------------------------------------------------------------------------------------------
+# -- operators -------------------------------------------------------------------------------------
 
 
 @rule(operator.getitem)
@@ -592,7 +635,9 @@ def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Va
 @rule(operator.concat)
 def concat(session: Session, a: Value, b: Value) -> Value:
     kind, name = plain_base(a.python_type()), "__add__"
-    if kind in SEQUENCES and not (isinstance(a, ObjectValue) and is_overridden(session, a.cls, name)):
+    if kind in SEQUENCES and not (
+        isinstance(a, ObjectValue) and is_overridden(session, a.cls, name)
+    ):
         contents = [getattr(value, "content", value) for value in (a, b)]
         made = contents[0].binary(session, operator.add, contents[1], False)
         if made is None:
@@ -685,7 +730,7 @@ def ascii_(session: Session, value: Value) -> Value:
     return ConstantValue(session.text_of(value, ascii))
 
 
-# -- iterators ---------------------------------------------------------------------------------------------------------
+# -- iterators -------------------------------------------------------------------------------------
 
 
 @rule(builtins.iter)
@@ -705,7 +750,11 @@ def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
         return iterator.step(session)
     found = iterator.next(session)
     if found is None:
-        raise iterator.stopped(session) if isinstance(iterator, GeneratorValue) else session.raised(StopIteration)
+        raise (
+            iterator.stopped(session)
+            if isinstance(iterator, GeneratorValue)
+            else session.raised(StopIteration)
+        )
     return found
 
 
@@ -714,7 +763,7 @@ def reversed_range(session: Session, value: Value) -> Value:
     return RangeIterator(iter(session.known(value)[::-1]))
 
 
-# -- typing ------------------------------------------------------------------------------------------------------------
+# -- typing ----------------------------------------------------------------------------------------
 
 
 @rule(typing.cast)

@@ -1,5 +1,5 @@
-"""What functools.lru_cache makes of a function. A result that it holds is asked of it at each call, so that it is the
-same object as in eager, and the function itself runs as often as in eager."""
+"""What functools.lru_cache makes of a function. A result that it holds is asked of it at each call,
+so that it is the same object as in eager, and the function itself runs as often as in eager."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class CachedFunction(Value):
-    """A function made by functools.lru_cache. If it holds no result for some arguments, one that only shows something
-    (logger.warning_once) is called after the graph has run, and a pure one at once: that this comes too soon, nobody
-    sees. Any other breaks the graph."""
+    """A function made by functools.lru_cache. If it holds no result for some arguments, one that
+    only shows something (logger.warning_once) is called after the graph has run, and a pure one at
+    once: that this comes too soon, nobody sees. Any other breaks the graph."""
 
     __slots__ = ("_hits", "object")
 
@@ -49,7 +49,11 @@ class CachedFunction(Value):
     def get_attribute(self, session: Session, name: str) -> Value:
         if name.startswith("cache_"):
             raise session.unsupported(f"{name} of {self.inner(session).describe()}")
-        return self.inner(session) if name == "__wrapped__" else self.inner(session).get_attribute(session, name)
+        return (
+            self.inner(session)
+            if name == "__wrapped__"
+            else self.inner(session).get_attribute(session, name)
+        )
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         parameters: dict[str, Any] = getattr(self.object, "cache_parameters", dict)()
@@ -58,7 +62,11 @@ class CachedFunction(Value):
         hit, why = self._hit(session, args, kwargs)
         if hit is None or not hit.is_there():
             before = session.steps
-            mark, steps, written = session.effects.mark(), session.graph.steps, bool(session.effects)
+            mark, steps, written = (
+                session.effects.mark(),
+                session.graph.steps,
+                bool(session.effects),
+            )
             result = session.call(self.inner(session), args, kwargs)
             shown = session.effects.since(mark)
             if shown and is_none(session, result):
@@ -66,9 +74,12 @@ class CachedFunction(Value):
             if hit is None:
                 raise why
             if shown != 0 or session.graph.steps > steps or written and not hit.would_give(result):
-                raise session.unsupported(f"{self.inner(session).describe()} is cached, and more than pure Python")
+                raise session.unsupported(
+                    f"{self.inner(session).describe()} is cached, and more than pure Python"
+                )
             hit.fill(self.object)
-            session.steps = before  # a capture that starts over finds the result, and counts as many instructions
+            # a capture that starts over finds the result, and counts as many instructions
+            session.steps = before
         assert self.source is not None
         return session.wrap(hit(self.object), DerivedSource(self.source, hit))
 
@@ -86,15 +97,21 @@ class CachedFunction(Value):
         """Leaves it to a real call, after the graph, to show what it shows the first time."""
         values = [logged(session, arg) for arg in (*args, *kwargs.values())]
         parameters = [f"a{i}" for i in range(len(values))]
-        texts = [*parameters[: len(args)], *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :]))]
+        texts = [
+            *parameters[: len(args)],
+            *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :])),
+        ]
         session.effects.take_back(mark)
-        step = seen_from(user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object})
+        step = seen_from(
+            user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object}
+        )
         session.effects.defer(Operation(step, tuple(values)))
         return NONE
 
 
 class Hit:
-    """Gives the result that a function holds for certain arguments; LookupError if it holds none. It counts."""
+    """Gives the result that a function holds for certain arguments; LookupError if it holds none.
+    It counts."""
 
     __slots__ = ("_args", "_cache", "_function", "_key", "_kwargs")
     __name__ = "cached_result"
@@ -108,7 +125,8 @@ class Hit:
         return self._key in self._cache
 
     def would_give(self, result: Value) -> bool:
-        """Whether the function, if it is called now, before what was written until here is, gives this constant."""
+        """Whether the function, if it is called now, before what was written until here is, gives
+        this constant."""
         if not isinstance(result, ConstantValue):
             return False
         try:
@@ -136,14 +154,19 @@ def _argument(session: Session, value: Value) -> Any:
         return session.known(value)
     except Unsupported:
         owner = value.identity()
-        if value.source is None or isinstance(owner, Value) or type(owner).__hash__ is not object.__hash__:
+        if (
+            value.source is None
+            or isinstance(owner, Value)
+            or type(owner).__hash__ is not object.__hash__
+        ):
             raise
         session.guard(value.source, Kind.IDENTITY, owner)
         return owner
 
 
 def _key_of(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Under what its cache has the result for these arguments, asked of a cache of the same kind."""
+    """Under what its cache has the result for these arguments, asked of a cache of the same
+    kind."""
     probe = functools.lru_cache(maxsize=None, typed=function.cache_parameters()["typed"])(_nothing)
     probe(*args, **kwargs)
     return next(iter(_cache_of(probe)))
@@ -154,8 +177,13 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _cache_of(function: Any) -> dict[Any, Any]:
-    """The dict that holds its results, which is not an attribute: of the dicts it refers to, the last but its own."""
-    found = [held for held in gc.get_referents(function) if type(held) is dict and held is not function.__dict__][-1]
+    """The dict that holds its results, which is not an attribute: of the dicts it refers to, the
+    last but its own."""
+    found = [
+        held
+        for held in gc.get_referents(function)
+        if type(held) is dict and held is not function.__dict__
+    ][-1]
     assert len(found) == function.cache_info().currsize
     return found
 

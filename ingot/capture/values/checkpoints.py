@@ -1,10 +1,10 @@
-"""torch.utils.checkpoint: a call of the function that it is given. Where gradients are wanted, the nodes of that call
-are marked as a region of the graph, of which the forward keeps nothing: the backward computes it again
-(`graph/partition.py`).
+"""torch.utils.checkpoint: a call of the function that it is given. Where gradients are wanted, the
+nodes of that call are marked as a region of the graph, of which the forward keeps nothing: the
+backward computes it again (`graph/partition.py`).
 
-With `use_reentrant=True` torch's own code is inlined down to its autograd.Function. In eager that runs the function
-without gradients, and in the backward once more with them, to differentiate it by itself: into `.grad` of all leaves,
-and only if an argument requires a gradient."""
+With `use_reentrant=True` torch's own code is inlined down to its autograd.Function. In eager that
+runs the function without gradients, and in the backward once more with them, to differentiate it by
+itself: into `.grad` of all leaves, and only if an argument requires a gradient."""
 
 from __future__ import annotations
 
@@ -33,14 +33,20 @@ _DEFAULTS = {"preserve_rng_state": True, "determinism_check": "default", "early_
 _WITH_STATISTICS = ("batch_norm", "instance_norm")
 
 
-def _plain_call(session: Session, args: Arguments, kwargs: Keywords) -> tuple[Value, Arguments, Keywords] | None:
+def _plain_call(
+    session: Session, args: Arguments, kwargs: Keywords
+) -> tuple[Value, Arguments, Keywords] | None:
     """Without gradients: a call of the function, with the arguments that are its own."""
     if torch.is_grad_enabled():
         return None
     reentrant = session.known(kwargs.get("use_reentrant", NONE))
     if reentrant is None:  # of which torch warns
         return None
-    given = {name: value for name, value in kwargs.items() if name not in _DEFAULTS.keys() | {"use_reentrant"}}
+    given = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _DEFAULTS.keys() | {"use_reentrant"}
+    }
     if (reentrant and given) or "context_fn" in given or "debug" in given:
         raise session.unsupported("torch.utils.checkpoint with options that do more than call")
     return session.realize(args[0]), args[1:], given
@@ -56,10 +62,22 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         assert isinstance(inside, FunctionValue)
         return session.inline(inside, args, kwargs)
     if session.graph.autograd:
-        raise session.unsupported("torch.utils.checkpoint with gradients, in a graph that records them as it runs")
-    options = {name: kwargs.get(name, ConstantValue(default)) for name, default in _DEFAULTS.items()}
-    given = {name: value for name, value in kwargs.items() if name not in _DEFAULTS.keys() | {"use_reentrant"}}
-    if "context_fn" in given or "debug" in given or session.known(options["determinism_check"]) not in _CHECKS:
+        raise session.unsupported(
+            "torch.utils.checkpoint with gradients, in a graph that records them as it runs"
+        )
+    options = {
+        name: kwargs.get(name, ConstantValue(default)) for name, default in _DEFAULTS.items()
+    }
+    given = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _DEFAULTS.keys() | {"use_reentrant"}
+    }
+    if (
+        "context_fn" in given
+        or "debug" in given
+        or session.known(options["determinism_check"]) not in _CHECKS
+    ):
         raise session.unsupported("torch.utils.checkpoint with options that do more than call")
     return _region(session, args, given, bool(session.known(options["preserve_rng_state"])))
 
@@ -78,11 +96,19 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     recorder.modes.reach(recorder.graph, session.where)
     nodes = recorder.nodes_since(before)
     if session.effects.since(effects) != 0 or recorder.context.effects != acted:
-        raise session.unsupported("a checkpointed function has effects, which it has again in the backward")
-    if any(fake._version != version for fake, version in versions) or any(map(_updates_statistics, nodes)):
-        raise session.unsupported("a checkpointed function writes what was there before, and again in the backward")
+        raise session.unsupported(
+            "a checkpointed function has effects, which it has again in the backward"
+        )
+    if any(fake._version != version for fake, version in versions) or any(
+        map(_updates_statistics, nodes)
+    ):
+        raise session.unsupported(
+            "a checkpointed function writes what was there before, and again in the backward"
+        )
     if not keeps_numbers and recorder.context.draws != draws:
-        raise session.unsupported("a checkpointed function draws random numbers, other ones in the backward")
+        raise session.unsupported(
+            "a checkpointed function draws random numbers, other ones in the backward"
+        )
     for node in nodes:
         node.meta["region"] = recorder.steps
     return result
@@ -92,13 +118,15 @@ def _updates_statistics(node: fx.Node) -> bool:
     """Whether it is torch.batch_norm or its kin with running statistics, in training."""
     if getattr(node.target, "__name__", node.target) not in _WITH_STATISTICS:
         return False
-    arguments = dict(zip(("input", "weight", "bias", "running_mean", "running_var", "training"), node.args))
+    arguments = dict(
+        zip(("input", "weight", "bias", "running_mean", "running_var", "training"), node.args)
+    )
     arguments.update(node.kwargs)
     training = arguments.get("training", arguments.get("use_input_stats"))
     return arguments.get("running_mean") is not None and training is not False
 
 
-# -- use_reentrant=True ------------------------------------------------------------------------------------------------
+# -- use_reentrant=True ----------------------------------------------------------------------------
 
 
 def _untracked(function: Any, *args: Any) -> Any:
@@ -123,33 +151,51 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     before, asks = recorder.last, recorder.asks
     is_tracked = any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given)
     if is_tracked and recorder.autograd:
-        raise session.unsupported("torch.utils.checkpoint with gradients, in a graph that records them as it runs")
+        raise session.unsupported(
+            "torch.utils.checkpoint with gradients, in a graph that records them as it runs"
+        )
     if not is_tracked:
         result = session.realize(session.call(session.builtin(_untracked), [function, *given], {}))
     else:
-        result = session.realize(_region(session, [function, *given], {}, bool(session.known(keeps_numbers))))
+        result = session.realize(
+            _region(session, [function, *given], {}, bool(session.known(keeps_numbers)))
+        )
     alone = isinstance(result, TensorValue)
     if not alone and result.python_type() is not tuple:
-        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors")
+        raise session.unsupported(
+            "torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors"
+        )
     parts = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
     tensors = [part for part in parts if isinstance(part, TensorValue)]
     if len({id(t) for t in tensors}) < len(tensors) or not all(before < t.fx_node for t in tensors):
-        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that returns what it "
-                                  "has not made")
+        raise session.unsupported(
+            "torch.utils.checkpoint with use_reentrant=True, of a function that returns what it "
+            "has not made"
+        )
     if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
-        raise session.unsupported("torch.utils.checkpoint with use_reentrant=True, of a function that gives containers")
+        raise session.unsupported(
+            "torch.utils.checkpoint with use_reentrant=True, of a function that gives containers"
+        )
     if not is_tracked:
         return result
     if recorder.asks != asks:
-        raise session.unsupported("a checkpointed function asks for gradients, which it has in the backward alone")
+        raise session.unsupported(
+            "a checkpointed function asks for gradients, which it has in the backward alone"
+        )
     if not any(t.fake.requires_grad for t in tensors):
-        raise session.unsupported("a checkpointed function whose results do not depend on what requires a gradient")
+        raise session.unsupported(
+            "a checkpointed function whose results do not depend on what requires a gradient"
+        )
     node = Reentrant(frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t)))
-    views = session.unpacked(session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {}))
+    views = session.unpacked(
+        session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
+    )
     outputs = [view for view in map(session.realize, views) if isinstance(view, TensorValue)]
     recorder.give_history(session, node, tensors, outputs, [])
     remaining = iter(outputs)
-    behind: list[Value] = [next(remaining) if isinstance(part, TensorValue) else part for part in parts]
+    behind: list[Value] = [
+        next(remaining) if isinstance(part, TensorValue) else part for part in parts
+    ]
     return behind[0] if alone else TupleValue(behind, tuple)
 
 

@@ -12,7 +12,15 @@ import torch
 
 from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import ConstSource, Source
-from ingot.capture.values.base import NULL, Arguments, Keywords, NativeMethod, Value, class_is_type, type_name
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Keywords,
+    NativeMethod,
+    Value,
+    class_is_type,
+    type_name,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -96,7 +104,7 @@ class ClassValue(Value):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
 
-    # -- operators, by the methods of the metaclass --------------------------------------------------------------------
+    # -- operators, by the methods of the metaclass ------------------------------------------------
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method that the metaclass defines in Python; None if it has none."""
@@ -112,7 +120,11 @@ class ClassValue(Value):
             answer = self.special(session, BINARY_METHODS[function][reflected], other)
             if answer is not None:
                 return None if answer.python_type() is type(NotImplemented) else answer
-        return ConstantValue(self.object).binary(session, function, other, reflected) if other.is_constant() else None
+        return (
+            ConstantValue(self.object).binary(session, function, other, reflected)
+            if other.is_constant()
+            else None
+        )
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
@@ -131,8 +143,12 @@ class ClassValue(Value):
             return found
         raw = session.class_lookup(self.object, "__class_getitem__")
         if isinstance(raw, classmethod) and not trusts_function(raw.__func__):
-            return session.call(bind_member(session, raw, None, self.object, "__class_getitem__"), [key], {})
-        return session.wrap_constant(session.python(operator.getitem, self.object, session.known(key)))
+            return session.call(
+                bind_member(session, raw, None, self.object, "__class_getitem__"), [key], {}
+            )
+        return session.wrap_constant(
+            session.python(operator.getitem, self.object, session.known(key))
+        )
 
     def iterate(self, session: Session) -> Value:
         iterator = self.special(session, "__iter__")
@@ -156,7 +172,11 @@ class ClassValue(Value):
 
 def _lookup(session: Session, cls: type, name: str) -> Any:
     """What a metaclass has under a name; `type` itself never changes."""
-    return vars(type).get(name, vars(object).get(name, MISSING)) if cls is type else session.class_lookup(cls, name)
+    return (
+        vars(type).get(name, vars(object).get(name, MISSING))
+        if cls is type
+        else session.class_lookup(cls, name)
+    )
 
 
 class ClassDict(Value):
@@ -209,12 +229,15 @@ class SuperValue(Value):
         return super
 
     def start(self) -> tuple[type, bool]:
-        """The class whose resolution order is searched, and whether it is the class itself that is bound."""
+        """The class whose resolution order is searched, and whether it is the class itself that is
+        bound."""
         if isinstance(self.instance, ClassValue) and self.cls in self.instance.object.__mro__:
             return self.instance.object, True
         if self.said is not None:
             return self.said, False
-        return self.instance.cls if isinstance(self.instance, ObjectValue) else self.instance.python_type(), False
+        return self.instance.cls if isinstance(
+            self.instance, ObjectValue
+        ) else self.instance.python_type(), False
 
     def check(self, session: Session) -> None:
         """Raises TypeError where the instance is none of the class."""
@@ -245,7 +268,11 @@ class SuperValue(Value):
                 return bind_member(session, raw, None if of_class else self.instance, start, name)
             session.class_lookup(owner, name)
         if name in ("__self__", "__thisclass__", "__self_class__"):
-            return self.instance if name == "__self__" else session.wrap_constant(start if "f" in name else self.cls)
+            return (
+                self.instance
+                if name == "__self__"
+                else session.wrap_constant(start if "f" in name else self.cls)
+            )
         raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
 
@@ -268,7 +295,9 @@ class ModuleObject(Value):
         return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(session, name)
+        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(
+            session, name
+        )
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if type(self.object) is not ModuleType:  # its class may do more than to store it
@@ -284,7 +313,9 @@ class ModuleObject(Value):
     def _dynamic(self, session: Session, name: str) -> Value:
         """An attribute that the module's `__getattr__` or class makes."""
         if name in vars(self.object):  # it was deleted during capture
-            raise session.raised(AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'"
+            )
         if not is_trusted(self.object.__name__):
             session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
         found = session.python(getattr, self.object, name)

@@ -1,5 +1,5 @@
-"""Immutable Python objects that capture knows in full: numbers, strings, None, dtypes, devices, enum members, code,
-..."""
+"""Immutable Python objects that capture knows in full: numbers, strings, None, dtypes, devices,
+enum members, code, ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 
-LITERALS = frozenset({int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
+LITERALS = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)}
+)
 
 
 _NUMBERS = frozenset({int, float, complex, bool})
@@ -61,7 +63,9 @@ class ConstantValue(Value):
 
     def get_item(self, session: Session, key: Value) -> Value:
         if type(self.object) in (str, bytes):
-            return session.wrap_constant(session.python(lambda o, k: o[k], self.object, session.index(key)))
+            return session.wrap_constant(
+                session.python(lambda o, k: o[k], self.object, session.index(key))
+            )
         return session.wrap_constant(session.really(lambda o, k: o[k], [self, key], {}))
 
     def contains(self, session: Session, item: Value) -> bool:
@@ -79,7 +83,9 @@ class ConstantValue(Value):
     ) -> Value | None:
         if type(self.object) in (str, bytes):
             if function is operator.mod and not reflected:
-                return session.wrap_constant(session.python(function, self.object, session.text_operand(other)))
+                return session.wrap_constant(
+                    session.python(function, self.object, session.text_operand(other))
+                )
             if function is operator.mul and hasattr(other.python_type(), "__index__"):
                 return session.wrap_constant(self.object * session.integer(other))
         if getattr(other, "decides_operators", False):
@@ -159,9 +165,14 @@ class ConstantMethod(Value):
             return session.python(text.join, [_joined(session, item) for item in items])
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
             return _format(session, text, None, args[0])
-        elif self.name == "format" and not all(type(v) is ConstantValue for v in (*args, *kwargs.values())):
+        elif self.name == "format" and not all(
+            type(v) is ConstantValue for v in (*args, *kwargs.values())
+        ):
             return _format(session, text, args, session.dict_of_values(kwargs))
-        known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
+        known, named = (
+            [session.known(a) for a in args],
+            {k: session.known(v) for k, v in kwargs.items()},
+        )
         return session.python(getattr(text, self.name), *known, **named)
 
 

@@ -1,4 +1,5 @@
-"""What calling a class gives: the built-in classes by rule, the others by running `__new__` and `__init__`."""
+"""What calling a class gives: the built-in classes by rule, the others by running `__new__` and
+`__init__`."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
     raw = session.class_lookup(cls, "__new__")
     maker = raw.__func__ if isinstance(raw, staticmethod) else raw
     if isinstance(maker, FunctionType):
-        made = session.realize(session.call(session.wrap_class_member(maker), [ClassValue(cls), *args], kwargs))
+        made = session.realize(
+            session.call(session.wrap_class_member(maker), [ClassValue(cls), *args], kwargs)
+        )
     else:
         made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
     kind = made.python_type() if not isinstance(made, StandIn) else made.cls
@@ -93,14 +96,18 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
     return made
 
 
-def _initialize(session: Session, cls: type, made: Value, args: Arguments, kwargs: Keywords) -> None:
+def _initialize(
+    session: Session, cls: type, made: Value, args: Arguments, kwargs: Keywords
+) -> None:
     init = session.class_lookup(cls, "__init__")
     if init is vars(object)["__init__"]:
         if (args or kwargs) and session.class_lookup(cls, "__new__") is vars(object)["__new__"]:
             raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
         return
     if not isinstance(made, ObjectValue):
-        raise session.unsupported(f"an instance of {cls.__qualname__} is made, which has an __init__")
+        raise session.unsupported(
+            f"an instance of {cls.__qualname__} is made, which has an __init__"
+        )
     result = session.realize(session.call(made.bind(session, init, "__init__"), args, kwargs))
     if result.identity() is not None:
         kind = type_name(result.python_type())
@@ -125,7 +132,9 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
     for owner in native.__mro__:
         if owner in CONTENTS:
             return CONTENTS[owner](session, cls, args, kwargs)
-    raise session.unsupported(f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}")
+    raise session.unsupported(
+        f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}"
+    )
 
 
 def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
@@ -140,8 +149,11 @@ def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
     return instance_of(cls)
 
 
-def _exception_with_keywords(session: Session, cls: type, native: Any, args: Arguments, kwargs: Keywords) -> Value:
-    """ImportError and its kin keep what they are given by name as attributes; the others refuse it."""
+def _exception_with_keywords(
+    session: Session, cls: type, native: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    """ImportError and its kin keep what they are given by name as attributes; the others refuse
+    it."""
     try:
         native(**dict.fromkeys(kwargs))
     except TypeError as error:
@@ -171,10 +183,16 @@ def _exception_init(init: Any) -> Rule:
         cls = exception.cls
         if not has_fields:
             exception.set_part(session, "args", session.tuple_of_values(args))
-            exception.given = exception.given if exception.initialized and fields_of(plain_base(cls)) else list(args)
+            exception.given = (
+                exception.given
+                if exception.initialized and fields_of(plain_base(cls))
+                else list(args)
+            )
         elif not issubclass(cls, OSError) or _is_made_by_init(session, cls):
             if exception.initialized:
-                raise session.unsupported(f"{init.__objclass__.__name__}.__init__() of {exception.describe()}, again")
+                raise session.unsupported(
+                    f"{init.__objclass__.__name__}.__init__() of {exception.describe()}, again"
+                )
             exception.members.update(kwargs)  # ImportError(name=...) and its kin
             exception.take(session, args)
         exception.initialized = exception.initialized or has_fields
@@ -186,7 +204,10 @@ def _exception_init(init: Any) -> Rule:
 def _is_made_by_init(session: Session, cls: type) -> bool:
     """Whether it is the `__init__` of OSError, and not its `__new__`, that reads the arguments."""
     init, new = vars(OSError)["__init__"], vars(OSError)["__new__"]
-    return session.class_lookup(cls, "__init__") is not init and session.class_lookup(cls, "__new__") is new
+    return (
+        session.class_lookup(cls, "__init__") is not init
+        and session.class_lookup(cls, "__new__") is new
+    )
 
 
 for _cls in vars(builtins).values():
@@ -194,7 +215,7 @@ for _cls in vars(builtins).values():
         RULES[vars(_cls)["__init__"]] = _exception_init(vars(_cls)["__init__"])
 
 
-# -- instances of subclasses of built-in classes ----------------------------------------------------------------------
+# -- instances of subclasses of built-in classes ---------------------------------------------------
 
 
 def _plain_content(base: type) -> Any:
@@ -227,10 +248,12 @@ CONTENTS[list] = lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue
 CONTENTS[set] = lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set))
 CONTENTS[dict] = lambda session, cls, args, kwargs: DictObject(cls)
 CONTENTS[SimpleNamespace] = lambda session, cls, args, kwargs: NamespaceObject(cls)
-CONTENTS.update({base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)})
+CONTENTS.update(
+    {base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)}
+)
 
 
-# -- the built-in classes ----------------------------------------------------------------------------------------------
+# -- the built-in classes --------------------------------------------------------------------------
 
 
 @rule(type)
@@ -241,8 +264,11 @@ def type_(session: Session, value: Value, *rest: Value) -> Value:
 
 
 def class_is_made(session: Session) -> Exception:
-    """What a call makes anew each time cannot be relied on: what follows would be compiled again at each call."""
-    return session.unsupported("a class is defined", hint="define the class outside the compiled function", skip=True)
+    """What a call makes anew each time cannot be relied on: what follows would be compiled again at
+    each call."""
+    return session.unsupported(
+        "a class is defined", hint="define the class outside the compiled function", skip=True
+    )
 
 
 @rule(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
@@ -295,7 +321,9 @@ RULES[complex] = _number(complex, "__complex__", "__float__", "__index__")
 @rule(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
     if rest or named:
-        return session.wrap_constant(session.really(str, (object, *rest) if object is not None else rest, named))
+        return session.wrap_constant(
+            session.really(str, (object, *rest) if object is not None else rest, named)
+        )
     return ConstantValue("" if object is None else session.text_of(object, str))
 
 
@@ -341,7 +369,12 @@ def _bytes_read(session: Session, value: Value) -> Iterator[int]:
         yield number
 
 
-RULES.update({type(value): lambda session, _v=value: ConstantValue(_v) for value in (None, ..., NotImplemented)})
+RULES.update(
+    {
+        type(value): lambda session, _v=value: ConstantValue(_v)
+        for value in (None, ..., NotImplemented)
+    }
+)
 
 
 @rule(range)
@@ -402,11 +435,16 @@ def _dict_class(cls: type) -> Rule:
     return make
 
 
-RULES[dict], RULES[collections.OrderedDict] = _dict_class(dict), _dict_class(collections.OrderedDict)
+RULES[dict], RULES[collections.OrderedDict] = (
+    _dict_class(dict),
+    _dict_class(collections.OrderedDict),
+)
 
 
 @rule(collections.defaultdict)
-def defaultdict_(session: Session, factory: Value = NONE, items: Value | None = None, /, **named: Value) -> Value:
+def defaultdict_(
+    session: Session, factory: Value = NONE, items: Value | None = None, /, **named: Value
+) -> Value:
     if factory.python_type() is not type(None) and find_missing(factory.python_type(), "__call__"):
         raise session.raised(TypeError, "first argument must be callable or None")
     args = [] if items is None else [items]

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import dict_base
 from ingot.capture.values.base import NULL, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import argument_key, is_plain_key, matching_key, ordered_key_error, plain_key
+from ingot.capture.values.keys import (
+    argument_key,
+    is_plain_key,
+    matching_key,
+    ordered_key_error,
+    plain_key,
+)
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
 from ingot.capture.values.sequences import (
     Container,
@@ -55,7 +61,11 @@ class DictValue(Container):
     __slots__ = ("_entries", "cls", "factory")
 
     def __init__(
-        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
+        self,
+        entries: Iterable[tuple[Any, Value]],
+        cls: type,
+        source: Source | None = None,
+        object: Any = None,
     ) -> None:
         super().__init__(source, object)
         self._entries = dict(entries)
@@ -75,13 +85,17 @@ class DictValue(Container):
             return session.realize(self.factory)
         return super().get_attribute(session, name)
 
-    # -- one key -------------------------------------------------------------------------------------------------------
+    # -- one key -----------------------------------------------------------------------------------
 
     @asks_once
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
         found = self._entries.get(key)
-        return found if found is not None else self._entries.get(matching_key(session, key, self._entries))
+        return (
+            found
+            if found is not None
+            else self._entries.get(matching_key(session, key, self._entries))
+        )
 
     @asks_once
     def write(self, session: Session, key: Any, value: Value) -> None:
@@ -123,7 +137,7 @@ class DictValue(Container):
         if self.remove(session, key.key(session)) is None:
             raise session.raised(KeyError, key)
 
-    # -- all of it -----------------------------------------------------------------------------------------------------
+    # -- all of it ---------------------------------------------------------------------------------
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return {plain_key(k): v.argument(leaf) for k, v in self.entries.items()}
@@ -151,7 +165,8 @@ class DictValue(Container):
             ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
             mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
             same = mine == its and all(
-                session.equal(session.realize(v), session.realize(other.entries[k])) for k, v in self.entries.items()
+                session.equal(session.realize(v), session.realize(other.entries[k]))
+                for k, v in self.entries.items()
             )
             return ConstantValue(same == (function is operator.eq))
         return None
@@ -192,7 +207,9 @@ class DictValue(Container):
 
     def method_popitem(self, session: Session, last: Value | None = None) -> Value:
         if not self.entries:
-            raise session.raised(KeyError, f"{'popitem(): ' if self.cls is dict else ''}dictionary is empty")
+            raise session.raised(
+                KeyError, f"{'popitem(): ' if self.cls is dict else ''}dictionary is empty"
+            )
         key = list(self.entries)[-1 if last is None or session.truth(last) else 0]
         value = self.remove(session, key)
         assert value is not None
@@ -206,7 +223,9 @@ class DictValue(Container):
             self.write(session, name, default)
         return found or default
 
-    def method_update(self, session: Session, other: Value | None = None, /, **named: Value) -> Value:
+    def method_update(
+        self, session: Session, other: Value | None = None, /, **named: Value
+    ) -> Value:
         if other is not None:
             ordered = issubclass(self.cls, OrderedDict)
             read = session.ordered_entries_read if ordered else session.entries_read
@@ -226,7 +245,13 @@ class DictValue(Container):
             raise session.unsupported(f"__reduce_ex__ of {self.describe()}")
         factory = [] if session.same(self.factory, NONE) else [self.factory]
         items = self.method_items(session).iterate(session)
-        made = (session.wrap_constant(self.cls), session.tuple_of_values(factory), NONE, NONE, items)
+        made = (
+            session.wrap_constant(self.cls),
+            session.tuple_of_values(factory),
+            NONE,
+            NONE,
+            items,
+        )
         return session.tuple_of_values(made)
 
     def method_move_to_end(self, session: Session, key: Value, last: Value | None = None) -> Value:
@@ -240,8 +265,6 @@ class DictValue(Container):
             self.write(session, other, NULL)
             self.write(session, other, held)
         return NONE
-
-
 
 
 class DictIterator(Value):
@@ -287,7 +310,11 @@ def entry_element(session: Session, kind: str, key: Any, value: Value) -> Value:
     """What keys(), values() or items() give for an entry."""
     if kind == "values":
         return value
-    return session.wrap_key(key) if kind == "keys" else TupleValue([session.wrap_key(key), value], tuple)
+    return (
+        session.wrap_key(key)
+        if kind == "keys"
+        else TupleValue([session.wrap_key(key), value], tuple)
+    )
 
 
 class DictView(Value):
@@ -313,7 +340,9 @@ class DictView(Value):
 
     def method_isdisjoint(self, session: Session, other: Value) -> Value:
         shorter, longer = session.realize(other), self
-        is_set = isinstance(shorter, DictView) or issubclass(shorter.python_type(), (set, frozenset))
+        is_set = isinstance(shorter, DictView) or issubclass(
+            shorter.python_type(), (set, frozenset)
+        )
         if is_set and shorter.length(session) > self.length(session):
             shorter, longer = self, shorter  # type: ignore[assignment]
         return ConstantValue(
@@ -377,13 +406,17 @@ class DictView(Value):
 
 
 class SetValue(Container):
-    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these keys that has gone
-    through the same operations, and so has the same order."""
+    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these
+    keys that has gone through the same operations, and so has the same order."""
 
     __slots__ = ("_entries", "cls", "hashed")
 
     def __init__(
-        self, entries: Iterable[tuple[Any, Value]], cls: type, source: Source | None = None, object: Any = None
+        self,
+        entries: Iterable[tuple[Any, Value]],
+        cls: type,
+        source: Source | None = None,
+        object: Any = None,
     ) -> None:
         super().__init__(source, object)
         self._entries = dict(entries)
@@ -408,7 +441,7 @@ class SetValue(Container):
             raise session.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
         return super().key(session)
 
-    # -- one member ----------------------------------------------------------------------------------------------------
+    # -- one member --------------------------------------------------------------------------------
 
     @asks_once
     def holds(self, session: Session, key: Any) -> bool:
@@ -446,13 +479,14 @@ class SetValue(Container):
         content = session.realize(getattr(item, "content", item))
         return session.set_of(content, frozenset).key(session)
 
-    # -- all of them ---------------------------------------------------------------------------------------------------
+    # -- all of them -------------------------------------------------------------------------------
 
     def length(self, session: Session) -> int:
         return len(self.entries)
 
     def ordered(self, session: Session) -> list[Value]:
-        """The members in the order of iteration. It follows from the hashes, where these are the same at every call."""
+        """The members in the order of iteration. It follows from the hashes, where these are the
+        same at every call."""
         entries = self.entries
         if all(map(_hashes_alike, entries)):
             return [entries[key] for key in self.hashed]
@@ -644,10 +678,11 @@ class SetValue(Container):
         other = session.realize(other)
         if other is self:
             return ConstantValue(not self.entries)
+        # of a subclass too, as its iterator gives them
         return ConstantValue(
             not any(
                 self.holds(session, session.realize(element).key(session))
-                for element in session.elements(other)  # of a subclass too, as its iterator gives them
+                for element in session.elements(other)
             )
         )
 
@@ -687,7 +722,8 @@ def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
 
 
 def _hashes_alike(key: Any) -> bool:
-    """Whether a key has the same hash at every call: it is a constant, or an outside object that is guarded itself."""
+    """Whether a key has the same hash at every call: it is a constant, or an outside object that is
+    guarded itself."""
     if isinstance(key, ContentKey):
         return _hashes_alike(key.content)
     if isinstance(key, IdentityKey):

@@ -1,4 +1,5 @@
-"""Context variables: what they hold before the call is guarded, what is set is set for real after the graph has run."""
+"""Context variables: what they hold before the call is guarded, what is set is set for real after
+the graph has run."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ def _content(variable: Any) -> Any:
 
 
 class ContextVariable(Value):
-    """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked; `held` what it holds for
-    real once the operations so far are done; `tokens` are those of calls of `set` since then; `resets` the tokens that
-    are there for real, or will be, by which it has been reset since then."""
+    """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked; `held`
+    what it holds for real once the operations so far are done; `tokens` are those of calls of `set`
+    since then; `resets` the tokens that are there for real, or will be, by which it has been reset
+    since then."""
 
     __slots__ = ("content", "held", "object", "resets", "tokens", "was_reset")
     is_shared = True
@@ -77,7 +79,8 @@ class ContextVariable(Value):
         if default is not None:
             return default
         try:
-            return session.wrap_constant(contextvars.Context().run(self.object.get))  # its own default never changes
+            # its own default never changes
+            return session.wrap_constant(contextvars.Context().run(self.object.get))
         except LookupError:
             raise session.raised(LookupError, self) from None
 
@@ -91,7 +94,9 @@ class ContextVariable(Value):
         self.read(session)
         if isinstance(token, TokenValue) and token in self.tokens:
             self.tokens.remove(token)
-        elif isinstance(token, (TokenValue, OutsideToken)) and token.resets(self) and not self.tokens:
+        elif (
+            isinstance(token, (TokenValue, OutsideToken)) and token.resets(self) and not self.tokens
+        ):
             self.resets.append(token)
             token.is_used = self.was_reset = True
         else:
@@ -104,8 +109,8 @@ class ContextVariable(Value):
         self.content = value
 
     def operations(self) -> Iterable[Operation]:
-        """What makes the variable hold what it should, if it does not, and tokens that may be used later: in order, so
-        that each remembers what was there before it."""
+        """What makes the variable hold what it should, if it does not, and tokens that may be used
+        later: in order, so that each remembers what was there before it."""
         for token in self.resets:
             yield Operation(contextvars.ContextVar.reset, (self, token))
             self.held = token.before
@@ -125,7 +130,8 @@ def _set_at_last(variable: Any, *tokens_and_content: Any) -> None:
 
 
 class TokenValue(Value):
-    """What ContextVar.set() gives. `before` is what the variable held; `is_made`: it will be there for real."""
+    """What ContextVar.set() gives. `before` is what the variable held; `is_made`: it will be there
+    for real."""
 
     __slots__ = ("before", "is_made", "is_possible", "is_used", "variable")
 
@@ -161,7 +167,8 @@ class TokenValue(Value):
 
 
 def make_token(variable: Any, *before: Any) -> Any:
-    """A token that remembers what a variable held before, or that it held nothing: that must still be so."""
+    """A token that remembers what a variable held before, or that it held nothing: that must still
+    be so."""
     for content in before:
         variable.set(content)
     return variable.set(None)
@@ -195,7 +202,9 @@ class OutsideToken(Value):
             session.guard(DerivedSource(self.source, fact), Kind.EQUALS, fact(self.object))
         session.guard(AttrSource(self.source, "var", "slot"), Kind.IDENTITY, self.object.var)
         if _remembers(self.object):
-            self.before = session.wrap(self.object.old_value, AttrSource(self.source, "old_value", "slot"))
+            self.before = session.wrap(
+                self.object.old_value, AttrSource(self.source, "old_value", "slot")
+            )
         return self.before
 
 

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-def _deepcopy(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
-    """Tensor.__deepcopy__(memo). None for what is more than its elements: a leaf, attributes of its own."""
+def _deepcopy(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
+    """Tensor.__deepcopy__(memo). None for what is more than its elements: a leaf, attributes of its
+    own."""
     made: TensorValue | None = None
     memo = session.realize(args[0]) if len(args) == 1 and not kwargs else None
     if not isinstance(memo, DictValue) or memo.source is not None or not _is_plain(session, tensor):
@@ -46,7 +49,10 @@ def _is_plain(session: Session, tensor: TensorValue) -> bool:
     if tensor.cls is not torch.Tensor or tensor.attributes or tensor.fake.requires_grad:
         return False
     numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
-    if any(isinstance(n, torch.SymInt) for n in numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
+    if (
+        any(isinstance(n, torch.SymInt) for n in numbers)
+        or meta.untyped_storage().nbytes() % meta.itemsize
+    ):
         return False
     if tensor.source is not None:
         own = vars(session.graph.value_of(tensor))
@@ -75,7 +81,9 @@ def _whole(session: Session, tensor: TensorValue) -> TensorValue:
 
 
 def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = session.graph.call(session, "call_method", name, (tensor, *map(session.wrap_constant, args)), {})
+    made = session.graph.call(
+        session, "call_method", name, (tensor, *map(session.wrap_constant, args)), {}
+    )
     assert isinstance(made, TensorValue)
     return made
 

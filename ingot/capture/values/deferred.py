@@ -1,5 +1,6 @@
-"""Printing, warnings and logging: done after the graph has run, in their order among all effects, when what they show
-is settled while capture runs. What they show of the program is the user's: lines, functions, stack levels."""
+"""Printing, warnings and logging: done after the graph has run, in their order among all effects,
+when what they show is settled while capture runs. What they show of the program is the user's:
+lines, functions, stack levels."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ from ingot.capture.values.unread import UnreadNumber
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 _IMMUTABLE = frozenset({str, int, float, bool, complex, bytes, type(None)})
 
 
 def settled(session: Session, value: Value) -> Value | None:
-    """A value that looks at the end of the region as this one looks now; None where that is not certain."""
+    """A value that looks at the end of the region as this one looks now; None where that is not
+    certain."""
     if type(value) is LazyValue and type(value.object) in _IMMUTABLE:
         session.guard(value.source, Kind.TYPE, type(value.object))
         return value
@@ -63,14 +65,19 @@ def settled(session: Session, value: Value) -> Value | None:
 
 
 def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
-    """A copy, as what it holds may be overwritten. What autograd adds to its text is not foreseen."""
+    """A copy, as what it holds may be overwritten. What autograd adds to its text is not
+    foreseen."""
     if value.cls.__name__ != "Tensor" or value.fake.requires_grad or value.attributes:
         return None
     return session.graph.call(session, "call_method", "clone", (value,), {})
 
 
 def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value | None:
-    shows_items = value.cls in (list, tuple) or value.cls.__name__ == "Size" or value.cls.__bases__ == (tuple,)
+    shows_items = (
+        value.cls in (list, tuple)
+        or value.cls.__name__ == "Size"
+        or value.cls.__bases__ == (tuple,)
+    )
     if not shows_items:
         return None
     items = [settled(session, item) for item in value.items]
@@ -83,21 +90,28 @@ def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value 
 def _required(session: Session, value: Value, action: str) -> Value:
     found = settled(session, value)
     if found is None:
-        raise session.unsupported(f"{action} {session.realize(value).describe()}, whose text is not settled yet")
+        raise session.unsupported(
+            f"{action} {session.realize(value).describe()}, whose text is not settled yet"
+        )
     return found
 
 
-# -- who shows it ------------------------------------------------------------------------------------------------------
+# -- who shows it ----------------------------------------------------------------------------------
 
 
 def user_frames(session: Session) -> list[InterpreterFrame]:
-    """The frames that run, innermost first; those of Ingot's own versions of C functions have no frame in eager."""
-    return [f for f in reversed(session.frames) if not f.function.namespace["__name__"].startswith("ingot.capture.")]
+    """The frames that run, innermost first; those of Ingot's own versions of C functions have no
+    frame in eager."""
+    return [
+        f
+        for f in reversed(session.frames)
+        if not f.function.namespace["__name__"].startswith("ingot.capture.")
+    ]
 
 
 def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
-    """Whether each of these frames was called by the next one directly. nn.Module.__call__, which capture leaves out,
-    would lie between a module's forward and its caller."""
+    """Whether each of these frames was called by the next one directly. nn.Module.__call__, which
+    capture leaves out, would lie between a module's forward and its caller."""
     for frame in frames:
         module = frame.slots[0] if frame.slots else None
         forward = getattr(module.cls, "forward", None) if isinstance(module, ModuleValue) else None
@@ -109,17 +123,23 @@ def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
 def seen_from(
     frames: list[InterpreterFrame], body: str, parameters: list[str], helpers: dict[str, Any]
 ) -> Callable[..., Any]:
-    """A function of one line that seems to stand in the innermost of some frames, which call each other."""
+    """A function of one line that seems to stand in the innermost of some frames, which call each
+    other."""
     innermost, *callers = frames
     made: Callable[..., Any] = user_function(
-        innermost.program.code, innermost.line, body, parameters, innermost.function.namespace, helpers
+        innermost.program.code,
+        innermost.line,
+        body,
+        parameters,
+        innermost.function.namespace,
+        helpers,
     )
     for frame in callers:
         made = caller_function(made, frame.program.code, frame.line, frame.function.namespace)
     return made
 
 
-# -- print -------------------------------------------------------------------------------------------------------------
+# -- print -----------------------------------------------------------------------------------------
 
 
 def _print(file: Any, sep: Any, end: Any, flush: Any, *texts: Any) -> None:
@@ -139,7 +159,10 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("side effect: print to a file")
-    how = [ConstantValue(session.known(kwargs.get(name, default))) for name, default in _PRINT_DEFAULTS.items()]
+    how = [
+        ConstantValue(session.known(kwargs.get(name, default)))
+        for name, default in _PRINT_DEFAULTS.items()
+    ]
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
         raise session.unsupported("side effect: print with other arguments than it knows")
     texts = []
@@ -171,12 +194,13 @@ def _text_now(session: Session, value: Value) -> Value:
 
 UNREALIZED[builtins.print] = print_
 
-# -- warnings ----------------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------
 
 
 @functools.lru_cache
 def _raises(category: type) -> Callable[[list[Any]], bool]:
-    """A function that tells whether some warning of a category would be raised as an error by such filters."""
+    """A function that tells whether some warning of a category would be raised as an error by such
+    filters."""
 
     def raises(filters: list[Any]) -> bool:
         return any(action == "error" and issubclass(category, of) for action, _, of, *_ in filters)
@@ -199,12 +223,23 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     given = {**dict(zip(names, args)), **kwargs}
     if len(args) > len(names) or given.keys() - set(names) or "message" not in given:
         raise session.unsupported("side effect: warnings.warn with other arguments than it knows")
-    if session.effects.is_changed(warnings.filters) or session.effects.fields(vars(warnings)) is not None:
-        raise session.unsupported("side effect: warnings.warn, where the filters of warnings were changed")
+    if (
+        session.effects.is_changed(warnings.filters)
+        or session.effects.fields(vars(warnings)) is not None
+    ):
+        raise session.unsupported(
+            "side effect: warnings.warn, where the filters of warnings were changed"
+        )
     level = session.known(given["stacklevel"]) if "stacklevel" in given else 1
     frames = user_frames(session)
-    if not isinstance(level, int) or level > len(frames) or not _calls_are_frames(frames[: max(level, 1) - 1]):
-        raise session.unsupported("side effect: warnings.warn for a caller outside the compiled function")
+    if (
+        not isinstance(level, int)
+        or level > len(frames)
+        or not _calls_are_frames(frames[: max(level, 1) - 1])
+    ):
+        raise session.unsupported(
+            "side effect: warnings.warn for a caller outside the compiled function"
+        )
     frame = frames[max(level, 1) - 1]
     message = _message(session, given["message"])
     category = session.known(given["category"]) if "category" in given else None
@@ -214,9 +249,13 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     category = _category(session, message, category)
     raises = _raises(category)
     is_raised = raises(warnings.filters)  # type: ignore[arg-type]
-    session.guard(DerivedSource(GlobalSource(vars(warnings), "filters"), raises), Kind.EQUALS, is_raised)
+    session.guard(
+        DerivedSource(GlobalSource(vars(warnings), "filters"), raises), Kind.EQUALS, is_raised
+    )
     if is_raised:
-        raise session.unsupported("side effect: warnings.warn, where such warnings are raised as errors")
+        raise session.unsupported(
+            "side effect: warnings.warn, where such warnings are raised as errors"
+        )
     operation = Operation(
         _warn_as_from,
         (
@@ -237,7 +276,8 @@ def _message(session: Session, value: Value) -> Value:
     realized = session.realize(value) if type(value) is not LazyValue else value
     if isinstance(realized, ExceptionValue) and not realized.attributes:
         return ExceptionValue(
-            realized.cls, [_required(session, arg, "side effect: a warning of") for arg in realized.args]
+            realized.cls,
+            [_required(session, arg, "side effect: a warning of") for arg in realized.args],
         )
     return _required(session, value, "side effect: a warning of")
 
@@ -254,12 +294,12 @@ def _category(session: Session, message: Value, category: Any) -> Any:
 
 UNREALIZED[warnings.warn] = warn
 
-# -- logging -----------------------------------------------------------------------------------------------------------
+# -- logging ---------------------------------------------------------------------------------------
 
 
 def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
-    """The rule of a function of the logging module: called from the user's line, where levels, filters and handlers
-    decide what becomes of it."""
+    """The rule of a function of the logging module: called from the user's line, where levels,
+    filters and handlers decide what becomes of it."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
@@ -269,10 +309,15 @@ def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
         stacklevel = session.known(kwargs["stacklevel"]) if "stacklevel" in kwargs else 1
         frames = _frames_of_record(session, stacklevel)
         parameters = [f"a{i}" for i in range(len(values) + len(named))]
-        texts = [*parameters[: len(values)], *(f"{n}={p}" for n, p in zip(named, parameters[len(values) :]))]
+        texts = [
+            *parameters[: len(values)],
+            *(f"{n}={p}" for n, p in zip(named, parameters[len(values) :])),
+        ]
         body = f"log({', '.join(texts)})"
         session.effects.defer(
-            Operation(seen_from(frames, body, parameters, {"log": function}), (*values, *named.values()))
+            Operation(
+                seen_from(frames, body, parameters, {"log": function}), (*values, *named.values())
+            )
         )
         return NONE
 
@@ -287,14 +332,19 @@ def logged(session: Session, value: Value) -> Value:
 
 
 def _is_logger(value: Value) -> bool:
-    """Whether a value is a logger from outside, which a record is given to and which nothing is read of."""
+    """Whether a value is a logger from outside, which a record is given to and which nothing is
+    read of."""
     return isinstance(getattr(value, "object", None), logging.Logger) and value.source is not None
 
 
 def _frames_of_record(session: Session, stacklevel: int) -> list[InterpreterFrame]:
-    """The frames that must be there for a record to find its caller: those inside logging, and `stacklevel` more."""
+    """The frames that must be there for a record to find its caller: those inside logging, and
+    `stacklevel` more."""
     frames = user_frames(session)
-    inside = next((i for i, f in enumerate(frames) if f.program.code.co_filename != _LOGGING_FILE), len(frames))
+    inside = next(
+        (i for i, f in enumerate(frames) if f.program.code.co_filename != _LOGGING_FILE),
+        len(frames),
+    )
     wanted = inside + stacklevel
     if wanted > len(frames) or not _calls_are_frames(frames[inside : wanted - 1]):
         raise session.unsupported("side effect: logging for a caller outside the compiled function")
@@ -318,7 +368,10 @@ def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywo
     """The rule of a method of loggers that asks about levels, which may change at any time."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        logger, known = session.realize(args[0]), tuple(session.known(a) for a in [*args[1:], *kwargs.values()])
+        logger, known = (
+            session.realize(args[0]),
+            tuple(session.known(a) for a in [*args[1:], *kwargs.values()]),
+        )
         changed = session.effects.has_changed(logging.Logger, logging.Manager)
         if changed or not _is_logger(logger):
             raise session.unsupported(f"a question to {logger.describe()}")
@@ -343,5 +396,9 @@ def _answer_of(method: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[A
 
 
 SPECIAL_FUNCTIONS[logging.getLogger] = _get_logger
-for _question_method in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):
+for _question_method in (
+    logging.Logger.isEnabledFor,
+    logging.Logger.getEffectiveLevel,
+    logging.Logger.hasHandlers,
+):
     SPECIAL_FUNCTIONS[_question_method] = _question(_question_method)

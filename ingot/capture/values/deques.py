@@ -31,7 +31,9 @@ class DequeValue(Container):
 
     __slots__ = ("_held", "changes")
 
-    def __init__(self, held: deque[Value], source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, held: deque[Value], source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(source, object)
         self._held = held
         self.changes = 0  # an iterator ends when there was one
@@ -44,7 +46,7 @@ class DequeValue(Container):
     def python_type(self) -> type:
         return deque
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def length(self, session: Session) -> int:
         return len(self.held)
@@ -98,7 +100,9 @@ class DequeValue(Container):
         raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
 
     def method_count(self, session: Session, item: Value) -> Value:
-        return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.held))
+        return ConstantValue(
+            sum(session.equal(session.realize(element), item) for element in self.held)
+        )
 
     def method_copy(self, session: Session) -> Value:
         return DequeValue(self.held.copy())
@@ -106,13 +110,18 @@ class DequeValue(Container):
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         limit = self.held.maxlen
         args = [] if limit is None else [session.tuple_of_values([]), ConstantValue(limit)]
-        made = (session.wrap_constant(deque), session.tuple_of_values(args), NONE, self.iterate(session))
+        made = (
+            session.wrap_constant(deque),
+            session.tuple_of_values(args),
+            NONE,
+            self.iterate(session),
+        )
         return session.tuple_of_values(made)
 
     def method___reversed__(self, session: Session) -> Value:
         return DequeIterator(self, True)
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         """Carries out a method that changes it. Items are values, numbers are known."""
@@ -181,7 +190,8 @@ for _name in ("append", "appendleft", "clear", "insert", "pop", "popleft", "reve
 
 
 class OutsideDeque(DequeValue):
-    """A deque that existed before the call. Its length is guarded when what it holds is first asked for."""
+    """A deque that existed before the call. Its length is guarded when what it holds is first asked
+    for."""
 
     __slots__ = ("_session", "_since", "_whole", "pending")
     is_shared = True
@@ -190,7 +200,8 @@ class OutsideDeque(DequeValue):
         super().__init__(deque(), source, object)
         self._session = weakref.ref(session)
         self._whole = False
-        self._since: list[tuple[str, tuple[Value, ...]]] = []  # changes before anybody has asked for what it holds
+        # changes before anybody has asked for what it holds
+        self._since: list[tuple[str, tuple[Value, ...]]] = []
         self.pending: list[Operation] = []
 
     @property
@@ -200,8 +211,12 @@ class OutsideDeque(DequeValue):
             assert session is not None and self.source is not None
             items = DerivedSource(self.source, tuple)
             session.guard(items, Kind.LENGTH, len(self.object))
-            session.guard(AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen)
-            there: list[Value] = [LazyValue(item, ItemSource(items, i)) for i, item in enumerate(self.object)]
+            session.guard(
+                AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen
+            )
+            there: list[Value] = [
+                LazyValue(item, ItemSource(items, i)) for i, item in enumerate(self.object)
+            ]
             self._held, self._whole = deque(there, self.object.maxlen), True
             for name, args in self._since:
                 super().change(session, name, *args)

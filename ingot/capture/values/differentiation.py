@@ -1,8 +1,8 @@
 """Differentiation inside the captured function.
 
-`torch.autograd.grad` is an operation of the graph like any other: the fakes carry the history that eager's tensors
-would, so running it on them is what tracing the graph does later. `.backward()` is that, for the leaves that autograd
-would reach, and what autograd then does to their `.grad`.
+`torch.autograd.grad` is an operation of the graph like any other: the fakes carry the history that
+eager's tensors would, so running it on them is what tracing the graph does later. `.backward()` is
+that, for the leaves that autograd would reach, and what autograd then does to their `.grad`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _PARAMETERS_OF_GRAD = (
-    "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused is_grads_batched materialize_grads"
+    "outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused "
+    "is_grads_batched materialize_grads"
 ).split()
-_PARAMETERS_OF_BACKWARD = "tensors grad_tensors retain_graph create_graph grad_variables inputs".split()
+_PARAMETERS_OF_BACKWARD = (
+    "tensors grad_tensors retain_graph create_graph grad_variables inputs".split()
+)
 _PARAMETERS_OF_METHOD = "gradient retain_graph create_graph inputs".split()
 
 
 def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.autograd.grad: an operation of the graph, given that all that autograd does for it is seen there."""
+    """torch.autograd.grad: an operation of the graph, given that all that autograd does for it is
+    seen there."""
     given = dict(zip(_PARAMETERS_OF_GRAD, args)) | kwargs
     if len(args) > len(_PARAMETERS_OF_GRAD) or not {"outputs", "inputs"} <= given.keys():
-        raise session.unsupported("torch.autograd.grad is called with the wrong arguments", skip=True)
+        raise session.unsupported(
+            "torch.autograd.grad is called with the wrong arguments", skip=True
+        )
     if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
         raise session.unsupported("torch.autograd.grad of a batch of tangents")
     refuse_changed(session)
@@ -57,7 +63,10 @@ def _backward_of(session: Session, tensor: TensorValue, args: Arguments, kwargs:
 
 def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     given = dict(zip(_PARAMETERS_OF_BACKWARD, args)) | kwargs
-    heads, tangents = _tensors(session, given.pop("tensors")), session.realize(given.pop("grad_tensors", NONE))
+    heads, tangents = (
+        _tensors(session, given.pop("tensors")),
+        session.realize(given.pop("grad_tensors", NONE)),
+    )
     if session.known(given.pop("grad_variables", NONE)) is not None:
         raise session.unsupported("torch.autograd.backward with grad_variables")
     alone = isinstance(tangents, TensorValue)
@@ -72,7 +81,9 @@ METHODS["backward"] = _backward_of
 FUNCTIONS[torch.autograd.backward] = _backward_function
 
 
-def _backward(session: Session, heads: list[TensorValue], tangents: list[Value], options: dict[str, Value]) -> Value:
+def _backward(
+    session: Session, heads: list[TensorValue], tangents: list[Value], options: dict[str, Value]
+) -> Value:
     """Adds the gradients of the heads to the `.grad` of the leaves."""
     retain, inputs = options.pop("retain_graph", NONE), session.realize(options.pop("inputs", NONE))
     if session.known(options.pop("create_graph", NONE)):
@@ -97,7 +108,9 @@ def _backward(session: Session, heads: list[TensorValue], tangents: list[Value],
 @torch.no_grad()
 def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
     """Inlined: a backward pass, and what autograd's engine does at its end."""
-    for leaf, gradient in zip(leaves, torch.autograd.grad(heads, leaves, tangents, retain, allow_unused=True)):
+    for leaf, gradient in zip(
+        leaves, torch.autograd.grad(heads, leaves, tangents, retain, allow_unused=True)
+    ):
         if gradient is not None:
             if leaf.grad is None:
                 leaf.grad = _laid_out(gradient, leaf)
@@ -106,13 +119,14 @@ def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
 
 
 def _laid_out(gradient: Any, leaf: Any) -> Any:
-    """Inlined: a gradient in memory of its own, which lies as the leaf does where that has no gaps."""
+    """Inlined: a gradient in memory of its own, which lies as the leaf does where that has no
+    gaps."""
     if aten.is_non_overlapping_and_dense(leaf):
         return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
     return gradient.clone(memory_format=torch.contiguous_format)
 
 
-# -- what autograd does that a graph does not show ---------------------------------------------------------------------
+# -- what autograd does that a graph does not show -------------------------------------------------
 
 
 def _tensors(session: Session, value: Value) -> list[TensorValue]:
@@ -126,27 +140,34 @@ def _tensors(session: Session, value: Value) -> list[TensorValue]:
 
 
 def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[TensorValue]) -> None:
-    """Raises Unsupported where gradients flow from the heads to the inputs by way of what was computed before the call,
-    or hooks see them."""
+    """Raises Unsupported where gradients flow from the heads to the inputs by way of what was
+    computed before the call, or hooks see them."""
     outside = [t for t in inputs if t.source is not None]
     beyond = {id(fake) for fake in _reached(heads) if id(fake) not in session.graph.by_fake}
     if beyond and outside:
         alone = len(outside) == 1 and beyond == {id(fake) for fake in _reached(outside)}
         if not alone:  # one tensor cannot be computed from itself
-            raise session.unsupported("gradients flow through what was computed before the compiled function")
+            raise session.unsupported(
+                "gradients flow through what was computed before the compiled function"
+            )
     _refuse_watched(session, inputs)
 
 
 def _refuse_reentrant(session: Session, heads: list[TensorValue]) -> None:
-    """Raises Unsupported where torch raises an error: gradients of some tensors alone are asked for."""
+    """Raises Unsupported where torch raises an error: gradients of some tensors alone are asked
+    for."""
     if any(map(is_reentrant, _passed(heads))):
-        raise session.unsupported("gradients of some tensors alone, by way of a checkpoint with use_reentrant=True")
+        raise session.unsupported(
+            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True"
+        )
 
 
 def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
     known = session.graph.by_fake.get(id(fake))
     if known is None:
-        raise session.unsupported("gradients flow into what was computed before the compiled function")
+        raise session.unsupported(
+            "gradients flow into what was computed before the compiled function"
+        )
     return known
 
 
@@ -158,7 +179,9 @@ def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
 
 def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
     """The nodes of autograd's graph that such a pass comes by."""
-    stack: list[Any] = [h.fake.grad_fn for h in heads if h.fake.requires_grad and not h.fake.is_leaf]
+    stack: list[Any] = [
+        h.fake.grad_fn for h in heads if h.fake.requires_grad and not h.fake.is_leaf
+    ]
     seen = set(stack)
     while stack:
         node = stack.pop()
@@ -170,23 +193,29 @@ def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
 
 
 def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
-    """Raises Unsupported where hooks of the user's see the gradient of a tensor, or the data decide sizes."""
+    """Raises Unsupported where hooks of the user's see the gradient of a tensor, or the data decide
+    sizes."""
     if session.graph.context.shapes.unbacked.roots:
         raise session.unsupported("gradients are taken, and the data decide sizes")
     for tensor in tensors:
         if tensor.source is None:
             continue
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            hooks, source = getattr(session.graph.value_of(tensor), name), AttrSource(tensor.source, name, "slot")
+            hooks, source = (
+                getattr(session.graph.value_of(tensor), name),
+                AttrSource(tensor.source, name, "slot"),
+            )
             if hooks:
                 raise session.unsupported(f"hooks on the gradient of {tensor.describe()}")
             session.guard(source, Kind.IS_NONE if hooks is None else Kind.DICT_EMPTY, hooks is None)
 
 
-# -- tensors that become leaves ----------------------------------------------------------------------------------------
+# -- tensors that become leaves --------------------------------------------------------------------
 
 
-def _requires_grad(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+def _requires_grad(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value:
     """requires_grad_(): of a tensor from outside, it is done before the graph runs."""
     (wanted,) = [*args, *kwargs.values()] or [ConstantValue(True)]
     if session.known(wanted) == tensor.fake.requires_grad:

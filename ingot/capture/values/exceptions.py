@@ -1,5 +1,5 @@
-"""Exceptions: made during capture, or from before the call (those that a broken instruction raised, or that are being
-handled)."""
+"""Exceptions: made during capture, or from before the call (those that a broken instruction raised,
+or that are being handled)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from ingot.capture.values.objects import ObjectValue, plain_base
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_PARTS = {"args": "args", "__cause__": "cause", "__context__": "context", "__suppress_context__": "suppressed"}
+_PARTS = {
+    "args": "args",
+    "__cause__": "cause",
+    "__context__": "context",
+    "__suppress_context__": "suppressed",
+}
 _LOOKED_UP = (AttributeError, NameError, ImportError)
 """Where the interpreter raises these, it says in attributes what was looked for."""
 
@@ -35,12 +40,22 @@ class TracebackValue(Value):
 
 
 class ExceptionValue(ObjectValue):
-    """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and guarded, when they are
-    asked for; None stands for one that was not read."""
+    """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and
+    guarded, when they are asked for; None stands for one that was not read."""
 
-    __slots__ = ("_parts", "given", "initialized", "raised_at", "_session", "_traceback", "was_raised")
+    __slots__ = (
+        "_parts",
+        "given",
+        "initialized",
+        "raised_at",
+        "_session",
+        "_traceback",
+        "was_raised",
+    )
 
-    def __init__(self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, cls: type, args: Arguments = (), source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(cls, source, object)
         self.was_raised = source is not None
         self._session: Session | None = None
@@ -50,7 +65,12 @@ class ExceptionValue(ObjectValue):
         self.given = list(args)  # what the fields of the built-in class were made of
         self.initialized = source is not None  # whether that has run its `__init__`
         if source is None:
-            self._parts = {"args": list(args), "cause": NONE, "context": NONE, "suppressed": ConstantValue(False)}
+            self._parts = {
+                "args": list(args),
+                "cause": NONE,
+                "context": NONE,
+                "suppressed": ConstantValue(False),
+            }
 
     @classmethod
     def outside(cls, session: Session, object_: BaseException, source: Source) -> ExceptionValue:
@@ -59,7 +79,7 @@ class ExceptionValue(ObjectValue):
         made._session = session
         return made
 
-    # -- the parts -----------------------------------------------------------------------------------------------------
+    # -- the parts ---------------------------------------------------------------------------------
 
     @property
     def args(self) -> list[Value]:
@@ -97,11 +117,14 @@ class ExceptionValue(ObjectValue):
         """The args of one made during capture, where the built-in class would have others."""
         plain = ExceptionValue(self.cls)
         plain.take(session, self.given)
-        same = len(plain.args) == len(self.args) and all(a is b for a, b in zip(plain.args, self.args))
+        same = len(plain.args) == len(self.args) and all(
+            a is b for a, b in zip(plain.args, self.args)
+        )
         return None if same else self.args
 
     def set_part(self, session: Session, name: str, value: Value) -> None:
-        """Sets args (to a sequence), the cause, the context, or whether the context is not shown."""
+        """Sets args (to a sequence), the cause, the context, or whether the context is not
+        shown."""
         self._parts[_PARTS[name]] = session.unpacked(value) if name == "args" else value
         if self.source is not None:
             session.effects.change(session, self, self.object, self)  # type: ignore[arg-type]
@@ -115,7 +138,8 @@ class ExceptionValue(ObjectValue):
             value = self._parts.get(part)
             if value is not None and name == "args" and self._session is not None:
                 value = self._session.tuple_of_values(value)
-            if value is not None and getattr(value, "source", None) is not AttrSource(self.source, name, "slot"):  # type: ignore[arg-type]
+            own = AttrSource(self.source, name, "slot")  # type: ignore[arg-type]
+            if value is not None and getattr(value, "source", None) is not own:
                 made.append(Operation(vars(BaseException)[name].__set__, (self, value)))
         return made
 
@@ -161,10 +185,12 @@ class ExceptionValue(ObjectValue):
         code, line, namespace = self.raised_at
         return user_function(code, line, "raise error", ["error"], namespace, {})
 
-    # -- attributes ----------------------------------------------------------------------------------------------------
+    # -- attributes --------------------------------------------------------------------------------
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
-        if not isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) or not is_c_class(raw.__objclass__):
+        if not isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) or not is_c_class(
+            raw.__objclass__
+        ):
             return super().bind(session, raw, name)
         if name == "args":
             return session.tuple_of_values(self.args)
@@ -173,10 +199,16 @@ class ExceptionValue(ObjectValue):
         if name == "__traceback__":
             return self.traceback()
         if self.source is not None:
-            return session.wrap(session.python(raw.__get__, self.object), AttrSource(self.source, name, "slot"))
+            return session.wrap(
+                session.python(raw.__get__, self.object), AttrSource(self.source, name, "slot")
+            )
         if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
             single = name == "value" or len(self.given) < 2
-            return (self.given[0] if self.given else NONE) if single else session.tuple_of_values(self.given)
+            return (
+                (self.given[0] if self.given else NONE)
+                if single
+                else session.tuple_of_values(self.given)
+            )
         if name in self.members:
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
@@ -185,9 +217,14 @@ class ExceptionValue(ObjectValue):
 
     def _real(self, session: Session) -> BaseException:
         """An exception of the built-in class beneath, with these arguments and fields."""
-        base, args = plain_base(self.cls), [session.textual(session.realize(arg)) for arg in self.args]
+        base, args = (
+            plain_base(self.cls),
+            [session.textual(session.realize(arg)) for arg in self.args],
+        )
         if self.source is None:
-            real = session.python(base, *[session.textual(session.realize(arg)) for arg in self.given])
+            real = session.python(
+                base, *[session.textual(session.realize(arg)) for arg in self.given]
+            )
         else:
             real = session.python(base.__new__, base)
             for name, raw in fields_of(base):
@@ -200,14 +237,20 @@ class ExceptionValue(ObjectValue):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         raw = session.class_lookup(self.cls, name)
         python = isinstance(session.class_lookup(self.cls, "__setattr__"), FunctionType)
-        c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and is_c_class(raw.__objclass__)
+        c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and is_c_class(
+            raw.__objclass__
+        )
         if python or not c_field:
             super().set_attribute(session, name, value)
         elif name in _PARTS:
             value = session.realize(value)
             _check_part(session, name, value)
             self.set_part(session, name, value)
-        elif name == "__traceback__" and (value := session.realize(value)).identity() is None and self.source is None:
+        elif (
+            name == "__traceback__"
+            and (value := session.realize(value)).identity() is None
+            and self.source is None
+        ):
             self.was_raised = False
         elif name == "__traceback__" and isinstance(value, TracebackValue):
             self.was_raised = True
@@ -229,7 +272,7 @@ class ExceptionValue(ObjectValue):
         session.call(session.realize(notes).get_attribute(session, "append"), [note], {})
         return NONE
 
-    # -- text ----------------------------------------------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------------
 
     def text(self, session: Session, make: Any) -> str:
         """What str() or repr() of the built-in class gives."""
@@ -258,8 +301,16 @@ def fields_of(base: type) -> list[tuple[str, Any]]:
     """What a built-in class of exceptions keeps besides what all have."""
     owners = [owner for owner in base.__mro__ if owner not in (BaseException, object)]
     found = [(name, raw) for owner in owners for name, raw in vars(owner).items()]
-    fields = [(n, raw) for n, raw in found if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType))]
-    return [(name, raw) for name, raw in fields if name not in ("__dict__", "__weakref__", "characters_written")]
+    fields = [
+        (n, raw)
+        for n, raw in found
+        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType))
+    ]
+    return [
+        (name, raw)
+        for name, raw in fields
+        if name not in ("__dict__", "__weakref__", "characters_written")
+    ]
 
 
 def _check_part(session: Session, name: str, value: Value) -> None:

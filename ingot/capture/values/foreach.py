@@ -1,5 +1,6 @@
-"""torch's operations of lists of tensors (`torch._foreach_add_`, ...): the same operation of each tensor, as eager does
-it on a CPU. Making that fast is the schedule's affair: equal loops over many tensors share a launch."""
+"""torch's operations of lists of tensors (`torch._foreach_add_`, ...): the same operation of each
+tensor, as eager does it on a CPU. Making that fast is the schedule's affair: equal loops over many
+tensors share a launch."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ abs acos add asin atan ceil clamp_max clamp_min clone cos cosh div erf erfc exp 
 log1p log2 max mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
 """.split()
 _RENAMED = {"maximum": "clamp_min", "minimum": "clamp_max"}
-_METHODS = {**{name: name for name in _PLAIN}, **_RENAMED, "addcmul": "addcmul", "addcdiv": "addcdiv"}
+_METHODS = {
+    **{name: name for name in _PLAIN},
+    **_RENAMED,
+    "addcmul": "addcmul",
+    "addcdiv": "addcdiv",
+}
 """By what follows `_foreach_`: the Tensor method that eager calls."""
 
 _KEYWORDS = frozenset({"alpha", "value", "non_blocking"})
@@ -40,23 +46,36 @@ _KEYWORDS = frozenset({"alpha", "value", "non_blocking"})
 def _shares(session: Session, value: Value) -> list[Value] | Value:
     """The elements of a list, one for each tensor; what is none is everyone's."""
     value = session.realize(value)
-    return [session.realize(item) for item in session.unpacked(value)] if isinstance(value, SequenceValue) else value
+    return (
+        [session.realize(item) for item in session.unpacked(value)]
+        if isinstance(value, SequenceValue)
+        else value
+    )
 
 
 def _distributed(
     session: Session, name: str, args: Arguments, kwargs: Keywords
 ) -> Iterator[tuple[TensorValue, list[Value], dict[str, Value]]]:
-    """For each tensor of the first list what the function is to do with it: the tensor, and its share of the rest."""
+    """For each tensor of the first list what the function is to do with it: the tensor, and its
+    share of the rest."""
     tensors, *rest = [_shares(session, arg) for arg in args] or [[]]
     named = {key: _shares(session, value) for key, value in kwargs.items()}
     lists = [part for part in (tensors, *rest, *named.values()) if isinstance(part, list)]
-    if not isinstance(tensors, list) or not tensors or any(len(part) != len(tensors) for part in lists):
+    if (
+        not isinstance(tensors, list)
+        or not tensors
+        or any(len(part) != len(tensors) for part in lists)
+    ):
         raise session.unsupported(f"{name}() of something else than lists of one length")
     for k, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorValue):
             raise session.unsupported(f"{name}() of {tensor.describe()}")
         own = [part[k] if isinstance(part, list) else part for part in rest]
-        yield tensor, own, {key: part[k] if isinstance(part, list) else part for key, part in named.items()}
+        yield (
+            tensor,
+            own,
+            {key: part[k] if isinstance(part, list) else part for key, part in named.items()},
+        )
 
 
 def _rule(name: str, method: str) -> Callable[..., Value | None]:
@@ -91,7 +110,9 @@ def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         return _rule("_foreach_pow", "pow")(session, args, kwargs)
     power = session.builtin(torch.pow)
     shares = _distributed(session, "_foreach_pow", args[1:], {})
-    return TupleValue([session.call(power, [args[0], tensor], {}) for tensor, _, _ in shares], tuple)
+    return TupleValue(
+        [session.call(power, [args[0], tensor], {}) for tensor, _, _ in shares], tuple
+    )
 
 
 def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
@@ -99,21 +120,32 @@ def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         raise session.unsupported("_foreach_norm() with further arguments")
     norm = session.builtin(torch.linalg.vector_norm)
     shares = _distributed(session, "_foreach_norm", args, kwargs)
-    return TupleValue([session.call(norm, [tensor, *own], named) for tensor, own, named in shares], tuple)
+    return TupleValue(
+        [session.call(norm, [tensor, *own], named) for tensor, own, named in shares], tuple
+    )
 
 
 def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Value:
     """Lists of tensors, taken apart by device and dtype of those in the first one."""
-    parts = [[session.realize(item) for item in session.unpacked(part)] for part in session.unpacked(lists)]
+    parts = [
+        [session.realize(item) for item in session.unpacked(part)]
+        for part in session.unpacked(lists)
+    ]
     groups: dict[Any, list[int]] = {}
     for k, tensor in enumerate(parts[0]):
         if not isinstance(tensor, TensorValue):
-            raise session.unsupported("_group_tensors_by_device_and_dtype() of something else than tensors")
+            raise session.unsupported(
+                "_group_tensors_by_device_and_dtype() of something else than tensors"
+            )
         groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}
     for key, members in groups.items():
-        taken: list[Value] = [ListValue([part[k] for k in members] if part else [], list) for part in parts]
-        indices = ListValue([ConstantValue(k) for k in members] if session.truth(with_indices) else [], list)
+        taken: list[Value] = [
+            ListValue([part[k] for k in members] if part else [], list) for part in parts
+        ]
+        indices = ListValue(
+            [ConstantValue(k) for k in members] if session.truth(with_indices) else [], list
+        )
         entries[key] = TupleValue([ListValue(taken, list), indices], tuple)
     return session.dict_of_values(entries)
 
@@ -121,7 +153,9 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
 for _name, _method in _METHODS.items():
     for _end in ("", "_"):
         if hasattr(torch, f"_foreach_{_name}{_end}"):
-            FUNCTIONS[getattr(torch, f"_foreach_{_name}{_end}")] = _rule(f"_foreach_{_name}{_end}", _method + _end)
+            FUNCTIONS[getattr(torch, f"_foreach_{_name}{_end}")] = _rule(
+                f"_foreach_{_name}{_end}", _method + _end
+            )
 FUNCTIONS[foreach_zero_] = _rule("_foreach_zero_", "zero_")
 FUNCTIONS[foreach_copy_] = _rule("_foreach_copy_", "copy_")
 FUNCTIONS[foreach_pow] = _pow

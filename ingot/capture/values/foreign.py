@@ -1,5 +1,5 @@
-"""Objects of types written in C that capture has no rule for: files, locks, dates, ... They may be passed along, kept
-and compared by identity; anything else that is asked of them ends the graph."""
+"""Objects of types written in C that capture has no rule for: files, locks, dates, ... They may be
+passed along, kept and compared by identity; anything else that is asked of them ends the graph."""
 
 from __future__ import annotations
 

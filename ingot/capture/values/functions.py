@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
+from ingot.capture.sources import (
+    AttrSource,
+    CellSource,
+    ConstSource,
+    FunctionFieldSource,
+    ItemSource,
+    Source,
+)
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Raised, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.origins import trusts_function
@@ -21,7 +28,8 @@ if TYPE_CHECKING:
 
 
 SPECIAL_CODES: dict[int, Callable[..., Value]] = {}
-"""By id of the code of inner functions with a meaning of their own: handler(session, function, args, kwargs)."""
+"""By id of the code of inner functions with a meaning of their own: handler(session, function,
+args, kwargs)."""
 
 
 class CellValue(Value):
@@ -29,7 +37,9 @@ class CellValue(Value):
 
     __slots__ = ("content", "object")
 
-    def __init__(self, content: Value = NULL, source: Source | None = None, object: CellType | None = None) -> None:
+    def __init__(
+        self, content: Value = NULL, source: Source | None = None, object: CellType | None = None
+    ) -> None:
         super().__init__(source)
         self.content, self.object = content, object
 
@@ -57,11 +67,12 @@ class CellValue(Value):
 
 
 class FunctionValue(Value):
-    """A Python function, which is inlined when called: from outside (`object` is the function), or made during
-    capture."""
+    """A Python function, which is inlined when called: from outside (`object` is the function), or
+    made during capture."""
 
     __slots__ = (
-        "annotations", "attributes", "cells", "code", "defaults", "fields", "keyword_defaults", "namespace", "object",
+        "annotations", "attributes", "cells", "code", "defaults", "fields", "keyword_defaults",
+        "namespace", "object",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, namespace: dict[str, Any]) -> None:
@@ -72,33 +83,49 @@ class FunctionValue(Value):
         self.keyword_defaults: dict[str, Value] = {}
         self.annotations: Value = NONE  # a tuple of names and annotations in turn, or a dict
         self.attributes: dict[str, Value] = {}  # its `__dict__`
-        self.fields: dict[str, Value] = {}  # what was set of what every function has: `__name__`, `__doc__`, ...
+        # what was set of what every function has: `__name__`, `__doc__`, ...
+        self.fields: dict[str, Value] = {}
         self.object: FunctionType | None = None
 
     @classmethod
     def outside(cls, session: Session, function: FunctionType, source: Source) -> FunctionValue:
-        """A function that existed before the call. Its code is guarded now, defaults and cells when they are used."""
+        """A function that existed before the call. Its code is guarded now, defaults and cells when
+        they are used."""
         made = cls(function.__code__, function.__globals__)
         made.object, made.source = function, source
         trusted = trusts_function(function) and not function.__closure__  # a closure is one of many
-        if trusted:  # what it is made of stays as it is; whether it is still this function is another matter
+        # what it is made of stays as it is; whether it is still this function is another matter
+        if trusted:
             session.guard(source, Kind.IDENTITY, function)
         else:
             session.guard(FunctionFieldSource(source, "__code__"), Kind.IDENTITY, function.__code__)
-            if not isinstance(source, ConstSource):  # a function's globals are fixed, another function's may differ
-                session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__)
+            # a function's globals are fixed, another function's may differ
+            if not isinstance(source, ConstSource):
+                session.guard(
+                    FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__
+                )
 
             if function.__defaults__:  # which item is whose default depends on how many there are
-                session.guard(FunctionFieldSource(source, "__defaults__"), Kind.LENGTH, len(function.__defaults__))
+                session.guard(
+                    FunctionFieldSource(source, "__defaults__"),
+                    Kind.LENGTH,
+                    len(function.__defaults__),
+                )
 
         def field_item(field: Any, key: Any, value: Any) -> Value:
             return session.wrap(
-                value, ConstSource(value) if trusted else ItemSource(FunctionFieldSource(source, field), key)
+                value,
+                ConstSource(value)
+                if trusted
+                else ItemSource(FunctionFieldSource(source, field), key),
             )
 
-        made.defaults = [field_item("__defaults__", i, v) for i, v in enumerate(function.__defaults__ or ())]
+        made.defaults = [
+            field_item("__defaults__", i, v) for i, v in enumerate(function.__defaults__ or ())
+        ]
         made.keyword_defaults = {
-            k: field_item("__kwdefaults__", k, v) for k, v in (function.__kwdefaults__ or {}).items()
+            k: field_item("__kwdefaults__", k, v)
+            for k, v in (function.__kwdefaults__ or {}).items()
         }
         made.cells = tuple(
             session.outside_cell(cell, CellSource(source, i, function.__code__.co_freevars[i]))
@@ -132,7 +159,11 @@ class FunctionValue(Value):
         if name in _FIELDS:
             return session.realize(_FIELDS[name](self, session))
         if name in _FIELDS_MADE:
-            made = _FIELDS_MADE[name](self, session) if self.object is None else self._slot(session, name)
+            made = (
+                _FIELDS_MADE[name](self, session)
+                if self.object is None
+                else self._slot(session, name)
+            )
             return session.realize(made)
         if hasattr(FunctionType, name):
             return super().get_attribute(session, name)
@@ -148,7 +179,9 @@ class FunctionValue(Value):
             self.annotations = session.dict_of_values({})
         elif self.annotations.python_type() is tuple:
             flat = session.unpacked(self.annotations)
-            self.annotations = session.dict_of_values({session.known(k): v for k, v in zip(flat[::2], flat[1::2])})
+            self.annotations = session.dict_of_values(
+                {session.known(k): v for k, v in zip(flat[::2], flat[1::2])}
+            )
         return self.annotations
 
     def _slot(self, session: Session, name: str) -> Value:
@@ -169,7 +202,9 @@ class FunctionValue(Value):
         elif name == "__annotations__":
             self.annotations = session.realize(value)
         elif name == "__defaults__":
-            self.defaults = session.unpacked(value) if session.realize(value).identity() is not None else []
+            self.defaults = (
+                session.unpacked(value) if session.realize(value).identity() is not None else []
+            )
         elif hasattr(FunctionType, name) and name != "__type_params__":
             raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
         else:
@@ -229,7 +264,9 @@ class BoundMethod(Value):
     def key(self, session: Session) -> Any:
         return session.method_key(self)
 
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
         if function not in (operator.eq, operator.ne):
             return None
         same = isinstance(other, BoundMethod) and session.same(self.instance, other.instance)
@@ -244,11 +281,13 @@ class BoundMethod(Value):
 
 
 INHERITED = ConstantValue(object())
-"""Stands for the exception that the caller of a generator handles, where the generator has set it aside."""
+"""Stands for the exception that the caller of a generator handles, where the generator has set it
+aside."""
 
 
 class GeneratorValue(Value):
-    """A generator: a frame of the interpreter that stands still between two elements. `result` is what it returned."""
+    """A generator: a frame of the interpreter that stands still between two elements. `result` is
+    what it returned."""
 
     __slots__ = ("frame", "function", "handled", "result", "running")
 
@@ -272,23 +311,28 @@ class GeneratorValue(Value):
     @property
     def has_begun(self) -> bool:
         """Whether it ran to a yield already."""
-        return self.frame is not None and self.frame.program.instructions[self.frame.index - 1].op != "RETURN_GENERATOR"
+        return (
+            self.frame is not None
+            and self.frame.program.instructions[self.frame.index - 1].op != "RETURN_GENERATOR"
+        )
 
     @property
     def in_block(self) -> bool:
-        """Whether it stands in a try or with block that has something to do when the generator is dropped."""
+        """Whether it stands in a try or with block that has something to do when the generator is
+        dropped."""
         frame = self.frame
         if frame is None or not self.has_begun:
             return False
         return not _leaves_quietly(frame.program, frame.index - 1, frame.function.namespace)
 
-    # -- running -------------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def next(self, session: Session) -> Value | None:
         return self.resume(session, NONE)
 
     def resume(self, session: Session, sent: Value) -> Value | None:
-        """Runs on to the next yield; None at the end, with what the generator returned in `result`."""
+        """Runs on to the next yield; None at the end, with what the generator returned in
+        `result`."""
         if self.running:
             raise session.raised(ValueError, "generator already executing")
         if self.frame is None:
@@ -356,8 +400,11 @@ class GeneratorValue(Value):
         self.frame.index = self._send_index()[1]
         return self._run(session, None)
 
-    def _thrown_on(self, session: Session, delegate: Value, error: Value) -> tuple[Value | None, Value] | None:
-        """What the iterator of a `yield from` does with an exception: the next element, or else what it returned.
+    def _thrown_on(
+        self, session: Session, delegate: Value, error: Value
+    ) -> tuple[Value | None, Value] | None:
+        """What the iterator of a `yield from` does with an exception: the next element, or else
+        what it returned.
 
         None where it takes none: it is to be raised in this generator itself.
         """
@@ -381,7 +428,8 @@ class GeneratorValue(Value):
         return self._run(session, error)
 
     def _send_index(self) -> tuple[int, int]:
-        """The SEND that it waits in, and where it goes on behind it; (-1, -1) outside a `yield from`."""
+        """The SEND that it waits in, and where it goes on behind it; (-1, -1) outside a `yield
+        from`."""
         assert self.frame is not None
         instructions = self.frame.program.instructions
         after = instructions[self.frame.index] if self.frame.index < len(instructions) else None
@@ -401,7 +449,7 @@ class GeneratorValue(Value):
         if not find_missing(iterator.python_type(), "close"):
             session.call(iterator.get_attribute(session, "close"), [], {})
 
-    # -- methods -------------------------------------------------------------------------------------------------------
+    # -- methods -----------------------------------------------------------------------------------
 
     def get_attribute(self, session: Session, name: str) -> Value:
         function = self.frame.function if self.frame is not None else self.function
@@ -428,7 +476,9 @@ class GeneratorValue(Value):
     def method___next__(self, session: Session) -> Value:
         return self.method_send(session, NONE)
 
-    def method_throw(self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE) -> Value:
+    def method_throw(
+        self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE
+    ) -> Value:
         if issubclass(error.python_type(), type):
             is_instance = issubclass(value.python_type(), error.constant())
             args = [] if value.identity() is None else [value]
@@ -437,7 +487,9 @@ class GeneratorValue(Value):
             raise session.raised(TypeError, "instance exception may not have a separate value")
         if not issubclass(error.python_type(), BaseException):
             kind = error.python_type().__name__
-            message = f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            message = (
+                f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            )
             raise session.raised(TypeError, message)
         found = self.throw(session, error)
         if found is None:
@@ -467,8 +519,8 @@ _HARMLESS = frozenset(
 
 
 def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> bool:
-    """Whether GeneratorExit, raised at an instruction, leaves the function without running anything of the user's: the
-    handlers on its way are for other exceptions."""
+    """Whether GeneratorExit, raised at an instruction, leaves the function without running anything
+    of the user's: the handlers on its way are for other exceptions."""
     handler, named = program.handler_at(index), []
     while handler is not None:
         index = handler.target
@@ -479,7 +531,9 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
             elif op == "LOAD_ATTR" and named and isinstance(named[-1], ModuleType):
                 named.append(getattr(named.pop(), arg, None))
             elif op == "CHECK_EXC_MATCH":
-                if not named or not all(isinstance(c, type) and not issubclass(GeneratorExit, c) for c in named):
+                if not named or not all(
+                    isinstance(c, type) and not issubclass(GeneratorExit, c) for c in named
+                ):
                     return False
                 named.clear()
             elif op == "POP_JUMP_IF_FALSE":
@@ -494,7 +548,9 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
 
 
 _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
-    "__code__": lambda f, session: ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code),
+    "__code__": lambda f, session: (
+        ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code)
+    ),
     "__globals__": lambda f, session: session.wrap(f.namespace, ConstSource(f.namespace)),
     "__closure__": lambda f, session: session.tuple_of_values(f.cells) if f.cells else NONE,
     "__dict__": lambda f, session: (
@@ -503,7 +559,9 @@ _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
 }
 _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__defaults__": lambda f, session: session.tuple_of_values(f.defaults) if f.defaults else NONE,
-    "__kwdefaults__": lambda f, session: session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE,
+    "__kwdefaults__": lambda f, session: (
+        session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE
+    ),
     "__annotations__": lambda f, session: f.annotation_dict(session),
     "__name__": lambda f, session: ConstantValue(f.code.co_name),
     "__qualname__": lambda f, session: ConstantValue(f.code.co_qualname),
@@ -516,5 +574,5 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
 }
 if hasattr(FunctionType, "__type_params__"):
     _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
-"""What every function has, besides what is in its `__dict__`: the latter of one that is made during capture; one from
-outside is asked for it."""
+"""What every function has, besides what is in its `__dict__`: the latter of one that is made during
+capture; one from outside is asked for it."""

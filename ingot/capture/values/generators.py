@@ -1,5 +1,6 @@
-"""Generators across the border of a capture: one that existed before is read where it stands, and put where it should
-stand after the graph has run; one that was begun during capture is made there for real."""
+"""Generators across the border of a capture: one that existed before is read where it stands, and
+put where it should stand after the graph has run; one that was begun during capture is made there
+for real."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ _NO_VALUE = ConstantValue(_native.NULL)
 
 
 def _layout(generator: Any) -> tuple[Any, ...]:
-    """Where a generator stands, and which of its variables and operands are bound: (offset, how many variables, whether
-    it handles no exception, bound or not ...); () where it is finished or runs."""
+    """Where a generator stands, and which of its variables and operands are bound: (offset, how
+    many variables, whether it handles no exception, bound or not ...); () where it is finished or
+    runs."""
     state = _native.generator_state(generator)
     if state is None:
         return ()
     _, offset, slots, stack, handled = state
-    return (offset, len(slots), handled is None, *[value is not _native.NULL for value in (*slots, *stack)])
+    return (
+        offset,
+        len(slots),
+        handled is None,
+        *[value is not _native.NULL for value in (*slots, *stack)],
+    )
 
 
 def _contents(generator: Any) -> tuple[Any, ...]:
@@ -61,7 +68,8 @@ class OutsideGenerator(GeneratorValue):
         try:
             return super()._run(session, raised)
         finally:
-            self.touch(session)  # what others can see, printed while it ran, came before it stood here
+            # what others can see, printed while it ran, came before it stood here
+            self.touch(session)
 
     def operations(self) -> Iterable[Operation]:
         """What puts the generator itself where this one stands."""
@@ -84,12 +92,16 @@ def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
         return OutsideGenerator(None, object_, source)
     offset, variables, unhandled, *_ = layout
     if not unhandled:
-        raise session.unsupported(f"the generator {source.name}, which stands in an exception handler")
+        raise session.unsupported(
+            f"the generator {source.name}, which stands in an exception handler"
+        )
     contents, values = _contents(object_), DerivedSource(source, _contents)
     function = FunctionValue.outside(session, contents[0], ItemSource(values, 0))
     program = program_of(function.code)
     frame = InterpreterFrame(session, program, function, [])
-    taken = [_taken(session, held, ItemSource(values, 1 + i)) for i, held in enumerate(contents[1:])]
+    taken = [
+        _taken(session, held, ItemSource(values, 1 + i)) for i, held in enumerate(contents[1:])
+    ]
     frame.slots, frame.stack[:] = taken[:variables], taken[variables:]
     if function.cells:
         frame.slots[len(frame.slots) - len(function.cells) :] = function.cells
@@ -106,7 +118,8 @@ def _taken(session: Session, held: Any, source: Source) -> Value:
 
 
 def _index_behind(program: Program, offset: int) -> int:
-    """The instruction that a generator goes on with which stands at the YIELD_VALUE or RETURN_GENERATOR at `offset`."""
+    """The instruction that a generator goes on with which stands at the YIELD_VALUE or
+    RETURN_GENERATOR at `offset`."""
     return next(
         i + 1
         for i, instruction in enumerate(program.instructions)
@@ -115,11 +128,15 @@ def _index_behind(program: Program, offset: int) -> int:
 
 
 def standing(frame: InterpreterFrame) -> tuple[Value, Value, Value, Value]:
-    """What `suspended_generator` makes the generator of a frame of: function, offset, variables, operands."""
+    """What `suspended_generator` makes the generator of a frame of: function, offset, variables,
+    operands."""
     slots = list(frame.slots)
     free = len(frame.program.code.co_freevars)
     if free and slots[-1] is NULL:  # it has not begun: COPY_FREE_VARS is ahead
         slots[-free:] = frame.function.cells
-    values = [TupleValue([_NO_VALUE if v is NULL else v for v in part], tuple) for part in (slots, frame.stack)]
+    values = [
+        TupleValue([_NO_VALUE if v is NULL else v for v in part], tuple)
+        for part in (slots, frame.stack)
+    ]
     offset = frame.program.instructions[frame.index - 1].offset
     return frame.function, ConstantValue(offset), values[0], values[1]

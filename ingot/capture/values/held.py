@@ -1,5 +1,5 @@
-"""Objects that are held as they are, and never change: members of enums, what typing makes of classes, static and class
-methods."""
+"""Objects that are held as they are, and never change: members of enums, what typing makes of
+classes, static and class methods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class EnumValue(ConstantValue):
         if name in vars(self.object):
             return session.wrap_constant(vars(self.object)[name])
         raw = session.class_lookup(type(self.object), name)
-        if isinstance(raw, (FunctionType, property, classmethod, staticmethod)) and not self._is_known(session, raw):
+        if isinstance(
+            raw, (FunctionType, property, classmethod, staticmethod)
+        ) and not self._is_known(session, raw):
             return session.class_attribute(type(self.object), name, self)
         return super().get_attribute(session, name)
 
@@ -59,11 +61,17 @@ class EnumValue(ConstantValue):
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         answer = (
-            self.special(session, BINARY_METHODS[function][reflected], other) if function in BINARY_METHODS else None
+            self.special(session, BINARY_METHODS[function][reflected], other)
+            if function in BINARY_METHODS
+            else None
         )
         if answer is not None:
             return None if answer.python_type() is type(NotImplemented) else answer
-        return super().binary(session, function, other, reflected) if isinstance(other, ConstantValue) else None
+        return (
+            super().binary(session, function, other, reflected)
+            if isinstance(other, ConstantValue)
+            else None
+        )
 
     def truth(self, session: Session) -> bool:
         answer = self.special(session, "__bool__") or self.special(session, "__len__")
@@ -101,12 +109,16 @@ class MemberValue(ConstantValue):
             return session.realize(session.wrap_class_member(self.object.__func__))
         if name == "__get__":
             return NativeMethod(self, name, MemberValue.get)
-        return session.realize(session.wrap_class_member(self.object.__func__)).get_attribute(session, name)
+        return session.realize(session.wrap_class_member(self.object.__func__)).get_attribute(
+            session, name
+        )
 
     def get(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
         """`__get__`."""
         cls = instance.python_type() if owner.identity() is None else session.known(owner)
-        found = bind_member(session, self.object, None if instance.identity() is None else instance, cls, "")
+        found = bind_member(
+            session, self.object, None if instance.identity() is None else instance, cls, ""
+        )
         return session.realize(found)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:

@@ -1,4 +1,5 @@
-"""id() of an object: a number that is not known during capture, but can be compared and looked up."""
+"""id() of an object: a number that is not known during capture, but can be compared and looked
+up."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 _COMPARED = 32
-"""How many outside objects are compared with each other; if there are more, all are guarded by identity."""
+"""How many outside objects are compared with each other; if there are more, all are guarded by
+identity."""
 
 
 def tell_apart(session: Session, owner: Value) -> None:
@@ -54,7 +56,9 @@ class IdentityNumber(Value):
         tell_apart(session, self.owner)
         return NumberKey(self.owner.identity(), self)
 
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
         if function not in (operator.eq, operator.ne):
             raise session.unsupported(f"arithmetic on {self.describe()}")
         if not isinstance(other, IdentityNumber):
@@ -75,11 +79,14 @@ class NumberKey(IdentityKey):
         return isinstance(other, NumberKey) and other.object is self.object
 
     def outside(self, session: Session) -> Any:
-        """The number, of an object that is guarded; no container from before knows the number of a new one."""
+        """The number, of an object that is guarded; no container from before knows the number of a
+        new one."""
         owner = self.value.owner  # type: ignore[attr-defined]
         if owner.source is not None and not isinstance(owner, TensorValue):
             session.guard(owner.source, Kind.IDENTITY, self.object)
             return id(self.object)
         if owner.source is None and not owner.is_constant():
             return self
-        raise session.unsupported(f"{self.value.describe()} is looked for in what existed before the call")
+        raise session.unsupported(
+            f"{self.value.describe()} is looked for in what existed before the call"
+        )

@@ -29,7 +29,7 @@ _ABC_CHECK: Any = abc.ABCMeta.__instancecheck__
 _PROTOCOL_CHECK: Any = vars(type(typing.Protocol))["__instancecheck__"]
 
 
-# -- isinstance --------------------------------------------------------------------------------------------------------
+# -- isinstance ------------------------------------------------------------------------------------
 
 
 @rule(builtins.isinstance)
@@ -104,11 +104,17 @@ def _has_protocol(session: Session, value: Value, cls: Any) -> bool:
         session.python(isinstance, None, cls)
     names = _names_of_protocol(cls)
     if VERSION >= (3, 12):
-        return _is_nominally(session, value, cls) or all(_has_statically(session, value, cls, name) for name in names)
+        return _is_nominally(session, value, cls) or all(
+            _has_statically(session, value, cls, name) for name in names
+        )
     of_methods = all(callable(getattr(cls, name, None)) for name in names)
-    if of_methods and _is_subclass(session, value.get_attribute(session, "__class__"), session.wrap_constant(cls)):
+    if of_methods and _is_subclass(
+        session, value.get_attribute(session, "__class__"), session.wrap_constant(cls)
+    ):
         return True
-    return all(_has(session, value, cls, name) for name in names) or _is_nominally(session, value, cls)
+    return all(_has(session, value, cls, name) for name in names) or _is_nominally(
+        session, value, cls
+    )
 
 
 def _names_of_protocol(cls: Any) -> Any:
@@ -134,7 +140,9 @@ def _has_statically(session: Session, value: Value, cls: type, name: str) -> boo
     if not isinstance(value, ObjectValue):
         return _has(session, value, cls, name)
     own = value.own_attribute(session, name)
-    found = session.class_lookup(value.cls, name) if own is None else session.realize(own).identity()
+    found = (
+        session.class_lookup(value.cls, name) if own is None else session.realize(own).identity()
+    )
     if own is None and find_missing(value.cls, name):
         return False
     return found is not None or not callable(getattr(cls, name, None))
@@ -162,8 +170,8 @@ def _is_nominally(session: Session, value: Value, cls: type) -> bool:
 
 
 def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
-    """The classes of `int | str`; None for what is no union. Before Python 3.12 what is no class among them is not
-    asked, but for what no union may have."""
+    """The classes of `int | str`; None for what is no union. Before Python 3.12 what is no class
+    among them is not asked, but for what no union may have."""
     if not isinstance(union, UnionType):
         return None
     if VERSION >= (3, 12):
@@ -186,7 +194,7 @@ def _abc_instancecheck(session: Session, args: Arguments, kwargs: Keywords) -> V
 SPECIAL_FUNCTIONS[_ABC_CHECK] = _abc_instancecheck
 
 
-# -- issubclass --------------------------------------------------------------------------------------------------------
+# -- issubclass ------------------------------------------------------------------------------------
 
 
 @rule(builtins.issubclass)

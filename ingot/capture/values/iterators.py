@@ -1,5 +1,6 @@
-"""Iterators that existed before the call, over lists, tuples, ranges, strings and dicts: what is left of them is read
-without taking anything from them, and what capture takes is taken for real after the graph has run."""
+"""Iterators that existed before the call, over lists, tuples, ranges, strings and dicts: what is
+left of them is read without taking anything from them, and what capture takes is taken for real
+after the graph has run."""
 
 from __future__ import annotations
 
@@ -60,8 +61,9 @@ def _advance(iterator: Any, count: int) -> None:
 
 
 _LOOK_AHEAD = 2
-"""Elements that are looked at one by one. A loop that is broken in its body takes one of them in each region, which is
-then compiled for all of them; who takes more is compiled for the place where the iterator stands."""
+"""Elements that are looked at one by one. A loop that is broken in its body takes one of them in
+each region, which is then compiled for all of them; who takes more is compiled for the place where
+the iterator stands."""
 
 
 _WALKED = (list, tuple, range, str, bytes)
@@ -74,7 +76,8 @@ def _walked_by(sequence: Any) -> Any:
 
 @functools.cache
 def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives the element `count` places ahead in a tuple, an empty one where there is none."""
+    """A function that gives the element `count` places ahead in a tuple, an empty one where there
+    is none."""
 
     def ahead(iterator: Any) -> tuple[Any, ...]:
         _, (sequence,), *state = iterator.__reduce__()
@@ -93,13 +96,16 @@ def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
 
 
 class _LooksAhead(OutsideIterator):
-    """An iterator that is read element by element, as long as few are taken and what it walks over stays as it is."""
+    """An iterator that is read element by element, as long as few are taken and what it walks over
+    stays as it is."""
 
     passed: int
     settled: bool
 
     def next(self, session: Session) -> Value | None:
-        if not self.settled and (self.passed >= _LOOK_AHEAD or session.effects.is_changed(self.under(session))):
+        if not self.settled and (
+            self.passed >= _LOOK_AHEAD or session.effects.is_changed(self.under(session))
+        ):
             self.settle(session)
             self.settled = True
         if self.settled:
@@ -125,7 +131,8 @@ def _sequence_under(iterator: Any) -> Any:
 
 
 def _position_in(iterator: Any) -> int:
-    """How many elements an iterator over a list or tuple has given; -1 where it has said that there are no more."""
+    """How many elements an iterator over a list or tuple has given; -1 where it has said that there
+    are no more."""
     reduced = iterator.__reduce__()
     return reduced[2] if len(reduced) > 2 else -1
 
@@ -135,7 +142,13 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
 
     def __init__(self, sequence: SequenceValue, object_: Any, source: Source) -> None:
         SequenceIterator.__init__(self, sequence)
-        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
+        self.object, self.source, self.taken, self.passed, self.settled = (
+            object_,
+            source,
+            0,
+            0,
+            False,
+        )
 
     def under(self, session: Session) -> Any:
         return self.sequence.object
@@ -149,25 +162,36 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
 @wraps(type(iter([])), type(iter(())))
 def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    sequence = session.realize(session.wrap(_sequence_under(object_), DerivedSource(source, _sequence_under)))
+    sequence = session.realize(
+        session.wrap(_sequence_under(object_), DerivedSource(source, _sequence_under))
+    )
     if not isinstance(sequence, SequenceValue):
         raise session.unsupported(f"an iterator over {sequence.describe()}")
     return OutsideSequenceIterator(sequence, object_, source)
 
 
 class OutsideTextIterator(_LooksAhead, SequenceIterator):
-    """An iterator over a string or bytes. The whole of it is looked at when more than a few elements are taken."""
+    """An iterator over a string or bytes. The whole of it is looked at when more than a few
+    elements are taken."""
 
     def __init__(self, object_: Any, source: Source) -> None:
         SequenceIterator.__init__(self, TupleValue([], tuple))
-        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
+        self.object, self.source, self.taken, self.passed, self.settled = (
+            object_,
+            source,
+            0,
+            0,
+            False,
+        )
 
     def under(self, session: Session) -> Any:
         return None
 
     def settle(self, session: Session) -> None:
         rest = session.wrap(_rest_of_text(self.object), DerivedSource(self.source, _rest_of_text))  # type: ignore[arg-type]
-        self.sequence = TupleValue([ConstantValue(element) for element in session.realize(rest).constant()], tuple)
+        self.sequence = TupleValue(
+            [ConstantValue(element) for element in session.realize(rest).constant()], tuple
+        )
         self.position = self.passed
 
 
@@ -195,7 +219,13 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
 
     def __init__(self, object_: Any, source: Source) -> None:
         RangeIterator.__init__(self, iter(()))
-        self.object, self.source, self.taken, self.passed, self.settled = object_, source, 0, 0, False
+        self.object, self.source, self.taken, self.passed, self.settled = (
+            object_,
+            source,
+            0,
+            0,
+            False,
+        )
 
     def under(self, session: Session) -> Any:
         return None
@@ -212,7 +242,9 @@ def wrap_range_iterator(session: Session, object_: Any, source: Source) -> Value
     return OutsideRangeIterator(object_, source)
 
 
-_DICT_ITERATORS: dict[type, str] = {type(iter(getattr({}, kind)())): kind for kind in ("keys", "values", "items")}
+_DICT_ITERATORS: dict[type, str] = {
+    type(iter(getattr({}, kind)())): kind for kind in ("keys", "values", "items")
+}
 _NO_DICT: dict[Any, Any] = {}
 
 
@@ -222,7 +254,8 @@ def _dict_under(iterator: Any) -> Any:
 
 
 def _left_of_dict(iterator: Any) -> int:
-    """How many elements an iterator over a dict has left; -1 where the dict has changed its size."""
+    """How many elements an iterator over a dict has left; -1 where the dict has changed its
+    size."""
     try:
         return len(iterator.__reduce__()[1][0])
     except RuntimeError:
@@ -235,7 +268,8 @@ class OutsideDictIterator(OutsideIterator, DictIterator):
     def __init__(self, owner: DictValue, left: int, object_: Any, source: Source) -> None:
         DictIterator.__init__(self, owner, _DICT_ITERATORS[type(object_)])
         size = len(_dict_under(object_))
-        if len(owner.entries) != size:  # it has grown or shrunk in this capture, before the iterator was looked at
+        # it has grown or shrunk in this capture, before the iterator was looked at
+        if len(owner.entries) != size:
             left = -1
         self.position = len(owner.entries) - left
         self.object, self.source, self.taken = object_, source, 0

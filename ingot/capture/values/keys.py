@@ -32,14 +32,15 @@ def is_plain_key(key: Any) -> bool:
 
 
 def told_hash(key: Any) -> int | None:
-    """The hash of a key that code of the user's has told. None where it has told none, and where a tuple also holds
-    what hashes by its identity, which may not be made yet."""
+    """The hash of a key that code of the user's has told. None where it has told none, and where a
+    tuple also holds what hashes by its identity, which may not be made yet."""
     if isinstance(key, HashedKey):
         return key.number
     if type(key) is not tuple:
         return None
     told = [told_hash(part) for part in key]
-    plain = [type(part) in _PLAIN_KEYS and part == part for part in key]  # NaN hashes by its identity, too
+    # NaN hashes by its identity, too
+    plain = [type(part) in _PLAIN_KEYS and part == part for part in key]
     known = all(number is not None or is_plain for number, is_plain in zip(told, plain))
     return hash(key) if known and any(number is not None for number in told) else None
 
@@ -52,19 +53,21 @@ def plain_key(key: Any) -> Any:
 
 
 class ArgumentName(str):
-    """The name of an argument that a call gives as an instance of a subclass of str. Where the arguments make a dict,
-    this has its `key`."""
+    """The name of an argument that a call gives as an instance of a subclass of str. Where the
+    arguments make a dict, this has its `key`."""
 
     key: IdentityKey
 
 
 def argument_key(name: str) -> Any:
-    """The key of an argument in the dict that a function takes the arguments in which it does not name."""
+    """The key of an argument in the dict that a function takes the arguments in which it does not
+    name."""
     return name.key if isinstance(name, ArgumentName) else name
 
 
 def require_plain_names(session: Session, kwargs: Keywords) -> None:
-    """Refuses arguments that are kept under their names, where one of these is more than its text."""
+    """Refuses arguments that are kept under their names, where one of these is more than its
+    text."""
     if any(isinstance(name, ArgumentName) for name in kwargs):
         raise session.unsupported("an argument named by an instance of a subclass of str")
 
@@ -77,11 +80,15 @@ def outside_key(session: Session, key: Any) -> Any:
 
 
 def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
-    """What may be held in the place of a key that is not among those held: numbers, and what id() gives, are told
-    apart only where one of them is known."""
+    """What may be held in the place of a key that is not among those held: numbers, and what id()
+    gives, are told apart only where one of them is known."""
     if isinstance(key, IdentityKey) and key.is_number:
         return key.outside(session) if any(type(other) is int for other in keys) else key
-    if type(key) is int and key > _LEAST_ID and any(isinstance(k, IdentityKey) and k.is_number for k in keys):
+    if (
+        type(key) is int
+        and key > _LEAST_ID
+        and any(isinstance(k, IdentityKey) and k.is_number for k in keys)
+    ):
         raise session.unsupported("a number is looked for among those of id()")
     return key
 

@@ -1,5 +1,6 @@
-"""Texts that show tensors or numbers read from them: `f"loss {loss:.3f}"`. They are made when the graph has run, and
-can be printed, logged, stored and returned; what asks for their characters before that ends the graph."""
+"""Texts that show tensors or numbers read from them: `f"loss {loss:.3f}"`. They are made when the
+graph has run, and can be printed, logged, stored and returned; what asks for their characters
+before that ends the graph."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ def _joined(*parts: str) -> str:
 
 
 def late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
-    """The text that a function makes of values of which some are known to the running program only; None where none
-    is, or where it might fail."""
+    """The text that a function makes of values of which some are known to the running program only;
+    None where none is, or where it might fail."""
     values = [session.realize(arg) for arg in args]
     if not any(map(_is_late, values)):
         return None
@@ -80,9 +81,13 @@ def late_text(session: Session, function: Callable[..., str], *args: Value) -> V
     return LateText(function, [part for part in parts if part is not None])
 
 
-def formatted(session: Session, function: Callable[..., Any], template: Value, args: Value) -> Value | None:
+def formatted(
+    session: Session, function: Callable[..., Any], template: Value, args: Value
+) -> Value | None:
     """`template % args` of a text, where `late_text` has an answer."""
-    if function is not operator.mod or not (isinstance(template, ConstantValue) and type(template.object) is str):
+    if function is not operator.mod or not (
+        isinstance(template, ConstantValue) and type(template.object) is str
+    ):
         return None
     return late_text(session, operator.mod, template, args)
 

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-# -- functools ---------------------------------------------------------------------------------------------------------
+# -- functools -------------------------------------------------------------------------------------
 
 
-def _dispatch(session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords) -> Value:
-    """`dispatch(cls)` inside functools.singledispatch: the implementation for a class, as long as the registry has the
-    same classes."""
+def _dispatch(
+    session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords
+) -> Value:
+    """`dispatch(cls)` inside functools.singledispatch: the implementation for a class, as long as
+    the registry has the same classes."""
     if function.object is None or len(args) != 1 or kwargs:
         raise session.unsupported("functools.singledispatch inside the compiled function")
     place = function.code.co_freevars.index("registry")
@@ -51,7 +53,7 @@ def _dispatch(session: Session, function: FunctionValue, args: Arguments, kwargs
 _DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
 SPECIAL_CODES[id(_DISPATCH_CODE)] = _dispatch
 
-# -- types, sys --------------------------------------------------------------------------------------------------------
+# -- types, sys ------------------------------------------------------------------------------------
 
 
 @rule(MethodType)
@@ -64,7 +66,9 @@ def exc_info(session: Session) -> Value:
     handled = session.handled
     if not isinstance(handled, ExceptionValue):
         return session.tuple_of_values([NONE, NONE, NONE])
-    return session.tuple_of_values([session.wrap_constant(handled.python_type()), handled, handled.traceback()])
+    return session.tuple_of_values(
+        [session.wrap_constant(handled.python_type()), handled, handled.traceback()]
+    )
 
 
 if hasattr(sys, "exception"):
@@ -74,18 +78,21 @@ if hasattr(sys, "exception"):
         return session.handled
 
 
-# -- dataclasses -------------------------------------------------------------------------------------------------------
+# -- dataclasses -----------------------------------------------------------------------------------
 
 
 @rule(dataclasses.fields)
 def fields(session: Session, class_or_instance: Value) -> Value:
     value = class_or_instance
     return session.wrap_constant(
-        session.python(dataclasses.fields, value.python_type() if isinstance(value, ObjectValue) else value.constant())
+        session.python(
+            dataclasses.fields,
+            value.python_type() if isinstance(value, ObjectValue) else value.constant(),
+        )
     )
 
 
-# -- re ----------------------------------------------------------------------------------------------------------------
+# -- re --------------------------------------------------------------------------------------------
 
 
 @rule(re.compile, re._compile)  # type: ignore[attr-defined]
@@ -93,7 +100,7 @@ def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
     return call_pure(session, re.compile, args, kwargs)
 
 
-# -- inspect -----------------------------------------------------------------------------------------------------------
+# -- inspect ---------------------------------------------------------------------------------------
 
 
 @rule(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
@@ -103,12 +110,14 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
     plain = session.realize(obj.function) if isinstance(obj, BoundMethod) else obj
     if known.get("eval_str") or known.get("globals") or known.get("locals"):
         raise session.unsupported("inspect.signature() with evaluated annotations")
-    read = functools.partial(inspect._signature_from_callable, **{"sigcls": inspect.Signature, **_read_as(known)})  # type: ignore[attr-defined]
+    read_callable = inspect._signature_from_callable  # type: ignore[attr-defined]
+    read = functools.partial(read_callable, **{"sigcls": inspect.Signature, **_read_as(known)})
     if isinstance(plain, FunctionValue) and (plain.object is None or _is_bare(session, plain)):
         return _signature_of_inner(session, plain, isinstance(obj, BoundMethod), read)
     if isinstance(plain, FunctionValue):
         for field in ("__defaults__", "__kwdefaults__"):
-            session.guard(AttrSource(plain.source, field, "slot"), Kind.IDENTITY, getattr(plain.object, field))  # type: ignore[arg-type]
+            source = AttrSource(plain.source, field, "slot")  # type: ignore[arg-type]
+            session.guard(source, Kind.IDENTITY, getattr(plain.object, field))
         for name in ("__wrapped__", "__signature__"):
             session.effects.own(session, plain, plain.object, name)
         session.guard(plain.source, Kind.IDENTITY, plain.object)
@@ -127,14 +136,20 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
         raise session.unsupported(f"inspect.signature() of {obj.describe()}")
     found = session.python(read, target)
     parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
-    held = DictValue(parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters)
+    held = DictValue(
+        parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
+    )
     return _signature_value(held, session.wrap_constant(found.return_annotation))
 
 
 def _read_as(options: dict[str, Any]) -> dict[str, Any]:
     """The options of inspect.signature as those of the function behind it."""
     renamed = {"follow_wrapped": "follow_wrapper_chains"}
-    return {renamed.get(n, n): v for n, v in options.items() if n not in ("globals", "locals", "eval_str")}
+    return {
+        renamed.get(n, n): v
+        for n, v in options.items()
+        if n not in ("globals", "locals", "eval_str")
+    }
 
 
 def _signature_value(parameters: Value, returns: Value) -> Value:
@@ -144,28 +159,45 @@ def _signature_value(parameters: Value, returns: Value) -> Value:
 
 
 def _is_bare(session: Session, function: FunctionValue) -> bool:
-    """Whether an outside function's signature follows from its code and defaults, which a function made anew at each
-    call shares with the one before."""
+    """Whether an outside function's signature follows from its code and defaults, which a function
+    made anew at each call shares with the one before."""
     source, object_ = function.source, function.object
-    if isinstance(source, ConstSource) or source is None or object_ is None or object_.__annotations__:
+    if (
+        isinstance(source, ConstSource)
+        or source is None
+        or object_ is None
+        or object_.__annotations__
+    ):
         return False
-    if any(session.effects.own(session, function, object_, n) is not None for n in ("__wrapped__", "__signature__")):
+    if any(
+        session.effects.own(session, function, object_, n) is not None
+        for n in ("__wrapped__", "__signature__")
+    ):
         return False
     session.guard(AttrSource(source, "__annotations__", "slot"), Kind.DICT_KEYS, ())
-    for name, kind, size in (("__defaults__", Kind.LENGTH, len), ("__kwdefaults__", Kind.DICT_KEYS, tuple)):
+    for name, kind, size in (
+        ("__defaults__", Kind.LENGTH, len),
+        ("__kwdefaults__", Kind.DICT_KEYS, tuple),
+    ):
         held, place = getattr(object_, name), AttrSource(source, name, "slot")
-        session.guard(place, Kind.IS_NONE if held is None else kind, True if held is None else size(held))
+        session.guard(
+            place, Kind.IS_NONE if held is None else kind, True if held is None else size(held)
+        )
     return True
 
 
 def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, read: Any) -> Value:
     """Of a function made during capture: its defaults and annotations are values."""
-    model = FunctionType(function.code, {}, closure=tuple(CellType() for _ in function.code.co_freevars))
+    model = FunctionType(
+        function.code, {}, closure=tuple(CellType() for _ in function.code.co_freevars)
+    )
     model.__defaults__ = tuple(function.defaults) or None
     model.__kwdefaults__ = dict(function.keyword_defaults) or None
     model.__annotations__ = dict(session.entries_of(function.annotation_dict(session)))
     if function.attributes.keys() & {"__wrapped__", "__signature__"}:
-        raise session.unsupported(f"inspect.signature() of {function.describe()}, which wraps another function")
+        raise session.unsupported(
+            f"inspect.signature() of {function.describe()}, which wraps another function"
+        )
     found = session.python(read, MethodType(model, 0) if bound else model)
     parameters = {}
     for name, parameter in found.parameters.items():
@@ -211,10 +243,14 @@ class ProxyValue(Value):
             return self.owner.get_attribute(session, name)
         return super().get_attribute(session, name)
 
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
         if isinstance(other, ProxyValue):
             other = other.owner
-        return self.owner.binary(session, operator.or_ if function is operator.ior else function, other, reflected)
+        return self.owner.binary(
+            session, operator.or_ if function is operator.ior else function, other, reflected
+        )
 
     def recipe(self, results: Any) -> Any:
         """How it is made again after the graph has run."""
@@ -236,7 +272,9 @@ def _mapping_of(proxy: Any) -> Any:
 def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
     mapping = _mapping_of(object_)
     if type(mapping) not in (dict, OrderedDict):
-        raise session.unsupported(f"{source.name}, a view of {type(mapping).__name__}, is looked at")
+        raise session.unsupported(
+            f"{source.name}, a view of {type(mapping).__name__}, is looked at"
+        )
     owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of)))
     assert isinstance(owner, DictValue)
     return ProxyValue(owner, source, object_)

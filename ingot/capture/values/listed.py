@@ -1,5 +1,5 @@
-"""`tolist()` of a few integers that a tensor from outside holds, or that follow from such: facts of the call, as a
-Python int among its arguments is."""
+"""`tolist()` of a few integers that a tensor from outside holds, or that follow from such: facts of
+the call, as a Python int among its arguments is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 _EXACT = _INTEGERS | {torch.bool}
 _COMPUTES = COMPUTES | {"repeat_interleave", "pad", "unique_consecutive"}
 _STEPS, _ELEMENTS = 64, 1 << 16
-"""Of operations between what is known and the integers that are asked for, and of what each computes: the most."""
+"""Of operations between what is known and the integers that are asked for, and of what each
+computes: the most."""
 
 
 class _Unknown(Exception):
@@ -35,15 +36,23 @@ class _Unknown(Exception):
 
 
 def integers(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The elements of a small tensor of integers on the CPU, in order. Raises TypeError for another."""
+    """The elements of a small tensor of integers on the CPU, in order. Raises TypeError for
+    another."""
     if tensor.dtype not in _INTEGERS or tensor.device.type != "cpu" or tensor.numel() > MOST:
         raise TypeError("not a few integers on the CPU")
     return tuple(tensor.flatten().tolist())
 
 
-def _tolist(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+def _tolist(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
     """A new list; None where that takes a look at what the graph computes."""
-    if args or kwargs or session.graph.known.of(tensor.fake) is not None or not _holds_integers(tensor.fake):
+    if (
+        args
+        or kwargs
+        or session.graph.known.of(tensor.fake) is not None
+        or not _holds_integers(tensor.fake)
+    ):
         return None
     if session.graph.writes or is_functorch_wrapped_tensor(tensor.fake):
         return None
@@ -52,7 +61,10 @@ def _tolist(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyw
         return None if listed is None else session.wrap_constant(listed)
     if any(isinstance(size, torch.SymInt) for size in tensor.fake.shape):
         return None
-    items = [session.wrap(number, source) for source, number in _facts(tensor.source, session.graph.value_of(tensor))]
+    items = [
+        session.wrap(number, source)
+        for source, number in _facts(tensor.source, session.graph.value_of(tensor))
+    ]
     return _nested(session, items, tensor.fake.shape)
 
 
@@ -74,17 +86,19 @@ def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> V
     return session.list_of(TupleValue(parts, tuple))
 
 
-# -- what follows from them --------------------------------------------------------------------------------------------
+# -- what follows from them ------------------------------------------------------------------------
 
 
 def _computed(session: Session, tensor: TensorValue) -> Any:
-    """The list of a tensor that the graph computes of numbers in the program, and of integers of tensors from outside,
-    which do not vary; else None. It is compiled for these."""
+    """The list of a tensor that the graph computes of numbers in the program, and of integers of
+    tensors from outside, which do not vary; else None. It is compiled for these."""
     inputs = {known.node: known for known in session.graph.inputs}
     try:
         nodes = _needed(tensor.fx_node)
         outside = {node: inputs[node] for node in nodes if node.op == "placeholder"}
-        facts = [fact for known in outside.values() for fact in _facts(known.entry.source, known.value)]
+        facts = [
+            fact for known in outside.values() for fact in _facts(known.entry.source, known.value)
+        ]
         if any(Quantity(source, "value") in session.varied for source, _ in facts):
             return None
         values: dict[fx.Node, Any] = {}
@@ -106,7 +120,8 @@ def _facts(source: Source, tensor: torch.Tensor) -> Iterator[tuple[Source, int]]
 
 
 def _needed(node: fx.Node) -> list[fx.Node]:
-    """The nodes that a value is computed by, itself last. Raises _Unknown where that is more than a few integers."""
+    """The nodes that a value is computed by, itself last. Raises _Unknown where that is more than a
+    few integers."""
     found: dict[fx.Node, None] = {}
     stack = [node]
     while stack:
@@ -122,7 +137,8 @@ def _needed(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Whether a node is a small tensor of integers from outside, or computes integers and nothing else."""
+    """Whether a node is a small tensor of integers from outside, or computes integers and nothing
+    else."""
     value = node.meta["val"]
     if node.op == "placeholder":
         sizes = value.shape if type(value) is FakeTensor else (None,)

@@ -1,9 +1,9 @@
 """torch.autograd.Function inside of torch.vmap.
 
-One with a `vmap` of its own is left to that, which runs outside of the level whose batches it is given. One for which
-torch makes the rule runs inside of the level, forward and backward; what has the history are the tensors that hold the
-whole batches, outside of all levels. There the level is left, and entered again behind it; in the backward it is
-entered as well.
+One with a `vmap` of its own is left to that, which runs outside of the level whose batches it is
+given. One for which torch makes the rule runs inside of the level, forward and backward; what has
+the history are the tensors that hold the whole batches, outside of all levels. There the level is
+left, and entered again behind it; in the backward it is entered as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 _BASE: Any = torch.autograd.Function
 
 Dims = tuple[int | None, ...]
-"""Where a tensor has the batches of some levels, from the outermost to the innermost; None where it has none."""
+"""Where a tensor has the batches of some levels, from the outermost to the innermost; None where it
+has none."""
 
 
 class Level(NamedTuple):
@@ -60,13 +61,18 @@ class Lowered(NamedTuple):
 
 
 def levels_of(session: Session, what: str) -> list[Level]:
-    """The levels that are active, from the outermost to the innermost. Raises Unsupported for others than vmap's."""
+    """The levels that are active, from the outermost to the innermost. Raises Unsupported for
+    others than vmap's."""
     levels = []
     for interpreter in get_interpreter_stack() or ():
         if interpreter.key() != TransformType.Vmap:
-            raise session.unsupported(f"{what} inside of a transform of torch.func that differentiates")
+            raise session.unsupported(
+                f"{what} inside of a transform of torch.func that differentiates"
+            )
         mapped = CVmapInterpreterPtr(interpreter)
-        levels.append(Level(interpreter.level(), mapped.batchSize(), _RANDOMNESS[mapped.randomness()]))
+        levels.append(
+            Level(interpreter.level(), mapped.batchSize(), _RANDOMNESS[mapped.randomness()])
+        )
     return levels
 
 
@@ -77,7 +83,8 @@ def is_mapped() -> bool:
 
 
 def innermost_batched(args: Sequence[Value]) -> int:
-    """The number of the innermost level that one of the arguments is batched at; 0 if there is none."""
+    """The number of the innermost level that one of the arguments is batched at; 0 if there is
+    none."""
     fakes = [arg.fake for arg in args if isinstance(arg, TensorValue)]
     return max([maybe_get_level(fake) for fake in fakes if is_batchedtensor(fake)], default=0)
 
@@ -90,7 +97,8 @@ _RANDOMNESS = {
 
 
 def wants_gradient(value: Value) -> bool:
-    """Whether a tensor requires a gradient, inside or outside of the levels that it is batched at."""
+    """Whether a tensor requires a gradient, inside or outside of the levels that it is batched
+    at."""
     if not isinstance(value, TensorValue):
         return False
     fake = value.fake
@@ -102,17 +110,20 @@ def wants_gradient(value: Value) -> bool:
 def refuse_unmapped(session: Session, cls: Any, what: str) -> None:
     """Raises Unsupported for a Function that eager refuses in a transform."""
     if cls.setup_context is _BASE.setup_context:
-        raise session.unsupported(f"{what} has no setup_context, inside of a transform of torch.func")
+        raise session.unsupported(
+            f"{what} has no setup_context, inside of a transform of torch.func"
+        )
     if cls.generate_vmap_rule == (cls.vmap is not _BASE.vmap):
         raise session.unsupported(f"{what} has not one rule for vmap")
 
 
-# -- in and out of levels ----------------------------------------------------------------------------------------------
+# -- in and out of levels --------------------------------------------------------------------------
 
 
 @contextmanager
 def outside(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelValue]]:
-    """Leaves the levels, the innermost ones that there are, and enters them again: they are in the list then."""
+    """Leaves the levels, the innermost ones that there are, and enters them again: they are in the
+    list then."""
     inside: list[LevelValue] = []
     for _ in levels:
         _leave(session)
@@ -152,8 +163,12 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
         if isinstance(value, TensorValue) and maybe_get_level(value.fake) == level.number:
             dim = maybe_get_bdim(value.fake)
             value = session.graph.call(session, "call_function", get_unwrapped, (value,), {})
-        elif isinstance(value, SequenceValue) and any(isinstance(v, TensorValue) for v in value.items):
-            raise session.unsupported("tensors in a container that an autograd.Function is given inside of vmap")
+        elif isinstance(value, SequenceValue) and any(
+            isinstance(v, TensorValue) for v in value.items
+        ):
+            raise session.unsupported(
+                "tensors in a container that an autograd.Function is given inside of vmap"
+            )
         dims.append(dim)
     return Lowered(value, tuple(reversed(dims)))
 
@@ -168,7 +183,7 @@ def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelVal
     return session.realize(value)
 
 
-# -- a rule of its own -------------------------------------------------------------------------------------------------
+# -- a rule of its own -----------------------------------------------------------------------------
 
 
 def run_vmap(cls: Any, size: Any, randomness: Any, dims: Any, *args: Any) -> Any:
@@ -177,15 +192,17 @@ def run_vmap(cls: Any, size: Any, randomness: Any, dims: Any, *args: Any) -> Any
 
 
 def with_own_rule(session: Session, function: Value, args: Sequence[Value], number: int) -> Value:
-    """The call of a Function that has a `vmap`; the level with this number is the innermost that arguments are batched
-    at."""
+    """The call of a Function that has a `vmap`; the level with this number is the innermost that
+    arguments are batched at."""
     levels = [level for level in levels_of(session, function.describe()) if level.number >= number]
     level = levels[0]
     given = [lowered(session, arg, [level]) for arg in args]
     dims = TupleValue([ConstantValue(where[0]) for _, where in given], tuple)
     with outside(session, levels) as inside:
         known = [ConstantValue(level.size), ConstantValue(level.randomness), dims]
-        found = session.call(session.builtin(run_vmap), [function, *known, *(value for value, _ in given)], {})
+        found = session.call(
+            session.builtin(run_vmap), [function, *known, *(value for value, _ in given)], {}
+        )
         result, of_result = _two(session, function, session.realize(found))
     if not isinstance(result, TupleValue):
         return raised(session, result, (_dim(session, of_result),), inside)
@@ -194,8 +211,12 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
     if isinstance(of_result, SequenceValue):
         places = [session.realize(place) for place in of_result.items]
     if len(places) != len(parts):
-        raise session.unsupported(f"the vmap of {function.describe()} gives no dimension for each result")
-    return TupleValue([raised(session, p, (_dim(session, d),), inside) for p, d in zip(parts, places)], tuple)
+        raise session.unsupported(
+            f"the vmap of {function.describe()} gives no dimension for each result"
+        )
+    return TupleValue(
+        [raised(session, p, (_dim(session, d),), inside) for p, d in zip(parts, places)], tuple
+    )
 
 
 def _two(session: Session, function: Value, found: Value) -> list[Value]:
@@ -207,16 +228,18 @@ def _two(session: Session, function: Value, found: Value) -> list[Value]:
 def _dim(session: Session, value: Value) -> int | None:
     dim = session.known(value)
     if dim is not None and type(dim) is not int:
-        raise session.unsupported("a vmap that says where its results have their batches by no integer")
+        raise session.unsupported(
+            "a vmap that says where its results have their batches by no integer"
+        )
     return dim
 
 
-# -- the gradients of a rule that torch makes --------------------------------------------------------------------------
+# -- the gradients of a rule that torch makes ------------------------------------------------------
 
 
 def reduced(gradient: Any, dim: Any, of_argument: Any, size: Any) -> Any:
-    """Inlined: the gradient of an argument by that of all examples, which has these at a dimension, if at any; the
-    argument has them at another one."""
+    """Inlined: the gradient of an argument by that of all examples, which has these at a dimension,
+    if at any; the argument has them at another one."""
     if gradient is None or dim == of_argument:
         return gradient
     if of_argument is None:
@@ -228,7 +251,9 @@ def reduced(gradient: Any, dim: Any, of_argument: Any, size: Any) -> Any:
     return gradient.movedim(dim, of_argument)
 
 
-def lowered_gradient(session: Session, gradient: Value, argument: Lowered, levels: Sequence[Level]) -> Value:
+def lowered_gradient(
+    session: Session, gradient: Value, argument: Lowered, levels: Sequence[Level]
+) -> Value:
     """The gradient of an argument outside of the levels, inside of which it was computed."""
     for level, of_argument in reversed([*zip(levels, argument.dims)]):
         value, (dim,) = lowered(session, gradient, [level])

@@ -70,12 +70,17 @@ class OwnItems(DictValue):
 
 
 class DictObject(ObjectValue):
-    """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and items below them."""
+    """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and
+    items below them."""
 
     __slots__ = ("made",)
 
     def __init__(
-        self, cls: type, session: Session | None = None, source: Source | None = None, object: Any = None
+        self,
+        cls: type,
+        session: Session | None = None,
+        source: Source | None = None,
+        object: Any = None,
     ) -> None:
         super().__init__(cls, source, object)
         if source is None or session is None:
@@ -93,19 +98,25 @@ class DictObject(ObjectValue):
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of dict or OrderedDict works on the items."""
-        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw.__objclass__ in (dict, OrderedDict):
+        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)) and raw.__objclass__ in (
+            dict,
+            OrderedDict,
+        ):
             if name in _METHODS:
                 return NativeMethod(self, name, _METHODS[name])
             if name == "copy" and dict_base(self.cls) is dict:
                 return NativeMethod(self, name, _copy)
-            if name in _OF_ITEMS and not (raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS):
+            if name in _OF_ITEMS and not (
+                raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS
+            ):
                 return self.items(session).get_attribute(session, name)
             raise session.unsupported(f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
 
     def is_read_as_dict(self, session: Session) -> bool:
         """Whether C code that is given it for a mapping reads the items themselves: of a dict it
-        asks whether the class iterates in its own way, and of an OrderedDict it asks the methods."""
+        asks whether the class iterates in its own way, and of an OrderedDict it asks the
+        methods."""
         if dict_base(self.cls) is dict:
             return not self.overrides(session, "__iter__")
         return not self.overrides(session, "keys", "__iter__", "__getitem__")
@@ -154,8 +165,11 @@ def _delitem(owner: DictObject, session: Session, key: Value) -> Value:
     return NONE
 
 
-def _update(owner: DictObject, session: Session, other: Value | None = None, /, **named: Value) -> Value:
-    """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does not."""
+def _update(
+    owner: DictObject, session: Session, other: Value | None = None, /, **named: Value
+) -> Value:
+    """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does
+    not."""
     ordered = dict_base(owner.cls) is OrderedDict
     read = session.ordered_entries_read if ordered else session.entries_read
     store = owner.set_item if ordered else owner.store
@@ -172,7 +186,10 @@ def _reversed(owner: DictObject, session: Session) -> Value:
 
 
 def _text(owner: DictObject, session: Session) -> Value:
-    items = {session.textual(session.wrap_key(k)): session.textual(v) for k, v in owner.items(session).entries.items()}
+    items = {
+        session.textual(session.wrap_key(k)): session.textual(v)
+        for k, v in owner.items(session).entries.items()
+    }
     if dict_base(owner.cls) is dict:
         return ConstantValue(repr(items))
     return ConstantValue(repr(OrderedDict(items)).replace("OrderedDict", owner.cls.__name__, 1))
@@ -180,13 +197,23 @@ def _text(owner: DictObject, session: Session) -> Value:
 
 def _items_of(session: Session, value: Value) -> DictValue | None:
     value = session.realize(value)
-    return value if isinstance(value, DictValue) else value.made if isinstance(value, DictObject) else None
+    return (
+        value
+        if isinstance(value, DictValue)
+        else value.made
+        if isinstance(value, DictObject)
+        else None
+    )
 
 
 def _compares(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
     def compare(owner: DictObject, session: Session, other: Value) -> Value:
         items = _items_of(session, other)
-        return ConstantValue(NotImplemented) if items is None else session.binary(function, owner.made, items)
+        return (
+            ConstantValue(NotImplemented)
+            if items is None
+            else session.binary(function, owner.made, items)
+        )
 
     return compare
 

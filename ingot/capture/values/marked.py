@@ -51,7 +51,8 @@ class OpaqueFunction(TorchFunction):
 
 
 class ConstantFunction(BuiltinValue):
-    """A function that is said to give the same for the same arguments in this process: called while capture runs."""
+    """A function that is said to give the same for the same arguments in this process: called while
+    capture runs."""
 
     __slots__ = ()
 

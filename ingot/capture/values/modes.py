@@ -1,8 +1,10 @@
-"""Modes inside the captured function: gradients, autocast, inference mode, the default device, labels for profilers.
+"""Modes inside the captured function: gradients, autocast, inference mode, the default device,
+labels for profilers.
 
-torch's context managers and decorators for these are Python, and are inlined as any other. What they come down to are
-a few C functions that read or set the mode of the thread: those that set one are called for real while capture runs, so
-that the operations behind them are captured under it, and `ModeTracker` tells the graph.
+torch's context managers and decorators for these are Python, and are inlined as any other. What
+they come down to are a few C functions that read or set the mode of the thread: those that set one
+are called for real while capture runs, so that the operations behind them are captured under it,
+and `ModeTracker` tells the graph.
 """
 
 from __future__ import annotations
@@ -37,17 +39,21 @@ from ingot.torch_private import (
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-# -- what sets a mode --------------------------------------------------------------------------------------------------
+# -- what sets a mode ------------------------------------------------------------------------------
 
 _CASTS = frozenset({torch.bfloat16, torch.float16})
-"""What autocast can cast to on every device; asked for another type, the context manager disables itself."""
+"""What autocast can cast to on every device; asked for another type, the context manager disables
+itself."""
 
 
 def _sets_mode(function: Callable[..., Any]) -> Callable[..., Value]:
     """The rule of a function that sets a mode: called now, and followed by the graph."""
 
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
-        known, named = [session.known(a) for a in args], {k: session.known(v) for k, v in kwargs.items()}
+        known, named = (
+            [session.known(a) for a in args],
+            {k: session.known(v) for k, v in kwargs.items()},
+        )
         result = session.python(function, *known, **named)
         _refuse_unknown(session, function, known)
         session.graph.modes.changed()
@@ -91,19 +97,20 @@ RULES[torch.autocast_increment_nesting] = _enter_autocast
 RULES[torch.autocast_decrement_nesting] = _leave_autocast
 RULES[torch.clear_autocast_cache] = _clear_cache
 
-# -- inference mode ----------------------------------------------------------------------------------------------------
+# -- inference mode --------------------------------------------------------------------------------
 
 
 class InferenceGuard(Value):
-    """What torch.inference_mode enters. Inside inference mode, and where it is not wanted, it comes to a mode of
-    gradients."""
+    """What torch.inference_mode enters. Inside inference mode, and where it is not wanted, it comes
+    to a mode of gradients."""
 
     __slots__ = ("enabled", "entered_at", "grad_before", "switches")
 
     def __init__(self, enabled: bool) -> None:
         super().__init__()
         self.enabled, self.switches, self.grad_before = enabled, False, True
-        self.entered_at: int | None = None  # the number of the instruction that entered it, while inside
+        # the number of the instruction that entered it, while inside
+        self.entered_at: int | None = None
 
     def python_type(self) -> type:
         return InferenceMode
@@ -145,7 +152,7 @@ def _make_guard(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
 
 CONSTRUCTORS[InferenceMode] = _make_guard
 
-# -- context managers --------------------------------------------------------------------------------------------------
+# -- context managers ------------------------------------------------------------------------------
 
 
 def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
@@ -177,7 +184,8 @@ def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 
 def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    """A label for a profiler, over operations that are compiled into one: there is nothing to mark."""
+    """A label for a profiler, over operations that are compiled into one: there is nothing to
+    mark."""
     label = session.realize(args[0])
     label.set_attribute(session, "run_callbacks_on_exit", ConstantValue(False))
     return label
@@ -193,7 +201,8 @@ def _renamed(code: CodeType, name: str) -> CodeType:
 
 
 def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    """A mode's decorator names what it makes as the mode: by a code object that is the same each time."""
+    """A mode's decorator names what it makes as the mode: by a code object that is the same each
+    time."""
     function = session.realize(args[0]) if len(args) == 2 and not kwargs else None
     if isinstance(function, FunctionValue) and function.object is None:
         function.code = _renamed(function.code, session.known(args[1]))
@@ -215,7 +224,8 @@ if not torch.backends.cudnn.is_available():
 
 
 class DeviceValue(ConstantValue):
-    """A torch.device, which is a context manager as well: it makes itself the device of new tensors."""
+    """A torch.device, which is a context manager as well: it makes itself the device of new
+    tensors."""
 
     __slots__ = ()
 

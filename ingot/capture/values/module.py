@@ -29,7 +29,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class ModuleValue(ObjectValue):
-    """A module: one that existed before the call, or one that the program makes (a list of layers that is sliced)."""
+    """A module: one that existed before the call, or one that the program makes (a list of layers
+    that is sliced)."""
 
     __slots__ = ()
 
@@ -40,9 +41,11 @@ class ModuleValue(ObjectValue):
         return ConstantValue(self.length(session) > 0 if hasattr(self.cls, "__len__") else True)
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
-        """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of parameters,
-        buffers and modules."""
-        if session.class_lookup(self.cls, name) is not MISSING or not self._has_plain_getattr(session):
+        """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of
+        parameters, buffers and modules."""
+        if session.class_lookup(self.cls, name) is not MISSING or not self._has_plain_getattr(
+            session
+        ):
             return super().own_attribute(session, name)
         if self.source is None:
             return self.attributes.get(name) or self.member(session, name)
@@ -64,7 +67,9 @@ class ModuleValue(ObjectValue):
         """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
         if self.source is None:
             tables = [self.attributes.get(table) for table in _TABLES]
-            found = [t.entries[name] for t in tables if isinstance(t, DictValue) and name in t.entries]
+            found = [
+                t.entries[name] for t in tables if isinstance(t, DictValue) and name in t.entries
+            ]
             return found[0] if found else None
         namespace = instance_dict(self.object) or {}
         unwritten = []
@@ -75,7 +80,9 @@ class ModuleValue(ObjectValue):
             if written is not None and written is not NULL:
                 return written
             if written is None and name in entries:
-                return session.effects.found(entries[name], ItemSource(AttrSource(self.source, table), name))
+                return session.effects.found(
+                    entries[name], ItemSource(AttrSource(self.source, table), name)
+                )
             unwritten += [table] if written is None else []
         for table in unwritten:
             session.guard(AttrSource(self.source, table), Kind.ABSENT_KEY, name)
@@ -83,10 +90,12 @@ class ModuleValue(ObjectValue):
 
     def missing_attribute(self, session: Session, name: str) -> Value:
         if self._has_plain_getattr(session):
-            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'"
+            )
         return super().missing_attribute(session, name)
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def _called(self, session: Session) -> Value:
         """Its `__call__`, bound to it. A compiled module in another one is inlined."""
@@ -102,7 +111,7 @@ class ModuleValue(ObjectValue):
         return session.call(self._called(session), args, kwargs)
 
 
-# -- calls of modules --------------------------------------------------------------------------------------------------
+# -- calls of modules ------------------------------------------------------------------------------
 
 Forwarded = tuple[Value, Arguments, Keywords]
 
@@ -120,7 +129,8 @@ class _HookedCall(FunctionValue):
 
 
 class _CallInOnePiece(_HookedCall):
-    """The same where there are hooks on the backward: what breaks the graph inside breaks it at the call."""
+    """The same where there are hooks on the backward: what breaks the graph inside breaks it at the
+    call."""
 
     __slots__ = ()
 
@@ -152,7 +162,8 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
 
 
 def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
-    """What `Module.__call__` comes to. One that torch.compile has compiled in place is called as if it were not."""
+    """What `Module.__call__` comes to. One that torch.compile has compiled in place is called as if
+    it were not."""
     module = session.realize(args[0])
     is_replaced = isinstance(module, ModuleValue) and module.own_attribute(session, "_call_impl")
     if not is_replaced and session.class_lookup(module.python_type(), "_call_impl") is _CALL_IMPL:
@@ -161,8 +172,14 @@ def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwar
 
 
 def _has_hooks(session: Session, hooks: Value) -> bool:
-    """Whether a table of hooks has any. All that is asked of an empty one is that it stays empty."""
-    if isinstance(hooks, LazyValue) and not hooks.object and hooks.source and not session.is_realized(hooks.source):
+    """Whether a table of hooks has any. All that is asked of an empty one is that it stays
+    empty."""
+    if (
+        isinstance(hooks, LazyValue)
+        and not hooks.object
+        and hooks.source
+        and not session.is_realized(hooks.source)
+    ):
         session.guard(hooks.source, Kind.DICT_EMPTY)
         return False
     return session.truth(hooks)
@@ -170,7 +187,9 @@ def _has_hooks(session: Session, hooks: Value) -> bool:
 
 def _refuse_lazy(session: Session, module: ModuleValue) -> None:
     """The first call of a lazy module makes its parameters and may change its class."""
-    if isinstance(module.object, LazyModuleMixin) and "_initialize_hook" in (instance_dict(module.object) or {}):
+    if isinstance(module.object, LazyModuleMixin) and "_initialize_hook" in (
+        instance_dict(module.object) or {}
+    ):
         hooks: Any = (instance_dict(module.object) or {})["_forward_pre_hooks"]
         session.guard(AttrSource(module.source, "_forward_pre_hooks"), Kind.DICT_KEYS, tuple(hooks))  # type: ignore[arg-type]
         raise session.unsupported(f"{module.describe()} has not got its parameters yet")
@@ -193,19 +212,25 @@ SPECIAL_FUNCTIONS[wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_for
 
 
 def is_stand_in(cls: type) -> bool:
-    """Whether a class was made for one compiled or disabled module, as a subclass of the module's own."""
+    """Whether a class was made for one compiled or disabled module, as a subclass of the module's
+    own."""
     return "__ingot_stands_for__" in vars(cls)
 
 
 @wraps(nn.Module)
 def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return ModuleValue(object_.__class__ if is_stand_in(type(object_)) else type(object_), source, object_)
+    return ModuleValue(
+        object_.__class__ if is_stand_in(type(object_)) else type(object_), source, object_
+    )
 
 
 def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """A module that the program makes: a new object, and its `__init__` inlined."""
-    if type(cls).__call__ is not type.__call__ or session.class_lookup(cls, "__new__") is not object.__new__:
+    if (
+        type(cls).__call__ is not type.__call__
+        or session.class_lookup(cls, "__new__") is not object.__new__
+    ):
         raise session.unsupported(f"a module {cls.__name__} is made: its class defines how")
     made, init = ModuleValue(cls), session.class_lookup(cls, "__init__")
     session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
@@ -218,20 +243,25 @@ def _getattr(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     assert isinstance(module, ModuleValue)
     found = module.member(session, name)
     if found is None:
-        raise session.raised(AttributeError, f"'{module.cls.__name__}' object has no attribute '{name}'")
+        raise session.raised(
+            AttributeError, f"'{module.cls.__name__}' object has no attribute '{name}'"
+        )
     return found
 
 
 SPECIAL_FUNCTIONS[nn.Module.__getattr__] = _getattr  # type: ignore[index]
 
-# -- methods with a meaning of their own -------------------------------------------------------------------------------
+# -- methods with a meaning of their own -----------------------------------------------------------
 
 
 def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    """What an LSTM asks through weak references: whether its list of weights still holds its parameters."""
+    """What an LSTM asks through weak references: whether its list of weights still holds its
+    parameters."""
     module = session.realize(args[0])
     names = session.known(module.get_attribute(session, "_flat_weights_names"))
-    for name, weight in zip(names, session.unpacked(module.get_attribute(session, "_flat_weights"))):
+    for name, weight in zip(
+        names, session.unpacked(module.get_attribute(session, "_flat_weights"))
+    ):
         if not session.same(module.get_attribute(session, name), weight):
             raise session.unsupported(f"the weights of {module.describe()} have changed")
     return ConstantValue(False)

@@ -1,6 +1,6 @@
-"""Operations of torch that are given Python numbers which are not known during capture, beside those that operators
-carry out: each as an operation that takes a tensor of rank 0 in the number's place, and does what eager does with the
-number."""
+"""Operations of torch that are given Python numbers which are not known during capture, beside
+those that operators carry out: each as an operation that takes a tensor of rank 0 in the number's
+place, and does what eager does with the number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import torch
 
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.numbers import FLOATS, NumberValue, OutsideNumber, call, converted, fits, method, read
+from ingot.capture.values.numbers import (
+    FLOATS,
+    NumberValue,
+    OutsideNumber,
+    call,
+    converted,
+    fits,
+    method,
+    read,
+)
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
 from ingot.graph.functional import draws_in_memory_order
 
@@ -36,16 +45,20 @@ _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     **{f"{name}_": getattr(operator, f"i{name}") for name in ("add", "sub", "mul")},
     "div_": operator.itruediv,
 }
-"""By the name of a torch function or Tensor method of two arguments: the operator that does the same."""
+"""By the name of a torch function or Tensor method of two arguments: the operator that does the
+same."""
 
 
 def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
-    """The call of a torch function or Tensor method of a tensor and a number read from one; None if it is none."""
+    """The call of a torch function or Tensor method of a tensor and a number read from one; None if
+    it is none."""
     if name.rstrip("_") in _SCALED and (made := _scaled(session, name, args, kwargs)) is not None:
         return made
     if name in _FORMS:
         names, form = _FORMS[name]
-        given = {key: session.realize(value) for key, value in (dict(zip(names, args)) | kwargs).items()}
+        given = {
+            key: session.realize(value) for key, value in (dict(zip(names, args)) | kwargs).items()
+        }
         fits = len(args) <= len(names) and any(map(_is_float, given.values()))
         return form(session, name, given) if fits else None
     if len(args) != 2 or name not in _BY_NAME or kwargs and kwargs.keys() != {"rounding_mode"}:
@@ -60,7 +73,9 @@ def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) 
     return None
 
 
-def _quotient(session: Session, name: str, left: Value, right: Value, kwargs: Keywords) -> Value | None:
+def _quotient(
+    session: Session, name: str, left: Value, right: Value, kwargs: Keywords
+) -> Value | None:
     """A quotient of floats that is rounded to an integer."""
     if not isinstance(left, TensorValue) or not _is_float(right):
         return None
@@ -77,12 +92,14 @@ _SCALED: dict[str, tuple[str, tuple[str, ...]]] = {
     "addcdiv": ("value", ("tensor1", "tensor2")),
     "lerp": ("weight", ("end",)),
 }
-"""Operations of tensors that take a number besides: the name of the number, and those of the further tensors."""
+"""Operations of tensors that take a number besides: the name of the number, and those of the
+further tensors."""
 
 
 def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
-    """One of these where the number is not known during capture: as the operation that takes a tensor of rank 0, which
-    in float32 and float64 holds what eager makes of the number. None where it is known."""
+    """One of these where the number is not known during capture: as the operation that takes a
+    tensor of rank 0, which in float32 and float64 holds what eager makes of the number. None where
+    it is known."""
     form = name.rstrip("_")
     label, operands = _SCALED[form]
     given = dict(zip(("self", *operands, label), args)) | kwargs
@@ -116,7 +133,11 @@ def _widened(session: Session, target: Value, other: Value) -> Value:
     """Halves that are added to a wider tensor: in its type, which eager computes in."""
     if isinstance(target, TensorValue) and isinstance(other, TensorValue):
         dtype, its = target.fake.dtype, other.fake
-        if dtype in (torch.float32, torch.float64) and its.dtype in (torch.float16, torch.bfloat16) and its.dim():
+        if (
+            dtype in (torch.float32, torch.float64)
+            and its.dtype in (torch.float16, torch.bfloat16)
+            and its.dim()
+        ):
             return converted(session, other, dtype)
     return other
 
@@ -129,13 +150,15 @@ def _is_float(value: Value) -> bool:
 
 
 def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | None:
-    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is none, and for what
-    eager refuses to make it."""
+    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is
+    none, and for what eager refuses to make it."""
     if isinstance(value, NumberValue) and value.cls is float:
         return converted(session, value.tensor, dtype) if fits(session, value, dtype) else None
     if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
         named: Keywords = {"dtype": ConstantValue(dtype)}
-        made = session.graph.call(session, "call_function", torch.full, (session.wrap_constant(()), value), named)
+        made = session.graph.call(
+            session, "call_function", torch.full, (session.wrap_constant(()), value), named
+        )
         return made if isinstance(made, TensorValue) else None
     return None
 
@@ -156,7 +179,11 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
         if held is None:
             return None
         bounds.append(held)
-    if target.fake.requires_grad and torch.is_grad_enabled() and _GRADIENT_AT_BOUND not in _BOTH_HAVE:
+    if (
+        target.fake.requires_grad
+        and torch.is_grad_enabled()
+        and _GRADIENT_AT_BOUND not in _BOTH_HAVE
+    ):
         return _with_gradient_of_numbers(session, target, bounds, name.endswith("_"))
     form = "clamp_" if name.endswith("_") else "clamp"
     return session.graph.call(session, "call_method", form, (target, *bounds), {})
@@ -172,12 +199,18 @@ def _gradient_at_bound(bound: Any) -> float:
 
 _GRADIENT_AT_BOUND = _gradient_at_bound(1.0)
 _BOTH_HAVE = {_GRADIENT_AT_BOUND} & {_gradient_at_bound(torch.ones((), device="cpu"))}
-"""Empty where eager treats tensors in another way, as since torch 2.14: they have half of the gradient each."""
+"""Empty where eager treats tensors in another way, as since torch 2.14: they have half of the
+gradient each."""
 
 
-def _with_gradient_of_numbers(session: Session, target: TensorValue, bounds: list[Value], in_place: bool) -> Value:
-    """What a tensor is held between, with the gradient that eager has of it where the bounds are numbers."""
-    is_above, is_below = (operator.ge, operator.le) if _GRADIENT_AT_BOUND else (operator.gt, operator.lt)
+def _with_gradient_of_numbers(
+    session: Session, target: TensorValue, bounds: list[Value], in_place: bool
+) -> Value:
+    """What a tensor is held between, with the gradient that eager has of it where the bounds are
+    numbers."""
+    is_above, is_below = (
+        (operator.ge, operator.le) if _GRADIENT_AT_BOUND else (operator.gt, operator.lt)
+    )
     sides = [
         call(session, compare, target, bound)
         for compare, bound in zip((is_above, is_below), bounds)
@@ -216,14 +249,28 @@ _OF_FILLED = frozenset({"self", "input", "size", "dtype", "device"})
 
 def _fill(session: Session, name: str, given: Given) -> Value | None:
     target, number = _floating(given.get("self", given.get("input"))), given.get("value", NONE)
-    if target is None or not _is_float(number) or len(given) != 2 or not fits(session, number, target.fake.dtype):
+    if (
+        target is None
+        or not _is_float(number)
+        or len(given) != 2
+        or not fits(session, number, target.fake.dtype)
+    ):
         return None
     return session.graph.call(session, "call_method", name, (target, number.tensor), {})  # type: ignore[attr-defined]
 
 
 def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
-    target, mask, number = _floating(given.get("self", given.get("input"))), given.get("mask"), given.get("value", NONE)
-    if target is None or not isinstance(mask, TensorValue) or not _is_float(number) or len(given) != 3:
+    target, mask, number = (
+        _floating(given.get("self", given.get("input"))),
+        given.get("mask"),
+        given.get("value", NONE),
+    )
+    if (
+        target is None
+        or not isinstance(mask, TensorValue)
+        or not _is_float(number)
+        or len(given) != 3
+    ):
         return None
     made = _as(session, number, target.fake.dtype)
     return None if made is None else method(session, name, target, mask, made)
@@ -258,10 +305,17 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
     """Between numbers in tensors."""
     dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
     on = str(session.known(given.get("device", ConstantValue("cpu"))))
-    if dtype not in (torch.float32, torch.float64) or on != "cpu" or not given.keys() <= _OF_LINSPACE:
+    if (
+        dtype not in (torch.float32, torch.float64)
+        or on != "cpu"
+        or not given.keys() <= _OF_LINSPACE
+    ):
         return None
     ends = [given.pop(key, NONE) for key in ("start", "end")]
-    held = [end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64) for end in ends]
+    held = [
+        end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
+        for end in ends
+    ]
     if None in held or not all(fits(session, end, dtype) for end in ends):
         return None
     args = [*held, session.deep(given.pop("steps", NONE))]
@@ -273,8 +327,16 @@ _OF_LINSPACE = frozenset({"start", "end", "steps", "dtype", "device"})
 
 
 _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value | None]]] = {
-    **{f"{name}{end}": (("self", "min", "max"), _bounded) for name in ("clamp", "clip") for end in ("", "_")},
-    **{f"clamp_{side}{end}": (("self", side), _bounded) for side in ("min", "max") for end in ("", "_")},
+    **{
+        f"{name}{end}": (("self", "min", "max"), _bounded)
+        for name in ("clamp", "clip")
+        for end in ("", "_")
+    },
+    **{
+        f"clamp_{side}{end}": (("self", side), _bounded)
+        for side in ("min", "max")
+        for end in ("", "_")
+    },
     "full": (("size", "fill_value"), _filled),
     "full_like": (("self", "fill_value"), _filled),
     "new_full": (("self", "size", "fill_value"), _filled),
@@ -286,8 +348,8 @@ _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value |
     "bernoulli_": (("self", "p"), _drawn),
     "linspace": (("start", "end", "steps"), _linspace),
 }
-"""By the name of a torch function or Tensor method: the names of its arguments, and what it is of numbers that are not
-known during capture."""
+"""By the name of a torch function or Tensor method: the names of its arguments, and what it is of
+numbers that are not known during capture."""
 
 
 def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
@@ -303,14 +365,20 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         return None
     dtype = dtype if dtype in FLOATS else torch.get_default_dtype()
     held = [side if isinstance(side, TensorValue) else _as(session, side, dtype) for side in sides]
-    return None if None in held else call(session, torch.where, condition, *[side for side in held if side is not None])
+    return (
+        None
+        if None in held
+        else call(session, torch.where, condition, *[side for side in held if side is not None])
+    )
 
 
 FUNCTIONS[torch.where] = _where
 
 
 def _computes(name: str) -> Callable[..., Value | None]:
-    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    def rule(
+        session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+    ) -> Value | None:
         return with_number(session, name, [tensor, *args], kwargs)
 
     return rule

@@ -1,5 +1,6 @@
-"""Functions of torch whose formula has a number in it, given a float from outside that is not a constant: written as
-operations of tensors, which take it as an input where it is finite. The arguments are those of the function."""
+"""Functions of torch whose formula has a number in it, given a float from outside that is not a
+constant: written as operations of tensors, which take it as an input where it is finite. The
+arguments are those of the function."""
 
 from __future__ import annotations
 
@@ -45,18 +46,23 @@ def _softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tens
     return torch.where(scaled > threshold, input, F.softplus(scaled, 1.0, threshold) / beta)
 
 
-def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def _addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
     product = torch.mm(mat1, mat2) * alpha
     return product + input.expand(product.shape) * beta if beta else product
 
 
-def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def _baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
     product = torch.bmm(batch1, batch2) * alpha
     return product + input.expand(product.shape) * beta if beta else product
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False,
     scale: float = 1.0, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     return F.scaled_dot_product_attention(
@@ -72,7 +78,8 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 
 def _cross_entropy(
-    input: Tensor, target: Tensor, weight: None = None, size_average: None = None, ignore_index: int = -100,
+    input: Tensor, target: Tensor, weight: None = None, size_average: None = None,
+    ignore_index: int = -100,
     reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     classes = 1 if input.dim() > 1 else 0
@@ -87,7 +94,9 @@ def _cross_entropy(
     return (1 - label_smoothing) * of_targets + spread * (label_smoothing / input.shape[classes])
 
 
-def _huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def _huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
     distance = (input - target).abs()
     far = distance > delta
     near = torch.where(far, 0.0, distance)  # the gradient of an infinity's square would be NaN
@@ -96,7 +105,8 @@ def _huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: f
 
 
 def _smooth_l1_loss(
-    input: Tensor, target: Tensor, size_average: None = None, reduce: None = None, reduction: str = "mean",
+    input: Tensor, target: Tensor, size_average: None = None, reduce: None = None,
+    reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
     distance = (input - target).abs()
@@ -121,7 +131,11 @@ def _is_positive(number: float) -> bool:
 def _draws(given: Mapping[str, Value]) -> bool:
     """Whether a tensor of rank 0 in a number's place draws the same numbers, if any are drawn."""
     x, training = given["input"], given.get("training", ConstantValue(True))
-    if not training.is_constant() or type(training.constant()) is not bool or not isinstance(x, TensorValue):
+    if (
+        not training.is_constant()
+        or type(training.constant()) is not bool
+        or not isinstance(x, TensorValue)
+    ):
         return False
     return not training.constant() or x.fake.device.type == "cpu" and draws_in_memory_order()
 
@@ -133,7 +147,11 @@ def _weighs_alike(given: Mapping[str, Value]) -> bool:
 def _is_of_classes(given: Mapping[str, Value]) -> bool:
     """Whether it is a loss of one class for each, none of which weighs more than others."""
     target = given.get("target")
-    return _weighs_alike(given) and isinstance(target, TensorValue) and target.fake.dtype is torch.int64
+    return (
+        _weighs_alike(given)
+        and isinstance(target, TensorValue)
+        and target.fake.dtype is torch.int64
+    )
 
 
 def _is_of_equals(given: Mapping[str, Value]) -> bool:
@@ -155,8 +173,8 @@ def _is_divisor(number: float) -> bool:
 
 
 class _Formula(NamedTuple):
-    """The formula of a function, the arguments that are numbers of it, the types of tensors for which it rounds as
-    eager does, for which numbers it holds, and for which other arguments."""
+    """The formula of a function, the arguments that are numbers of it, the types of tensors for
+    which it rounds as eager does, for which numbers it holds, and for which other arguments."""
 
     function: Any
     names: tuple[str, ...]
@@ -175,7 +193,9 @@ _FORMULAS: dict[Any, _Formula] = {
     F.normalize: _Formula(F.normalize, ("eps",), FLOATS),  # whose code is operations
     F.gumbel_softmax: _Formula(F.gumbel_softmax, ("tau",), FLOATS),
     F.dropout: _Formula(_dropout, ("p",), FLOATS, _is_share, _draws),
-    F.cross_entropy: _Formula(_cross_entropy, ("label_smoothing",), _WIDE, _is_share, _is_of_classes),
+    F.cross_entropy: _Formula(
+        _cross_entropy, ("label_smoothing",), _WIDE, _is_share, _is_of_classes
+    ),
     F.huber_loss: _Formula(_huber_loss, ("delta",), _WIDE, _is_positive, _is_of_equals),
     F.smooth_l1_loss: _Formula(_smooth_l1_loss, ("beta",), _WIDE, _is_positive, _is_of_equals),
 }
@@ -198,14 +218,20 @@ def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
         outside = [number for number in numbers if isinstance(number, OutsideNumber)]
         if not outside:
             return None
-        others = {name: session.realize(value) for name, value in given.items() if name not in names}
+        others = {
+            name: session.realize(value) for name, value in given.items() if name not in names
+        }
         kinds = {value.fake.dtype for value in others.values() if isinstance(value, TensorValue)}
         if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
         (dtype,) = kinds - _WHOLE
-        if not all(n.applied(session, holds).constant() and is_element(session, n, dtype) for n in outside):
+        if not all(
+            n.applied(session, holds).constant() and is_element(session, n, dtype) for n in outside
+        ):
             return None
-        return session.inline(FunctionValue.outside(session, formula, ConstSource(formula)), (), given)
+        return session.inline(
+            FunctionValue.outside(session, formula, ConstSource(formula)), (), given
+        )
 
     return rule
 
@@ -217,7 +243,9 @@ def _is_off(session: Session, name: str, value: Any) -> bool:
 
 
 def _method(function: Any) -> Callable[..., Value | None]:
-    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    def rule(
+        session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+    ) -> Value | None:
         return FUNCTIONS[function](session, [tensor, *args], kwargs)
 
     return rule

@@ -1,10 +1,12 @@
-"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`, `int(t)`): in the graph they
-are tensors of rank 0, so that it goes on where they only meet other tensors.
+"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`,
+`int(t)`): in the graph they are tensors of rank 0, so that it goes on where they only meet other
+tensors.
 
-An operation of a tensor and a Python number converts the number to the type it computes in, as it does with a tensor of
-rank 0 that holds it; it differs in the type of the result alone. So `t * number` is captured as the operation of two
-tensors, made such that eager's type of the result follows. Whatever else is done with the number (a branch, an index, a
-size, text) needs its value, and breaks the graph there.
+An operation of a tensor and a Python number converts the number to the type it computes in, as it
+does with a tensor of rank 0 that holds it; it differs in the type of the result alone. So `t *
+number` is captured as the operation of two tensors, made such that eager's type of the result
+follows. Whatever else is done with the number (a branch, an index, a size, text) needs its value,
+and breaks the graph there.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
 _HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+_COMPARISONS = frozenset(
+    {operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne}
+)
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
 _PARTIAL = frozenset({operator.truediv, operator.pow})
 """Where a tensor has infinity or NaN, Python may raise an error."""
@@ -48,7 +52,9 @@ _OF_FLOATS = _ARITHMETIC | _PARTIAL
 _SAFE = _ARITHMETIC | {operator.neg, operator.pos, abs, operator.abs}
 _OF_PYTHON = _OF_FLOATS | {operator.floordiv, operator.mod}
 _PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
-_OF_INTEGERS = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod})
+_OF_INTEGERS = frozenset(
+    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod}
+)
 _PLAIN_INTEGERS = {getattr(operator, f"i{f.__name__}"): f for f in _OF_INTEGERS}
 LARGEST = 1 << 30  # of such a size, so that a product of two fits 64 bits
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
@@ -60,12 +66,17 @@ _OF_BOOLS: dict[Any, Callable[..., Any]] = {
     operator.or_: torch.logical_or,
     operator.xor: torch.logical_xor,
 }
-_PLAIN_OF_BOOLS = {operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
+_PLAIN_OF_BOOLS = {
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+}
 _WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
 
 
 class NumberValue(Value):
-    """A float, int or bool whose value is known to the running program only; `tensor` holds it, in rank 0."""
+    """A float, int or bool whose value is known to the running program only; `tensor` holds it, in
+    rank 0."""
 
     __slots__ = ("_size", "_tensor", "cls", "decided")
     decides_operators = True
@@ -87,7 +98,7 @@ class NumberValue(Value):
     def describe(self) -> str:
         return f"the number in {self.tensor.describe()}"
 
-    # -- its truth -----------------------------------------------------------------------------------------------------
+    # -- its truth ---------------------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
         if self.decided is None:
@@ -112,7 +123,11 @@ class NumberValue(Value):
 
     def is_bool(self, session: Session, other: Value, wanted: bool) -> Value | None:
         """Whether it is a constant that is True or False, or that it is not if not `wanted`."""
-        if not isinstance(other, ConstantValue) or type(other.object) is not bool or self.cls is not bool:
+        if (
+            not isinstance(other, ConstantValue)
+            or type(other.object) is not bool
+            or self.cls is not bool
+        ):
             return None
         return self if other.object is wanted else self.negation(session)
 
@@ -126,8 +141,11 @@ class NumberValue(Value):
             return self.is_bool(session, other, False)
         return self if other.object is (function is operator.and_) else other
 
-    def _compared(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
-        """A comparison of two numbers, the other of which may be a constant; None where the types differ."""
+    def _compared(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
+        """A comparison of two numbers, the other of which may be a constant; None where the types
+        differ."""
         right = self._operand(session, other) if self.cls is float else _operand_of_choice(other)
         if right is None or self.cls is int is not other.python_type():
             return None
@@ -143,7 +161,7 @@ class NumberValue(Value):
             return NumberValue(float, converted(session, self.tensor, torch.float64))
         raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
 
-    # -- alone ---------------------------------------------------------------------------------------------------------
+    # -- alone -------------------------------------------------------------------------------------
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if function is operator.pos and self.cls is not bool:
@@ -155,8 +173,9 @@ class NumberValue(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by zero. Torch's own
-        code is trusted to divide by no zero, and to take powers of what is not negative."""
+        """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by
+        zero. Torch's own code is trusted to divide by no zero, and to take powers of what is not
+        negative."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
         if type(self) is NumberValue and type(other) in (NumberValue, ConstantValue):
@@ -164,7 +183,10 @@ class NumberValue(Value):
             if made is not None:
                 return made
         if _PLAIN_INTEGERS.get(function, function) in _OF_INTEGERS and self._meets_integer(other):
-            size, its = self.as_size(session), other.as_size(session) if isinstance(other, NumberValue) else other
+            size, its = (
+                self.as_size(session),
+                other.as_size(session) if isinstance(other, NumberValue) else other,
+            )
             if size is not None and its is not None:
                 return size.binary(session, function, its, reflected)
         plain = _PLAIN.get(function, function)
@@ -178,17 +200,27 @@ class NumberValue(Value):
             if isinstance(divisor, OutsideNumber) and divisor.in_graph:
                 known = plain is operator.truediv and divisor.truth(session)
             else:
-                known = plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
+                known = (
+                    plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
+                )
         if self.cls is not float or right is None or not known:
-            raise session.unsupported(f"operator.{function.__name__} of {self.describe()} and {other.describe()}")
+            raise session.unsupported(
+                f"operator.{function.__name__} of {self.describe()} and {other.describe()}"
+            )
         function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
         return NumberValue(float, call(session, function, *pair))
 
-    def _asked(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+    def _asked(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
         """What gives a bool, where the program can tell it."""
         if self.cls is not bool:
-            return self._compared(session, function, other, reflected) if function in _COMPARISONS else None
+            return (
+                self._compared(session, function, other, reflected)
+                if function in _COMPARISONS
+                else None
+            )
         if function in (operator.eq, operator.ne):
             return self.is_bool(session, other, function is operator.eq)
         plain = _PLAIN_OF_BOOLS.get(function, function)
@@ -198,12 +230,21 @@ class NumberValue(Value):
     def _meets_integer(other: Value) -> bool:
         if isinstance(other, NumberValue):
             return other.cls is int
-        return isinstance(other, SymIntValue) or isinstance(other, ConstantValue) and type(other.object) is int
+        return (
+            isinstance(other, SymIntValue)
+            or isinstance(other, ConstantValue)
+            and type(other.object) is int
+        )
 
     def as_size(self, session: Session) -> Value | None:
-        """An int as a size that the data decide, of at most LARGEST, which the graph checks; None where none may be."""
+        """An int as a size that the data decide, of at most LARGEST, which the graph checks; None
+        where none may be."""
         shapes = session.graph.context.shapes
-        if self.cls is not int or not shapes.unbacked.enabled or self.tensor.fake.device.type != "cpu":
+        if (
+            self.cls is not int
+            or not shapes.unbacked.enabled
+            or self.tensor.fake.device.type != "cpu"
+        ):
             return None
         if self._size is None:
             self._size = session.graph.call(session, "call_method", "item", (self.tensor,), {})
@@ -212,13 +253,16 @@ class NumberValue(Value):
         return self._size
 
     def _operand(self, session: Session, other: Value) -> Value | None:
-        """What stands for the other operand in float64; None where its value would not be the same there."""
+        """What stands for the other operand in float64; None where its value would not be the same
+        there."""
         if isinstance(other, NumberValue):
             return other.tensor if other.cls is float else None
         if not other.is_constant() or type(other.constant()) not in (float, int, bool):
             return None
         number = other.constant()
-        return ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
+        return (
+            ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
+        )
 
     def element(self, session: Session, dtype: torch.dtype) -> TensorValue | None:
         """A float as an element of a tensor of this type."""
@@ -226,23 +270,35 @@ class NumberValue(Value):
             return None
         return converted(session, self.tensor, dtype)
 
-    # -- with a tensor -------------------------------------------------------------------------------------------------
+    # -- with a tensor -----------------------------------------------------------------------------
 
     def with_tensor(
-        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
+        self,
+        session: Session,
+        function: Callable[[Any, Any], Any],
+        tensor: TensorValue,
+        reflected: bool,
     ) -> Value:
         """`function(tensor, self)`, or `function(self, tensor)` if reflected."""
         dtype = tensor.fake.dtype
         # An integer may not fit a narrower type of integers.
-        known = dtype in FLOATS or dtype in (torch.int64, torch.bool) or dtype in _INTEGERS and self.cls is float
+        known = (
+            dtype in FLOATS
+            or dtype in (torch.int64, torch.bool)
+            or dtype in _INTEGERS
+            and self.cls is float
+        )
         known = known and self.cls is not bool
-        if function is operator.mod and reflected and tensor.fake.requires_grad:  # eager has no such gradient
+        # eager has no such gradient
+        if function is operator.mod and reflected and tensor.fake.requires_grad:
             raise session.unsupported(f"the remainder of {self.describe()} by {tensor.describe()}")
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
             return call(session, function, *((number, tensor) if reflected else (tensor, number)))
         if not known or function not in _WITH_TENSORS:
-            raise session.unsupported(f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}")
+            raise session.unsupported(
+                f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}"
+            )
         if reflected:
             function = _PLAIN.get(function, function)
         elif function in _IN_PLACE:
@@ -259,16 +315,19 @@ class NumberValue(Value):
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
             made = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
         else:
-            made = call(session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor)))
+            made = call(
+                session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor))
+            )
         return method(session, "reshape", made, ()) if flat else made
 
 
 class OutsideNumber(NumberValue):
-    """A float from outside that may differ from call to call: one that a graph break left behind, or that was seen to
-    (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input of the graph. What Python computes of
-    one that varies and of constants is computed before the graph runs, where that is no floating-point number it alone
-    is guarded: the outcome of a comparison, an integer. Other uses compile for its value; in a continuation, one that
-    was seen to vary breaks the graph there."""
+    """A float from outside that may differ from call to call: one that a graph break left behind,
+    or that was seen to (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input
+    of the graph. What Python computes of one that varies and of constants is computed before the
+    graph runs, where that is no floating-point number it alone is guarded: the outcome of a
+    comparison, an integer. Other uses compile for its value; in a continuation, one that was seen
+    to vary breaks the graph there."""
 
     __slots__ = ("_made_of", "_session", "in_graph", "object", "varies")
 
@@ -276,7 +335,12 @@ class OutsideNumber(NumberValue):
         self, session: Session, number: float, source: Source, varies: bool, scheduled: bool = False
     ) -> None:
         super().__init__(float, None, source)
-        self._session, self.object, self.varies, self.in_graph = session, number, varies, varies or scheduled
+        self._session, self.object, self.varies, self.in_graph = (
+            session,
+            number,
+            varies,
+            varies or scheduled,
+        )
         self._made_of: Callable[[], TensorValue] | None = None  # of others, in the graph
 
     @property
@@ -309,9 +373,14 @@ class OutsideNumber(NumberValue):
         return self.object
 
     def applied(
-        self, session: Session, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()
+        self,
+        session: Session,
+        function: Callable[..., Any],
+        before: tuple[Any, ...] = (),
+        after: tuple[Any, ...] = (),
     ) -> Value:
-        """What a pure function of Python's gives for it and these constants: computed before the graph runs."""
+        """What a pure function of Python's gives for it and these constants: computed before the
+        graph runs."""
         assert self.source is not None
         try:
             result = function(*before, self.object, *after)
@@ -364,28 +433,59 @@ class OutsideNumber(NumberValue):
         return ConstantValue(self.constant()).binary(session, function, other, reflected)
 
     def _with_constant(
-        self, session: Session, function: Callable[[Any, Any], Any], other: ConstantValue, reflected: bool
+        self,
+        session: Session,
+        function: Callable[[Any, Any], Any],
+        other: ConstantValue,
+        reflected: bool,
     ) -> Value:
         constant = (other.object,)
-        made = self.applied(session, function, constant if reflected else (), () if reflected else constant)
+        made = self.applied(
+            session, function, constant if reflected else (), () if reflected else constant
+        )
         operand = self._operand(session, other)
         if isinstance(made, OutsideNumber) and operand is not None and function in _ARITHMETIC:
-            if function is not operator.truediv or not reflected:  # a quotient by a number that is not 0
-                pair = (lambda: (operand, self.tensor)) if reflected else (lambda: (self.tensor, operand))
+            # a quotient by a number that is not 0
+            if function is not operator.truediv or not reflected:
+                pair = (
+                    (lambda: (operand, self.tensor))
+                    if reflected
+                    else (lambda: (self.tensor, operand))
+                )
                 made._made_of = lambda: call(session, function, *pair())
         return made
 
     def method_is_integer(self, session: Session) -> Value:
-        return self.applied(session, float.is_integer) if self.in_graph else ConstantValue(self.constant().is_integer())
+        return (
+            self.applied(session, float.is_integer)
+            if self.in_graph
+            else ConstantValue(self.constant().is_integer())
+        )
 
     def with_tensor(
-        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue, reflected: bool
+        self,
+        session: Session,
+        function: Callable[[Any, Any], Any],
+        tensor: TensorValue,
+        reflected: bool,
     ) -> Value:
-        if function is operator.pow and self.in_graph and tensor.fake.dtype in (torch.float32, torch.float64):
-            needed = _is_usual_exponent if not reflected else _is_base if tensor.fake.requires_grad else None
+        if (
+            function is operator.pow
+            and self.in_graph
+            and tensor.fake.dtype in (torch.float32, torch.float64)
+        ):
+            needed = (
+                _is_usual_exponent
+                if not reflected
+                else _is_base
+                if tensor.fake.requires_grad
+                else None
+            )
             if needed is None or self.applied(session, needed).constant():
                 number = converted(session, self.tensor, tensor.fake.dtype)
-                return call(session, torch.pow, *((number, tensor) if reflected else (tensor, number)))
+                return call(
+                    session, torch.pow, *((number, tensor) if reflected else (tensor, number))
+                )
         try:
             if function in _POWERS and not reflected and not fits(session, self, tensor.fake.dtype):
                 raise session.unsupported(f"a power of {tensor.describe()} and {self.describe()}")
@@ -399,7 +499,12 @@ class OutsideNumber(NumberValue):
 
 
 def outcome(
-    session: Session, function: Callable[..., Any], before: tuple[Any, ...], result: Any, source: Source, varies: bool
+    session: Session,
+    function: Callable[..., Any],
+    before: tuple[Any, ...],
+    result: Any,
+    source: Source,
+    varies: bool,
 ) -> Value:
     """The value of what Python computes of a number that varies, and these constants before it."""
     if type(result) is not float:
@@ -432,15 +537,24 @@ class Evaluated:
         return str(self.expr)
 
     def __call__(self, owner: Any) -> int:
-        number = owner if self.what == "value" else (owner.shape if self.what == "size" else owner.stride())[self.dim]
+        number = (
+            owner
+            if self.what == "value"
+            else (owner.shape if self.what == "size" else owner.stride())[self.dim]
+        )
         return self.expr.evaluate({self.symbol: number})
 
 
 def of_size(
-    session: Session, size: SymIntValue, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
+    session: Session,
+    size: SymIntValue,
+    function: Callable[..., Any],
+    before: tuple[Any, ...],
+    after: tuple[Any, ...],
 ) -> Value | None:
-    """What a pure function of Python's gives for an expression of one size or integer that varies and for these
-    constants, computed before the graph runs; None where that cannot be, or the size only may vary."""
+    """What a pure function of Python's gives for an expression of one size or integer that varies
+    and for these constants, computed before the graph runs; None where that cannot be, or the size
+    only may vary."""
     shapes = session.graph.context.shapes
     expr = shapes.simplified(to_expr(size.fake))
     quantities = [session.guards.symbols.get(symbol) for symbol in expr.symbols]
@@ -451,7 +565,9 @@ def of_size(
     except (ArithmeticError, ValueError, TypeError):
         return None
     evaluated = Evaluated.of(expr, next(iter(expr.symbols)), quantities[0])
-    source = DerivedSource(DerivedSource(quantities[0].source, evaluated), Applied.of(function, before, after))
+    source = DerivedSource(
+        DerivedSource(quantities[0].source, evaluated), Applied.of(function, before, after)
+    )
     return outcome(session, function, before, result, source, False)
 
 
@@ -461,13 +577,22 @@ class Applied:
     __slots__ = ("__weakref__", "after", "before", "function")
     _known: WeakValueDictionary[Any, Applied] = WeakValueDictionary()
 
-    def __init__(self, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
+    ) -> None:
         self.function, self.before, self.after = function, before, after
 
     @classmethod
-    def of(cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]) -> Applied:
+    def of(
+        cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
+    ) -> Applied:
         """One object for one function, so that sources of it are the same in all captures."""
-        key = function, *[(type(value), repr(value)) for value in before], None, *[(type(v), repr(v)) for v in after]
+        key = (
+            function,
+            *[(type(value), repr(value)) for value in before],
+            None,
+            *[(type(v), repr(v)) for v in after],
+        )
         known = cls._known.get(key)
         if known is None:
             known = cls._known[key] = cls(function, before, after)
@@ -476,7 +601,11 @@ class Applied:
     @property
     def __name__(self) -> str:
         args = [*map(repr, self.before), "...", *map(repr, self.after)]
-        return f"{self.function.__name__}({', '.join(args)})" if len(args) > 1 else self.function.__name__
+        return (
+            f"{self.function.__name__}({', '.join(args)})"
+            if len(args) > 1
+            else self.function.__name__
+        )
 
     def __call__(self, number: float) -> Any:
         if type(number) is not float and type(number) is not int:
@@ -485,8 +614,8 @@ class Applied:
 
 
 def fits(session: Session, number: Value, dtype: torch.dtype) -> bool:
-    """Whether eager takes a float from outside for an element of a tensor of this type, which it refuses of finite
-    ones that are too large. What numbers in tensors are is not known."""
+    """Whether eager takes a float from outside for an element of a tensor of this type, which it
+    refuses of finite ones that are too large. What numbers in tensors are is not known."""
     if not isinstance(number, OutsideNumber) or dtype is torch.float64 or dtype not in FLOATS:
         return True
     return bool(number.applied(session, _is_element, (torch.finfo(dtype).max,)).constant())
@@ -502,7 +631,8 @@ def _is_usual_exponent(number: float) -> bool:
 
 
 def _is_base(number: float) -> bool:
-    """Whether its logarithm, by which gradients are multiplied, is that of the number in float32."""
+    """Whether its logarithm, by which gradients are multiplied, is that of the number in
+    float32."""
     return not 0 < abs(number) < 2.0**-126 and not 2.0**127 < abs(number) < math.inf
 
 
@@ -518,7 +648,8 @@ if why_off(ALL) is None:
 
 
 def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
-    """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is written later."""
+    """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is
+    written later."""
     fake, dtype = tensor.fake, tensor.fake.dtype
     known = session.graph.known.of(fake)
     if id(fake) in session.graph.known.sizes and cls in (int, None):
@@ -526,13 +657,26 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
         return size
     if known is not None and known.numel() == 1:
         return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
-    kind = float if dtype in FLOATS else int if dtype in _INTEGERS else bool if dtype is torch.bool else None
+    kind = (
+        float
+        if dtype in FLOATS
+        else int
+        if dtype in _INTEGERS
+        else bool
+        if dtype is torch.bool
+        else None
+    )
     wrapped = is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
     if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
         raise session.unsupported(f"the value of {tensor.describe()} is read")
     plain = method(session, "detach", tensor) if fake.requires_grad else tensor
-    held = converted(session, method(session, "reshape", plain, ()) if sizes else plain, _HELD_AS[kind], copy=True)
+    held = converted(
+        session,
+        method(session, "reshape", plain, ()) if sizes else plain,
+        _HELD_AS[kind],
+        copy=True,
+    )
     number = NumberValue(kind, held)
     return number if cls is None else number.convert(session, cls)
 
@@ -545,22 +689,33 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
     condition = call(session, operator.gt, number.tensor, bound)
     operands = [session.realize(side) for side in (above, below)]
     of_tensors = any(isinstance(side, TensorValue) for side in operands)
-    made = call(session, torch.where, condition, *(s.tensor if isinstance(s, NumberValue) else s for s in operands))
+    made = call(
+        session,
+        torch.where,
+        condition,
+        *(s.tensor if isinstance(s, NumberValue) else s for s in operands),
+    )
     return made if of_tensors else NumberValue(float, made)
 
 
 @rule(polyfills.are_in_graph)
 def are_in_graph(session: Session, item: Value, best: Value) -> Value:
     pair = session.realize(item), session.realize(best)
-    is_read = any(isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair)
+    is_read = any(
+        isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair
+    )
     kinds = {value.python_type() for value in pair}
-    return ConstantValue(is_read and kinds in ({float}, {int}) and None not in map(_operand_of_choice, pair))
+    return ConstantValue(
+        is_read and kinds in ({float}, {int}) and None not in map(_operand_of_choice, pair)
+    )
 
 
 @rule(polyfills.better_of)
 def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
     item, best = session.realize(item), session.realize(best)
-    operands = [operand for value in (item, best) if (operand := _operand_of_choice(value)) is not None]
+    operands = [
+        operand for value in (item, best) if (operand := _operand_of_choice(value)) is not None
+    ]
     condition = call(session, session.known(better), *operands)
     return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))
 
@@ -576,19 +731,29 @@ def _operand_of_choice(value: Value) -> Value | None:
 
 
 def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None if it is none."""
+    """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None
+    if it is none."""
     number = session.realize(args[0]) if len(args) == 1 else None
-    device = session.known(kwargs.get("device", ConstantValue("cpu"))) if kwargs.keys() <= {"device"} else None
+    device = (
+        session.known(kwargs.get("device", ConstantValue("cpu")))
+        if kwargs.keys() <= {"device"}
+        else None
+    )
     if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
         return None
     return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
 
 
 def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.div of a size that varies and a number: the tensor is a size as well where it is used as one."""
+    """torch.div of a size that varies and a number: the tensor is a size as well where it is used
+    as one."""
     size, number = map(session.realize, args) if len(args) == 2 else (None, None)
     mode = session.known(kwargs["rounding_mode"]) if list(kwargs) == ["rounding_mode"] else None
-    if not isinstance(size, SymIntValue) or not isinstance(number, ConstantValue) or mode not in ("trunc", "floor"):
+    if (
+        not isinstance(size, SymIntValue)
+        or not isinstance(number, ConstantValue)
+        or mode not in ("trunc", "floor")
+    ):
         return None
     divisor = number.object
     if type(divisor) is not int or divisor <= 0 or is_decided_by_data(size.fake) or size.fake < 0:
@@ -604,13 +769,22 @@ FUNCTIONS[torch.div] = _quotient_of_sizes
 
 
 def _reads(cls: type | None) -> Callable[..., Value | None]:
-    def rule(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+    def rule(
+        session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+    ) -> Value | None:
         return None if args or kwargs else read(session, tensor, cls)
 
     return rule
 
 
-METHODS.update({"item": _reads(None), "__float__": _reads(float), "__int__": _reads(int), "__bool__": _reads(bool)})
+METHODS.update(
+    {
+        "item": _reads(None),
+        "__float__": _reads(float),
+        "__int__": _reads(int),
+        "__bool__": _reads(bool),
+    }
+)
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
@@ -620,12 +794,16 @@ def call(session: Session, function: Callable[..., Any], *args: Value) -> Tensor
 
 
 def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = TensorMethod(tensor, name).call(session, [session.wrap_constant(arg) for arg in args], {})
+    made = TensorMethod(tensor, name).call(
+        session, [session.wrap_constant(arg) for arg in args], {}
+    )
     assert isinstance(made, TensorValue)
     return made
 
 
-def converted(session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False) -> TensorValue:
+def converted(
+    session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False
+) -> TensorValue:
     named: dict[str, Value] = {"copy": ConstantValue(True)} if copy else {}
     made = session.graph.call(session, "call_method", "to", (tensor, ConstantValue(dtype)), named)
     assert isinstance(made, TensorValue)

@@ -41,6 +41,7 @@ from ingot.native import Dispatcher
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
+
 class IdentityKey:
     """An object that hashes by identity, as a key of a captured dict."""
 
@@ -126,8 +127,8 @@ def asks_once(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ObjectValue(Value):
-    """An instance of a class written in Python: from outside (`object`), or made during capture (`attributes` are those
-    of its `__dict__`, `members` those of `__slots__`)."""
+    """An instance of a class written in Python: from outside (`object`), or made during capture
+    (`attributes` are those of its `__dict__`, `members` those of `__slots__`)."""
 
     __slots__ = ("attributes", "cls", "members", "object")
     is_shared = True
@@ -150,7 +151,7 @@ class ObjectValue(Value):
         number = session.call(session.builtin(hash), [self], {})
         return HashedKey(session, self, session.known(number))
 
-    # -- attributes ----------------------------------------------------------------------------------------------------
+    # -- attributes --------------------------------------------------------------------------------
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
         """What the instance `__dict__` holds; None if it has no such name (guarded)."""
@@ -176,7 +177,9 @@ class ObjectValue(Value):
                 hook = session.class_lookup(self.cls, "__getattribute__")
                 if not isinstance(hook, FunctionType):
                     raise session.unsupported(f"{self.describe()} defines __getattribute__")
-                found = session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+                found = session.call(
+                    session.wrap_class_member(hook), [self, ConstantValue(name)], {}
+                )
         except Raised as raised:
             lost = issubclass(raised.value.python_type(), AttributeError)
             if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
@@ -212,7 +215,9 @@ class ObjectValue(Value):
 
     def lost(self, session: Session, name: str) -> Raised:
         """The error for an attribute that it does not have."""
-        return session.raised(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
+        return session.raised(
+            AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'"
+        )
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """What an attribute found on the class gives for this instance."""
@@ -233,7 +238,9 @@ class ObjectValue(Value):
                 is_set = has_member(name)(self.object)
                 session.guard(DerivedSource(self.source, has_member(name)), Kind.EQUALS, is_set)
                 if is_set:
-                    return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+                    return session.wrap(
+                        getattr(self.object, name), AttrSource(self.source, name, "slot")
+                    )
         if found is None or found is NULL:
             owner = full_name(self.cls) if sys.version_info >= (3, 13) else type_name(self.cls)
             raise session.raised(AttributeError, f"'{owner}' object has no attribute '{name}'")
@@ -252,14 +259,20 @@ class ObjectValue(Value):
         if isinstance(raw, property):
             if raw.fset is None:
                 kind = self.cls.__qualname__
-                raise session.raised(AttributeError, f"property {name!r} of {kind!r} object has no setter")
+                raise session.raised(
+                    AttributeError, f"property {name!r} of {kind!r} object has no setter"
+                )
             session.call(session.wrap_class_member(raw.fset), [self, value], {})
         elif is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             setter = session.class_lookup(type(raw), "__set__")
             if name == "__class__" and self.source is None and raw is vars(object)["__class__"]:
                 self._become(session, value)
             elif isinstance(setter, FunctionType):
-                session.call(session.wrap_class_member(setter), [session.wrap_class_member(raw), self, value], {})
+                session.call(
+                    session.wrap_class_member(setter),
+                    [session.wrap_class_member(raw), self, value],
+                    {},
+                )
             else:
                 raise session.unsupported(f"a descriptor of {self.describe()} is set")
         else:
@@ -269,7 +282,9 @@ class ObjectValue(Value):
         """`self.__class__ = value` of one made during capture."""
         cls = session.known(value)
         alike = isinstance(cls, type) and type(self) is ObjectValue and plain_base(cls) is object
-        if not alike or any("__slots__" in vars(owner) for owner in (*cls.__mro__, *self.cls.__mro__)):
+        if not alike or any(
+            "__slots__" in vars(owner) for owner in (*cls.__mro__, *self.cls.__mro__)
+        ):
             raise session.unsupported(f"the class of {self.describe()} is set")
         self.cls = cls
 
@@ -281,7 +296,11 @@ class ObjectValue(Value):
             self.members[name] = value
         elif not self.cls.__dictoffset__:
             taken = session.class_lookup(self.cls, name) is not MISSING
-            what = f"object attribute {name!r} is read-only" if taken else f"object has no attribute {name!r}{NO_DICT}"
+            what = (
+                f"object attribute {name!r} is read-only"
+                if taken
+                else f"object has no attribute {name!r}{NO_DICT}"
+            )
             raise session.raised(AttributeError, f"{type_name(self.python_type())!r} {what}")
         else:
             self.attributes[name] = value
@@ -299,7 +318,9 @@ class ObjectValue(Value):
         if isinstance(raw, property):
             if raw.fdel is None:
                 kind = self.cls.__qualname__
-                raise session.raised(AttributeError, f"property {name!r} of {kind!r} object has no deleter")
+                raise session.raised(
+                    AttributeError, f"property {name!r} of {kind!r} object has no deleter"
+                )
             session.call(session.wrap_class_member(raw.fdel), [self], {})
             return
         is_member = isinstance(raw, MemberDescriptorType)
@@ -307,7 +328,9 @@ class ObjectValue(Value):
             remover = session.class_lookup(type(raw), "__delete__")
             if not isinstance(remover, FunctionType):
                 raise session.unsupported(f"a descriptor of {self.describe()} is deleted")
-            session.call(session.wrap_class_member(remover), [session.wrap_class_member(raw), self], {})
+            session.call(
+                session.wrap_class_member(remover), [session.wrap_class_member(raw), self], {}
+            )
             return
         if is_member:
             try:
@@ -321,7 +344,7 @@ class ObjectValue(Value):
         else:
             session.effects.set_attribute(session, self, name, NULL)
 
-    # -- operators by the class's own methods --------------------------------------------------------------------------
+    # -- operators by the class's own methods ------------------------------------------------------
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method of the class; None if it has none of its own."""
@@ -362,7 +385,8 @@ class ObjectValue(Value):
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
-            if isinstance(session.class_lookup(self.cls, "__delitem__"), FunctionType):  # as for `del`
+            # as for `del`
+            if isinstance(session.class_lookup(self.cls, "__delitem__"), FunctionType):
                 raise session.raised(AttributeError, "__setitem__")
             kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
@@ -370,23 +394,30 @@ class ObjectValue(Value):
     def delete_item(self, session: Session, key: Value) -> None:
         if self.special(session, "__delitem__", key) is not None:
             return
-        if isinstance(session.class_lookup(self.cls, "__setitem__"), FunctionType):  # C has one slot for both
+        # C has one slot for both
+        if isinstance(session.class_lookup(self.cls, "__setitem__"), FunctionType):
             raise session.raised(AttributeError, "__delitem__")
         session.python(operator.delitem, session.refused(self), session.refused(key))
 
     def contains(self, session: Session, item: Value) -> bool:
         raw = session.class_lookup(self.cls, "__contains__")
         if raw is None:
-            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not a container")
+            raise session.raised(
+                TypeError, f"'{type_name(self.python_type())}' object is not a container"
+            )
         if raw is not MISSING:
             return session.truth(session.call(self.bind(session, raw, "__contains__"), [item], {}))
         if not self._is_iterable(session):
-            raise session.raised(TypeError, f"argument of type '{type_name(self.python_type())}' is not iterable")
+            raise session.raised(
+                TypeError, f"argument of type '{type_name(self.python_type())}' is not iterable"
+            )
         return super().contains(session, item)
 
     def _is_iterable(self, session: Session) -> bool:
         raw = session.class_lookup(self.cls, "__iter__")
-        return raw is not None and (raw is not MISSING or session.class_lookup(self.cls, "__getitem__") is not MISSING)
+        return raw is not None and (
+            raw is not MISSING or session.class_lookup(self.cls, "__getitem__") is not MISSING
+        )
 
     def iterate(self, session: Session) -> Value:
         if not self._is_iterable(session):
@@ -410,12 +441,16 @@ class ObjectValue(Value):
         raw = session.class_lookup(self.cls, "__call__")
         if not isinstance(raw, FunctionType):
             return None
-        return session.realize(session.wrap_class_member(raw)).callee(session, [self, *args], kwargs)
+        return session.realize(session.wrap_class_member(raw)).callee(
+            session, [self, *args], kwargs
+        )
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(self.cls, "__call__")
         if raw is MISSING or raw is None:
-            raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
+            raise session.raised(
+                TypeError, f"'{type_name(self.python_type())}' object is not callable"
+            )
         return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
@@ -452,7 +487,8 @@ class ObjectValue(Value):
 
 
 class StandIn(ObjectValue):
-    """An instance of a class of Ingot's own, written in Python, that passes for one of the C class it `replaces`."""
+    """An instance of a class of Ingot's own, written in Python, that passes for one of the C class
+    it `replaces`."""
 
     __slots__ = ()
 
@@ -499,8 +535,8 @@ def is_data_descriptor(raw: Any) -> bool:
 
 
 def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
-    """What the raw attribute of a class gives when it is read through an instance, or through the class (`instance`
-    None)."""
+    """What the raw attribute of a class gives when it is read through an instance, or through the
+    class (`instance` None)."""
     if isinstance(raw, (FunctionType, Dispatcher)):
         function = session.wrap_class_member(raw)
         return function if instance is None else BoundMethod(function, instance)
@@ -517,7 +553,9 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         if instance is None:
             return session.wrap_class_member(raw)
         if raw.fget is None:
-            raise session.raised(AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter")
+            raise session.raised(
+                AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter"
+            )
         return session.call(session.wrap_class_member(raw.fget), [instance], {})
     if not hasattr(type(raw), "__get__"):
         return session.wrap_class_member(raw)
@@ -529,7 +567,9 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     if isinstance(getter, FunctionType):
         owner = session.wrap_constant(cls)
         return session.call(
-            session.wrap_class_member(getter), [session.wrap_class_member(raw), instance or NONE, owner], {}
+            session.wrap_class_member(getter),
+            [session.wrap_class_member(raw), instance or NONE, owner],
+            {},
         )
     if instance is None:
         return session.wrap_class_member(raw)

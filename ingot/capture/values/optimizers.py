@@ -1,6 +1,6 @@
-"""torch's optimizers where their own code cannot be captured: RAdam and ASGD branch on the count of steps, which the
-graph reads from a tensor, so both sides are computed and one is chosen; the fused updates are kernels of eager's, so
-they are written as the operations that these amount to.
+"""torch's optimizers where their own code cannot be captured: RAdam and ASGD branch on the count of
+steps, which the graph reads from a tensor, so both sides are computed and one is chosen; the fused
+updates are kernels of eager's, so they are written as the operations that these amount to.
 
 Where the parameters are halves a fused kernel computes in float32 and rounds once, at the end.
 """
@@ -35,11 +35,12 @@ from ingot.torch_private import (
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-# -- inlined -----------------------------------------------------------------------------------------------------------
+# -- inlined ---------------------------------------------------------------------------------------
 
 
 def chosen(number: Any, bound: float, above: Any, below: Any) -> Any:
-    """One of two tensors or floats, by whether a float that is read from a tensor lies above a bound."""
+    """One of two tensors or floats, by whether a float that is read from a tensor lies above a
+    bound."""
     return above if number > bound else below
 
 
@@ -52,7 +53,15 @@ def _scalar(number: Any) -> Any:
 
 
 def _moments(
-    param: Any, grad: Any, mean: Any, square: Any, lr: Any, beta1: Any, beta2: Any, decay: Any, decoupled: Any
+    param: Any,
+    grad: Any,
+    mean: Any,
+    square: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    decay: Any,
+    decoupled: Any,
 ) -> None:
     """Decays the weights, and updates the running means of the gradient and of its square."""
     if decay != 0 and decoupled:
@@ -75,8 +84,8 @@ _LONG_ENOUGH = 5.0
 
 
 def _radam(
-    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any, lr: Any,
-    weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
+    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any,
+    lr: Any, weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
 ) -> None:  # fmt: skip
     """RAdam's update of one parameter after the other."""
     lr = _scalar(lr)
@@ -92,8 +101,8 @@ def _radam(
 
 
 def _radam_of_many(
-    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any, lr: Any,
-    weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
+    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any,
+    lr: Any, weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
 ) -> None:  # fmt: skip
     """The same as eager rounds it where it takes many parameters at once."""
     lr = _scalar(lr)
@@ -104,14 +113,19 @@ def _radam_of_many(
         _moments(param, grad, mean, square, lr, beta1, beta2, weight_decay, decoupled_weight_decay)
         length, factor = _rectification(step, beta2)
         correction = 1 - beta1**step
-        of_adapted = (1 - beta2**step) ** 0.5 * (lr * chosen(length, _LONG_ENOUGH, factor, 0.0) / correction) * -1
+        of_adapted = (
+            (1 - beta2**step) ** 0.5
+            * (lr * chosen(length, _LONG_ENOUGH, factor, 0.0) / correction)
+            * -1
+        )
         of_plain = chosen(length, _LONG_ENOUGH, 0.0, lr / correction) * -1
         scale = square.sqrt().add_(eps).div_(of_adapted).reciprocal_().add_(of_plain)
         param.addcmul_(mean, scale)
 
 
 def _asgd(
-    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any, t0: Any,
+    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any,
+    t0: Any,
     alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
 ) -> None:  # fmt: skip
     """ASGD's update of one parameter after the other."""
@@ -130,7 +144,8 @@ def _asgd(
 
 
 def _asgd_of_many(
-    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any, t0: Any,
+    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any,
+    t0: Any,
     alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
 ) -> None:  # fmt: skip
     """The same as eager rounds it where it takes many parameters at once."""
@@ -157,8 +172,9 @@ def _number(setting: Any) -> Any:
 
 
 class _Scaled:
-    """A fused update of gradients that are multiplied by a scale (None: they are not), by which it divides them, where
-    they lie. `found_inf` (None: there is none) is 1 where one is not finite: then nothing is written."""
+    """A fused update of gradients that are multiplied by a scale (None: they are not), by which it
+    divides them, where they lie. `found_inf` (None: there is none) is 1 where one is not finite:
+    then nothing is written."""
 
     def __init__(self, grad_scale: Any, found_inf: Any) -> None:
         self.scale = None if grad_scale is None else grad_scale.reshape(())
@@ -172,12 +188,15 @@ class _Scaled:
         return -value if maximize else value
 
     def write(self, target: Any, value: Any) -> None:
-        target.copy_(value if self.fails is None else torch.where(self.fails, target, value.to(target.dtype)))
+        target.copy_(
+            value if self.fails is None else torch.where(self.fails, target, value.to(target.dtype))
+        )
 
 
 def _fused_adam(
-    params: Any, grads: Any, means: Any, squares: Any, largest: Any, steps: Any, *, lr: Any, beta1: Any, beta2: Any,
-    weight_decay: Any, eps: Any, amsgrad: Any, maximize: Any, grad_scale: Any = None, found_inf: Any = None,
+    params: Any, grads: Any, means: Any, squares: Any, largest: Any, steps: Any, *, lr: Any,
+    beta1: Any, beta2: Any, weight_decay: Any, eps: Any, amsgrad: Any, maximize: Any,
+    grad_scale: Any = None, found_inf: Any = None,
     decoupled: Any = False,
 ) -> None:  # fmt: skip
     lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
@@ -204,8 +223,9 @@ def _fused_adamw(*args: Any, **kwargs: Any) -> None:
 
 
 def _fused_sgd(
-    params: Any, grads: Any, buffers: Any, *, weight_decay: Any, momentum: Any, lr: Any, dampening: Any, nesterov: Any,
-    maximize: Any, is_first_step: Any, grad_scale: Any = None, found_inf: Any = None,
+    params: Any, grads: Any, buffers: Any, *, weight_decay: Any, momentum: Any, lr: Any,
+    dampening: Any, nesterov: Any, maximize: Any, is_first_step: Any, grad_scale: Any = None,
+    found_inf: Any = None,
 ) -> None:  # fmt: skip
     lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
     for k, param in enumerate(params):
@@ -213,14 +233,17 @@ def _fused_sgd(
         if weight_decay != 0:
             grad = grad + value * weight_decay
         if momentum != 0:
-            buffer = grad if is_first_step else _wide(buffers[k]) * momentum + grad * (1 - dampening)
+            buffer = (
+                grad if is_first_step else _wide(buffers[k]) * momentum + grad * (1 - dampening)
+            )
             scaled.write(buffers[k], buffer)
             grad = grad + buffer * momentum if nesterov else buffer
         scaled.write(param, value - lr * grad)
 
 
 def _fused_adagrad(
-    params: Any, grads: Any, sums: Any, steps: Any, *, lr: Any, lr_decay: Any, weight_decay: Any, eps: Any,
+    params: Any, grads: Any, sums: Any, steps: Any, *, lr: Any, lr_decay: Any, weight_decay: Any,
+    eps: Any,
     maximize: Any, grad_scale: Any = None, found_inf: Any = None,
 ) -> None:  # fmt: skip
     lr, scaled = _number(lr), _Scaled(grad_scale, found_inf)
@@ -234,16 +257,19 @@ def _fused_adagrad(
         scaled.write(param, value - rate * grad / (total.sqrt() + eps))
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 _ON_TENSORS = ("capturable", "differentiable", "has_complex")
-"""Options with which torch's own code computes with tensors alone, or with others than these here."""
+"""Options with which torch's own code computes with tensors alone, or with others than these
+here."""
 
 
 def _in_place_of(function: FunctionType, own: FunctionType) -> Callable[..., Value]:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if any(session.truth(kwargs.get(name, NONE)) for name in _ON_TENSORS):
-            return session.inline(FunctionValue.outside(session, function, ConstSource(function)), args, kwargs)
+            return session.inline(
+                FunctionValue.outside(session, function, ConstSource(function)), args, kwargs
+            )
         return session.call(session.builtin(own), args, kwargs)
 
     return call

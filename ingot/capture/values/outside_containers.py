@@ -1,6 +1,6 @@
-"""Dicts and sets that existed before the call. What is done to them is recorded in `Session.effects`;
-their keys are guarded when all of them are first asked for, so that a dict that is only asked for one
-key may hold any others."""
+"""Dicts and sets that existed before the call. What is done to them is recorded in
+`Session.effects`; their keys are guarded when all of them are first asked for, so that a dict that
+is only asked for one key may hold any others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class OutsideDict(DictValue):
 
 
 class OutsideSet(SetValue):
-    """A set that existed before the call. Whether one member is in it is guarded for that member."""
+    """A set that existed before the call. Whether one member is in it is guarded for that
+    member."""
 
     __slots__ = ("_in_order", "_session", "_whole")
     is_shared = True
@@ -108,7 +109,8 @@ class OutsideSet(SetValue):
         return self._entries
 
     def _take(self, session: Session, held: dict[Any, Value]) -> None:
-        """Takes the members that the set had before the call, and then what was done to it since."""
+        """Takes the members that the set had before the call, and then what was done to it
+        since."""
         self._whole, self._entries = True, held
         self.hashed = (
             set(iter(held))

@@ -1,7 +1,7 @@
 """C iterators over other iterators that existed before the call: enumerate, zip, reversed.
 
-What is taken from one is taken from the iterators beneath it as well. They are moved on by the outer one when it is
-moved on for real, so what is taken through it is not noted with them.
+What is taken from one is taken from the iterators beneath it as well. They are moved on by the
+outer one when it is moved on for real, so what is taken through it is not noted with them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ def _taken_through(session: Session, inner: Any) -> Value | None:
     return element
 
 
-_INNER = (OutsideSequenceIterator, OutsideRangeIterator, OutsideTextIterator, OutsideDictIterator, _Outer)
+_INNER = (
+    OutsideSequenceIterator,
+    OutsideRangeIterator,
+    OutsideTextIterator,
+    OutsideDictIterator,
+    _Outer,
+)
 
 
 def _parts(iterator: Any) -> tuple[Any, ...]:
@@ -61,7 +67,9 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
     if not all(type(iterator) in _KINDS for iterator in iterators):
         return None
     parts = DerivedSource(source, _parts)
-    found = [session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)]
+    found = [
+        session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)
+    ]
     return found if all(isinstance(value, _INNER) for value in found) else None
 
 
@@ -113,7 +121,8 @@ class OutsideZip(_Outer):
             if element is None:
                 if self.strict:
                     raise session.unsupported(f"the end of {self.object!r}, which is strict")
-                return self.take(session, None)  # those before it have given an element each, for nothing
+                # those before it have given an element each, for nothing
+                return self.take(session, None)
             row.append(element)
         return self.take(session, TupleValue(row, tuple) if row else None)
 
@@ -176,7 +185,9 @@ def _place(iterator: Any) -> int:
 @wraps(reversed, type(reversed([1])))
 def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    sequence = session.realize(session.wrap(_sequence_of(object_), DerivedSource(source, _sequence_of)))
+    sequence = session.realize(
+        session.wrap(_sequence_of(object_), DerivedSource(source, _sequence_of))
+    )
     if not isinstance(sequence, SequenceValue):
         return ForeignValue(object_, source)
     made = OutsideReversed([], object_, source)
@@ -185,4 +196,6 @@ def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
 
 
 _WALKED: tuple[Any, ...] = ([], (), range(0), "a", "\xe4", b"", {}, {}.values(), {}.items())
-_KINDS = frozenset([enumerate, zip, reversed, *(type(iter(c)) for c in _WALKED), type(reversed([1]))])
+_KINDS = frozenset(
+    [enumerate, zip, reversed, *(type(iter(c)) for c in _WALKED), type(reversed([1]))]
+)

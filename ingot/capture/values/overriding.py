@@ -12,7 +12,11 @@ from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.origins import is_trusted
-from ingot.torch_private import disabled_torch_function_impl, is_torch_function_enabled, is_torch_function_mode_enabled
+from ingot.torch_private import (
+    disabled_torch_function_impl,
+    is_torch_function_enabled,
+    is_torch_function_mode_enabled,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session

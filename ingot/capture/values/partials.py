@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Value, find_missing, type_name
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Callee,
+    Keywords,
+    Value,
+    find_missing,
+    type_name,
+)
 from ingot.capture.values.builtins import rule
 from ingot.capture.values.containers import DictValue, TupleValue
 from ingot.capture.values.keys import require_plain_names
@@ -25,13 +33,19 @@ def has_dict(partial: functools.partial[Any]) -> bool:
 
 
 class PartialValue(Value):
-    """A functools.partial. `bound` and `named` are its args and keywords, the latter a dict that may be changed."""
+    """A functools.partial. `bound` and `named` are its args and keywords, the latter a dict that
+    may be changed."""
 
     __slots__ = ("attributes", "bound", "function", "named", "object")
     is_shared = True
 
     def __init__(
-        self, function: Value, bound: Value, named: Value, source: Source | None = None, object: Any = None
+        self,
+        function: Value,
+        bound: Value,
+        named: Value,
+        source: Source | None = None,
+        object: Any = None,
     ) -> None:
         super().__init__(source)
         self.function, self.bound, self.named, self.object = function, bound, named, object
@@ -53,13 +67,16 @@ class PartialValue(Value):
     def identity(self) -> Any:
         return self if self.source is None else self.object
 
-    # -- attributes ----------------------------------------------------------------------------------------------------
+    # -- attributes --------------------------------------------------------------------------------
 
     def has_dict(self, session: Session) -> bool:
-        """Whether it has a `__dict__`: another partial is made of it as it is then, and not of its parts."""
+        """Whether it has a `__dict__`: another partial is made of it as it is then, and not of its
+        parts."""
         if self.source is None:
             return bool(self.attributes) or session.has_attributes_dict(self)
-        fields = session.effects.fields(vars(self.object)) if (found := has_dict(self.object)) else None
+        fields = (
+            session.effects.fields(vars(self.object)) if (found := has_dict(self.object)) else None
+        )
         if fields is None:
             session.guard(DerivedSource(self.source, has_dict), Kind.EQUALS, found)
         return found
@@ -67,13 +84,19 @@ class PartialValue(Value):
     def _own_attribute(self, session: Session, name: str) -> Value | None:
         if self.source is None:
             return self.attributes.get(name)
-        return session.effects.own(session, self, self.object, name) if self.has_dict(session) else None
+        return (
+            session.effects.own(session, self, self.object, name)
+            if self.has_dict(session)
+            else None
+        )
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _FIELDS:
             return {"func": self.function, "args": self.bound, "keywords": self.named}[name]
         if name == "__dict__":
-            return session.attributes_of(self) if self.source is None else session.instance_dict_of(self)  # type: ignore[arg-type]
+            if self.source is None:
+                return session.attributes_of(self)  # type: ignore[arg-type]
+            return session.instance_dict_of(self)  # type: ignore[arg-type]
         own = None if name == "__class__" else self._own_attribute(session, name)
         return super().get_attribute(session, name) if own is None else session.realize(own)
 
@@ -99,12 +122,16 @@ class PartialValue(Value):
         if name in _FIELDS:
             raise session.raised(AttributeError, "readonly attribute")
         if name in ("__class__", "__dict__"):
-            raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set or deleted")
+            raise session.unsupported(
+                f"side effect: attribute {name!r} of {self.describe()} is set or deleted"
+            )
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        return session.realize(self.function).callee(session, [*self.args, *args], {**self.kwargs, **kwargs})
+        return session.realize(self.function).callee(
+            session, [*self.args, *args], {**self.kwargs, **kwargs}
+        )
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return session.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
@@ -121,7 +148,9 @@ def partial(session: Session, function: Value, *args: Value, **kwargs: Value) ->
     return PartialValue(function, session.tuple_of_values(args), session.dict_of_values(kwargs))
 
 
-def partial_of(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partial[Any]:
+def partial_of(
+    function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> functools.partial[Any]:
     """One of these very parts, also where the function is a partial itself."""
     made: functools.partial[Any] = functools.partial(partial_of)
     made.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
-"""torch.amp.GradScaler: whether a step of the optimizer is taken depends on the gradients. Where the step does nothing
-but write tensors, it is taken in any case, and what it wrote is put back on the device where it was not to be."""
+"""torch.amp.GradScaler: whether a step of the optimizer is taken depends on the gradients. Where
+the step does nothing but write tensors, it is taken in any case, and what it wrote is put back on
+the device where it was not to be."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 _WRITE_TENSORS = frozenset(
     getattr(torch.optim, name)
     for name in (
-        "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+        "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop",
+        "Rprop", "SGD",
     )
 )  # fmt: skip
-"""Optimizers whose step writes parameters, gradients and its state's tensors, and nothing else once these are there."""
+"""Optimizers whose step writes parameters, gradients and its state's tensors, and nothing else once
+these are there."""
 
-# -- inlined -----------------------------------------------------------------------------------------------------------
+# -- inlined ---------------------------------------------------------------------------------------
 
 
 def found_by_device(state: Any) -> Any:
@@ -34,7 +37,8 @@ def found_by_device(state: Any) -> Any:
 
 
 def writes_tensors_alone(optimizer: Any, device: Any) -> bool:
-    """Whether the next step of one of these does: all of its state is there, on one device, and nobody looks on."""
+    """Whether the next step of one of these does: all of its state is there, on one device, and
+    nobody looks on."""
     if optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks:
         return False
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
@@ -91,7 +95,7 @@ def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
     return result
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -102,9 +106,13 @@ def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if len(found) == 1 and optimizer.python_type() in _WRITE_TENSORS:
             found_inf = session.realize(found[0])
             device = found_inf.get_attribute(session, "device")
-            if session.truth(session.call(session.builtin(writes_tensors_alone), [optimizer, device], {})):
+            if session.truth(
+                session.call(session.builtin(writes_tensors_alone), [optimizer, device], {})
+            ):
                 return session.call(session.builtin(step_where_finite), [optimizer, found_inf], {})
-    return session.inline(FunctionValue.outside(session, function, ConstSource(function)), args, kwargs)
+    return session.inline(
+        FunctionValue.outside(session, function, ConstSource(function)), args, kwargs
+    )
 
 
 SPECIAL_FUNCTIONS[maybe_opt_step] = _maybe_step

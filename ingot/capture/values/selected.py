@@ -1,6 +1,7 @@
-"""What a number in a tensor selects (`x[t]` of a `t` without dimensions): eager reads the number, and gives a view.
-Capture gathers the elements instead, which nobody can tell as long as neither is written and the result is not given
-away. Where it is, capture starts over, and the graph is broken before the selection."""
+"""What a number in a tensor selects (`x[t]` of a `t` without dimensions): eager reads the number,
+and gives a view. Capture gathers the elements instead, which nobody can tell as long as neither is
+written and the result is not given away. Where it is, capture starts over, and the graph is broken
+before the selection."""
 
 from __future__ import annotations
 
@@ -27,14 +28,19 @@ _EVERYTHING = SliceValue(NONE, NONE, NONE)
 def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
     if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in _INTEGERS:
         return False
-    known = session.graph.known.of(value.fake) is not None or id(value.fake) in session.graph.known.sizes
+    known = (
+        session.graph.known.of(value.fake) is not None
+        or id(value.fake) in session.graph.known.sizes
+    )
     return not known and value.fake.device == like.fake.device
 
 
 def _plain(session: Session, value: Value) -> Value:
     """A part of an index; a number that was read from a tensor is that tensor."""
     value = session.realize(value)
-    return value.tensor if isinstance(value, NumberValue) and value.cls is int else session.deep(value)
+    return (
+        value.tensor if isinstance(value, NumberValue) and value.cls is int else session.deep(value)
+    )
 
 
 def _consumed(value: Value) -> int | None:
@@ -48,10 +54,16 @@ def _consumed(value: Value) -> int | None:
     return None
 
 
-def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+def _getitem(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
     key = session.realize(args[0])
-    parts = [_plain(session, part) for part in (key.items if isinstance(key, TupleValue) else [key])]
-    unknown = [part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)]
+    parts = [
+        _plain(session, part) for part in (key.items if isinstance(key, TupleValue) else [key])
+    ]
+    unknown = [
+        part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)
+    ]
     if unknown:
         raise session.unsupported(f"the value of {unknown[0].describe()}")
     if is_functorch_wrapped_tensor(tensor.fake):
@@ -73,13 +85,24 @@ def _getitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Key
 
 
 def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> TensorValue | None:
-    """The view that integers which vary choose, of which the parts that are left over are an index; None where there
-    are no such integers, or parts that are more than a view."""
+    """The view that integers which vary choose, of which the parts that are left over are an index;
+    None where there are no such integers, or parts that are more than a view."""
     if not any(isinstance(part, SymIntValue) for part in parts):
         return None
-    wide = [k for k, part in enumerate(parts) if isinstance(part, ConstantValue) and part.object is Ellipsis]
-    taken = [1 if isinstance(p, SymIntValue) else 0 if k in wide else _consumed(p) for k, p in enumerate(parts)]
-    counts = [count for part, count in zip(parts, taken) if not isinstance(part, TensorValue) and count is not None]
+    wide = [
+        k
+        for k, part in enumerate(parts)
+        if isinstance(part, ConstantValue) and part.object is Ellipsis
+    ]
+    taken = [
+        1 if isinstance(p, SymIntValue) else 0 if k in wide else _consumed(p)
+        for k, p in enumerate(parts)
+    ]
+    counts = [
+        count
+        for part, count in zip(parts, taken)
+        if not isinstance(part, TensorValue) and count is not None
+    ]
     if len(counts) != len(parts) or len(wide) > 1 or sum(counts) > tensor.fake.dim():
         return None
     rank = tensor.fake.dim()
@@ -87,13 +110,17 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
         if isinstance(parts[k], SymIntValue):
             behind_all = bool(wide) and wide[0] < k
             dim = rank - sum(counts[k:]) if behind_all else sum(counts[:k])
-            made = session.graph.call(session, "call_method", "select", (tensor, ConstantValue(dim), parts.pop(k)), {})
+            made = session.graph.call(
+                session, "call_method", "select", (tensor, ConstantValue(dim), parts.pop(k)), {}
+            )
             assert isinstance(made, TensorValue)
             tensor = made
     return tensor
 
 
-def _setitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+def _setitem(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
     key = session.realize(args[0])
     if not isinstance(key, TupleValue) or is_functorch_wrapped_tensor(tensor.fake):
         return None
@@ -109,7 +136,11 @@ def _setitem(session: Session, tensor: TensorValue, args: Arguments, kwargs: Key
 
 def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> TensorValue:
     assert isinstance(number, TensorValue)
-    place = TensorMethod(number, "long").call(session, [], {}) if number.fake.dtype is not torch.int64 else number
+    place = (
+        TensorMethod(number, "long").call(session, [], {})
+        if number.fake.dtype is not torch.int64
+        else number
+    )
     assert isinstance(place, TensorValue)
     place = TensorMethod(place, "reshape").call(session, [ConstantValue(1)], {})
     key = TupleValue([*[_EVERYTHING] * dim, place], tuple)

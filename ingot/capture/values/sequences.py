@@ -1,7 +1,7 @@
 """Lists and tuples, slices, ranges, and iterators over them.
 
-A list from outside has a source. What is done to it is recorded in `Session.effects`; its length is guarded when it is
-first asked for, so that a list that is only appended to may be of any length.
+A list from outside has a source. What is done to it is recorded in `Session.effects`; its length is
+guarded when it is first asked for, so that a list that is only appended to may be of any length.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Container(Value):
     def _writable(self, session: Session) -> None:
         """To be called before it is changed."""
         if self.source is not None:
-            raise session.unsupported(f"side effect: {self.describe()} existed before the call and is changed")
+            raise session.unsupported(
+                f"side effect: {self.describe()} existed before the call and is changed"
+            )
 
     def truth(self, session: Session) -> bool:
         return self.length(session) > 0
@@ -53,7 +55,9 @@ class SequenceValue(Container):
 
     __slots__ = ("cls", "items")
 
-    def __init__(self, items: Iterable[Value], cls: type, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, items: Iterable[Value], cls: type, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(source, object)
         self.items = list(items)
         self.cls = cls
@@ -104,7 +108,11 @@ class SequenceValue(Container):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if function in (operator.add, operator.iadd) and isinstance(other, SequenceValue) and not reflected:
+        if (
+            function in (operator.add, operator.iadd)
+            and isinstance(other, SequenceValue)
+            and not reflected
+        ):
             if isinstance(self, ListValue) == isinstance(other, ListValue):
                 return self._like(self.items + other.items)
         if function in (operator.mul, operator.imul) and hasattr(other.python_type(), "__index__"):
@@ -117,11 +125,14 @@ class SequenceValue(Container):
         if function in (operator.eq, operator.ne):
             same = len(self.items) == len(other.items)
             same = same and all(
-                session.equal(session.realize(a), session.realize(b)) for a, b in zip(self.items, other.items)
+                session.equal(session.realize(a), session.realize(b))
+                for a, b in zip(self.items, other.items)
             )
             return ConstantValue(same == (function is operator.eq))
         if function in (operator.lt, operator.le, operator.gt, operator.ge):
-            return self._ordered(session, function, *((other, self) if reflected else (self, other)))
+            return self._ordered(
+                session, function, *((other, self) if reflected else (self, other))
+            )
         return None
 
     @staticmethod
@@ -147,7 +158,9 @@ class SequenceValue(Container):
         raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in list")
 
     def method_count(self, session: Session, item: Value) -> Value:
-        return ConstantValue(sum(session.equal(session.realize(element), item) for element in self.items))
+        return ConstantValue(
+            sum(session.equal(session.realize(element), item) for element in self.items)
+        )
 
 
 class TypedKey(tuple[Any, ...]):
@@ -163,7 +176,8 @@ class TypedKey(tuple[Any, ...]):
 
 
 def is_struct_sequence(cls: type) -> bool:
-    """Whether it is a tuple with names that is written in C: sys.version_info, torch.return_types.max."""
+    """Whether it is a tuple with names that is written in C: sys.version_info,
+    torch.return_types.max."""
     return hasattr(cls, "n_sequence_fields")
 
 
@@ -177,7 +191,11 @@ class TupleValue(SequenceValue):
     ) -> Value | None:
         made = super().binary(session, function, other, reflected)
         classes = {self.cls, other.python_type()}
-        if isinstance(made, TupleValue) and torch.Size in classes and classes <= {torch.Size, tuple, int}:
+        if (
+            isinstance(made, TupleValue)
+            and torch.Size in classes
+            and classes <= {torch.Size, tuple, int}
+        ):
             made.cls = type(function(self.cls(), other.python_type()()))
         return made
 
@@ -199,7 +217,8 @@ class TupleValue(SequenceValue):
         super().set_attribute(session, name, value)
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        fields = getattr(self.cls, "__match_args__", ())  # of named tuples, and of torch.return_types
+        # of named tuples, and of torch.return_types
+        fields = getattr(self.cls, "__match_args__", ())
         if name in fields:
             return self.items[fields.index(name)]
         if self.source is not None and is_struct_sequence(self.cls):
@@ -230,8 +249,8 @@ class TupleValue(SequenceValue):
 
 @functools.cache
 def _reads_first(adjacent: bool) -> bool:
-    """Whether CPython reads what is assigned to a slice of a list before it asks for the list's length. It did not
-    before 3.13, and patch releases differ."""
+    """Whether CPython reads what is assigned to a slice of a list before it asks for the list's
+    length. It did not before 3.13, and patch releases differ."""
     items = [0]
 
     def growing() -> Iterator[int]:
@@ -259,7 +278,11 @@ class ListValue(SequenceValue):
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
             return self
-        if function is operator.imul and not reflected and hasattr(other.python_type(), "__index__"):
+        if (
+            function is operator.imul
+            and not reflected
+            and hasattr(other.python_type(), "__index__")
+        ):
             times = session.index_sized(other, OverflowError)
             items = session.python(operator.mul, self.items, times)
             self._writable(session)
@@ -377,7 +400,8 @@ class OutsideList(ListValue):
         self._session = weakref.ref(session)
         self._items: list[Value] | None = None
         self._before: list[Value] | None = None  # the items when the pending change began
-        self._added: list[Value] = []  # while nobody has asked for the items: what was put behind them
+        # while nobody has asked for the items: what was put behind them
+        self._added: list[Value] = []
         super().__init__((), list, source, object)
 
     @property
@@ -414,15 +438,26 @@ class OutsideList(ListValue):
         """What makes the list as it was when the change began into what it is now."""
         before, now = self._before or [], self._added if self._items is None else self._items
         self._before = None
-        kept = sum(1 for _ in itertools.takewhile(lambda pair: _same_value(*pair), zip(before, now)))
+        kept = sum(
+            1 for _ in itertools.takewhile(lambda pair: _same_value(*pair), zip(before, now))
+        )
         if kept == len(before):
-            return [Operation(list.extend, (self, ListValue(now[kept:], list)))] if len(now) > kept else []
+            return (
+                [Operation(list.extend, (self, ListValue(now[kept:], list)))]
+                if len(now) > kept
+                else []
+            )
         if kept == len(now):
             return [Operation(list.__delitem__, (self, ConstantValue(slice(kept, None))))]
         if len(before) == len(now):
             changed = [i for i in range(kept, len(now)) if not _same_value(before[i], now[i])]
             return [Operation(list.__setitem__, (self, ConstantValue(i), now[i])) for i in changed]
-        return [Operation(list.__setitem__, (self, ConstantValue(slice(kept, None)), ListValue(now[kept:], list)))]
+        return [
+            Operation(
+                list.__setitem__,
+                (self, ConstantValue(slice(kept, None)), ListValue(now[kept:], list)),
+            )
+        ]
 
 
 def _same_value(a: Value, b: Value) -> bool:
@@ -503,7 +538,9 @@ class SliceValue(Value):
         if not isinstance(other, SliceValue) or function not in _COMPARISONS:
             return None
         first, second = (other, self) if reflected else (self, other)
-        return session.binary(function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple))
+        return session.binary(
+            function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple)
+        )
 
 
 class RangeValue(Value):
@@ -546,8 +583,8 @@ class RangeValue(Value):
 
 
 class VaryingRange(RangeValue):
-    """A range by 1 with bounds that vary from call to call: of its length and of single elements no more is relied on
-    than whether they are there; all else compiles for the bounds."""
+    """A range by 1 with bounds that vary from call to call: of its length and of single elements no
+    more is relied on than whether they are there; all else compiles for the bounds."""
 
     __slots__ = ("_session", "_start", "_stop")
 
@@ -576,7 +613,11 @@ class VaryingRange(RangeValue):
 
     def contains(self, session: Session, item: Value) -> bool:
         item = session.realize(item)
-        return self._has(session, item) if item.python_type() is int else super().contains(session, item)
+        return (
+            self._has(session, item)
+            if item.python_type() is int
+            else super().contains(session, item)
+        )
 
     def _has(self, session: Session, number: Value) -> bool:
         above = session.truth(session.binary(operator.le, self._start, number))

@@ -1,4 +1,5 @@
-"""Which arguments the methods of built-in types take, and how these fail: asked of CPython itself."""
+"""Which arguments the methods of built-in types take, and how these fail: asked of CPython
+itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ EMPTY: dict[type, Callable[[], Any]] = {
     type({}.values()): lambda: {}.values(),
     type({}.items()): lambda: {}.items(),
 }
-"""By built-in class: an instance that holds nothing, of which a method may be called for real to see how it fails."""
+"""By built-in class: an instance that holds nothing, of which a method may be called for real to
+see how it fails."""
 
 _WITH_KEYWORDS = frozenset(
     {dict.update, OrderedDict.update, dict.__init__, OrderedDict.__init__, defaultdict.__init__}
@@ -52,8 +54,8 @@ def _signature(method: Any) -> inspect.Signature | None:
 
 @functools.cache
 def refuses(function: Any, count: int, names: tuple[str, ...]) -> bool:
-    """Whether a C function refuses so many positional arguments (with the instance, of a method) and these keywords,
-    whatever they are."""
+    """Whether a C function refuses so many positional arguments (with the instance, of a method)
+    and these keywords, whatever they are."""
     signature = _signature(function)
     if signature is None:
         return bool(names) and isinstance(function, _METHODS) and function not in _WITH_KEYWORDS

@@ -48,7 +48,9 @@ def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keyword
 
 
 def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    size, most = (session.realize(v) for v in ([*args, kwargs.get("i", NONE)][0], kwargs.get("max", NONE)))
+    size, most = (
+        session.realize(v) for v in ([*args, kwargs.get("i", NONE)][0], kwargs.get("max", NONE))
+    )
     bounds = [session.binary(operator.ge, size, ConstantValue(0))]
     if most is not NONE:
         bounds.append(session.binary(operator.le, size, most))

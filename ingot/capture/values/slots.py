@@ -1,4 +1,5 @@
-"""The special methods of built-in types, called by name: `items.__getitem__(0)`, `map(int.__neg__, numbers)`."""
+"""The special methods of built-in types, called by name: `items.__getitem__(0)`, `map(int.__neg__,
+numbers)`."""
 
 from __future__ import annotations
 
@@ -84,8 +85,9 @@ def _converted(function: Any) -> Slot:
 
 
 for _name, _converter in {
-    "__int__": int, "__float__": float, "__complex__": complex, "__index__": operator.index, "__round__": round,
-    "__trunc__": math.trunc, "__floor__": math.floor, "__ceil__": math.ceil, "__divmod__": divmod, "__dir__": dir,
+    "__int__": int, "__float__": float, "__complex__": complex, "__index__": operator.index,
+    "__round__": round, "__trunc__": math.trunc, "__floor__": math.floor, "__ceil__": math.ceil,
+    "__divmod__": divmod, "__dir__": dir,
     "__bytes__": bytes, "__length_hint__": operator.length_hint,
 }.items():  # fmt: skip
     SLOTS[_name] = _converted(_converter)

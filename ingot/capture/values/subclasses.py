@@ -1,4 +1,5 @@
-"""Instances of a user's subclass of a built-in class other than dict: attributes, and the content of the built-in."""
+"""Instances of a user's subclass of a built-in class other than dict: attributes, and the content
+of the built-in."""
 
 from __future__ import annotations
 
@@ -30,19 +31,24 @@ SEQUENCES = frozenset({list, tuple, str, bytes, deque})
 
 OF_SEQUENCES = frozenset({operator.add, operator.mul, operator.iadd, operator.imul})
 
-_OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {n for n, _ in INPLACE_METHODS.values()}
+_OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {
+    n for n, _ in INPLACE_METHODS.values()
+}
 
 _IN_PLACE = frozenset(name for name, _ in INPLACE_METHODS.values())
-"""They give the instance itself; other methods of an immutable class give what the instance holds."""
+"""They give the instance itself; other methods of an immutable class give what the instance
+holds."""
 
 
 class BuiltinObject(ObjectValue):
-    """An instance of a subclass of list, tuple, set, frozenset, str, int, float, ...; `content` is what the built-in
-    class holds, as a value of that class."""
+    """An instance of a subclass of list, tuple, set, frozenset, str, int, float, ...; `content` is
+    what the built-in class holds, as a value of that class."""
 
     __slots__ = ("content",)
 
-    def __init__(self, cls: type, content: Value, source: Source | None = None, object: Any = None) -> None:
+    def __init__(
+        self, cls: type, content: Value, source: Source | None = None, object: Any = None
+    ) -> None:
         super().__init__(cls, source, object)
         self.content = content
 
@@ -64,7 +70,11 @@ class BuiltinObject(ObjectValue):
         is_native = isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
         if name == "__reduce__" and (native := session.native_method(self, raw)) is not None:
             return native
-        if not is_native or raw.__objclass__ is object or not issubclass(plain_base(self.cls), raw.__objclass__):
+        if (
+            not is_native
+            or raw.__objclass__ is object
+            or not issubclass(plain_base(self.cls), raw.__objclass__)
+        ):
             return super().bind(session, raw, name)
         return NativeMethod(self, name, _OnContent(name))
 
@@ -78,7 +88,9 @@ class BuiltinObject(ObjectValue):
             if (content or base is deque) and self.overrides(session, "__iter__", "__len__"):
                 return self._text_of_elements(session, getattr(content, "maxlen", None))
             most = [content.maxlen] if base is deque else []
-            return session.python(base.__repr__, type(self.cls.__name__, (base,), {})(content, *most))
+            return session.python(
+                base.__repr__, type(self.cls.__name__, (base,), {})(content, *most)
+            )
         return session.text_of(self.content, make)
 
     def _text_of_elements(self, session: Session, most: int | None) -> str:
@@ -88,7 +100,9 @@ class BuiltinObject(ObjectValue):
             return f"{self.cls.__name__}({{{elements[1:-1]}}})"
         return f"{self.cls.__name__}({elements}{'' if most is None else f', maxlen={most}'})"
 
-    def binary(self, session: Session, function: Any, other: Value, reflected: bool) -> Value | None:
+    def binary(
+        self, session: Session, function: Any, other: Value, reflected: bool
+    ) -> Value | None:
         if function in OF_SEQUENCES and plain_base(self.cls) in SEQUENCES:
             return self._as_sequence(session, function, other, reflected)
         return super().binary(session, function, other, reflected)
@@ -107,7 +121,9 @@ class BuiltinObject(ObjectValue):
             self.content.binary(session, function, other, reflected)
             return self
         if answer is None and self.overrides(session, *BINARY_METHODS[plain]):
-            answer = self._implemented(self.special(session, BINARY_METHODS[plain][reflected], other))
+            answer = self._implemented(
+                self.special(session, BINARY_METHODS[plain][reflected], other)
+            )
         if answer is not None or reflected and plain is operator.add:
             return answer
         content = self.content
@@ -179,7 +195,9 @@ class NamespaceObject(ObjectValue):
     def text(self, session: Session, make: Any) -> str:
         """What repr() gives."""
         entries = self._entries(session).items()
-        texts = [f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}" for k, v in entries]
+        texts = [
+            f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}" for k, v in entries
+        ]
         name = "namespace" if self.cls is SimpleNamespace else self.cls.__name__
         return f"{name}({', '.join(texts)})"
 
@@ -194,7 +212,8 @@ class NamespaceObject(ObjectValue):
 
 
 class _Text(str):
-    """The content of an instance of a subclass of str, whose iterator is of another type than that of plain text."""
+    """The content of an instance of a subclass of str, whose iterator is of another type than that
+    of plain text."""
 
     __slots__ = ()
 
@@ -205,11 +224,14 @@ class _OnContent:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, owner: BuiltinObject, session: Session, *args: Value, **kwargs: Value) -> Value:
+    def __call__(
+        self, owner: BuiltinObject, session: Session, *args: Value, **kwargs: Value
+    ) -> Value:
         if self.name == "__init__" and owner.source is None:
             owner.content = session.realize(session.construct(plain_base(owner.cls), args, kwargs))
             return NONE
-        if self.name == "__iter__" and owner.content.python_type() is str:  # not as quick as that of plain text
+        # not as quick as that of plain text
+        if self.name == "__iter__" and owner.content.python_type() is str:
             return session.constant_iterator(iter(_Text(owner.content.constant())))
         method = owner.content.get_attribute(session, self.name)
         if self.name in _OPERATORS - {"__iadd__"}:

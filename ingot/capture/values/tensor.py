@@ -51,14 +51,16 @@ _PROPERTIES |= frozenset(
 
 _WITHOUT_ARGUMENTS = frozenset({"is_inference", "__len__"})
 
-_OPERATIONS = frozenset(name for name in dir(torch.Tensor) if isroutine(getattr(torch.Tensor, name)))
+_OPERATIONS = frozenset(
+    name for name in dir(torch.Tensor) if isroutine(getattr(torch.Tensor, name))
+)
 
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 METHODS: dict[str, Callable[..., Value | None]] = {}
-"""Tensor methods that are more than an operation of the graph: rule(session, tensor, args, kwargs). One that gives None
-leaves the call to the graph."""
+"""Tensor methods that are more than an operation of the graph: rule(session, tensor, args, kwargs).
+One that gives None leaves the call to the graph."""
 
 FUNCTIONS: dict[Any, Callable[..., Value | None]] = {}
 """The same for functions of torch: rule(session, args, kwargs)."""
@@ -71,12 +73,18 @@ class TensorValue(Value):
     decides_operators = True
 
     def __init__(
-        self, fake: torch.Tensor, node: fx.Node, source: Source | None = None, cls: type = torch.Tensor
+        self,
+        fake: torch.Tensor,
+        node: fx.Node,
+        source: Source | None = None,
+        cls: type = torch.Tensor,
     ) -> None:
         self.source, self.fake, self.fx_node, self.cls = source, fake, node, cls
-        self.attributes: dict[str, Value] = {}  # of one made during capture: those that the user sets
+        # of one made during capture: those that the user sets
+        self.attributes: dict[str, Value] = {}
         self.gradient: Value = NONE  # of a leaf made during capture
-        self.leaf_since: int | None = None  # the number of instructions before the one that made it a leaf
+        # the number of instructions before the one that made it a leaf
+        self.leaf_since: int | None = None
 
     def python_type(self) -> type:
         return self.cls
@@ -103,14 +111,20 @@ class TensorValue(Value):
         return made
 
     def require_truth(self, session: Session, wanted: bool) -> bool:
-        """Have the graph check that its one element is true, or that it is not, which what follows relies on. False
-        where that cannot be."""
+        """Have the graph check that its one element is true, or that it is not, which what follows
+        relies on. False where that cannot be."""
         fake, shapes = self.fake, session.graph.context.shapes
-        if not shapes.unbacked.enabled or fake.device.type != "cpu" or tuple(fake.shape) not in ((), (1,)):
+        if (
+            not shapes.unbacked.enabled
+            or fake.device.type != "cpu"
+            or tuple(fake.shape) not in ((), (1,))
+        ):
             return False
         as_number = self
         for name, arg in (("ne", 0), ("to", torch.uint8))[fake.dtype is torch.bool :]:
-            as_number = session.graph.call(session, "call_method", name, (as_number, ConstantValue(arg)), {})
+            as_number = session.graph.call(
+                session, "call_method", name, (as_number, ConstantValue(arg)), {}
+            )
         number = session.graph.call(session, "call_method", "item", (as_number,), {})
         session.graph.require(session, require_relation, "==", number, int(wanted))
         return True
@@ -122,11 +136,17 @@ class TensorValue(Value):
 
     def _size(self, session: Session, dim: int) -> Any:
         size = self.fake.shape[dim]
-        return SymIntValue(size, "call_method", "size", (self, dim)) if isinstance(size, torch.SymInt) else size
+        return (
+            SymIntValue(size, "call_method", "size", (self, dim))
+            if isinstance(size, torch.SymInt)
+            else size
+        )
 
     def shape(self, session: Session) -> Value:
         sizes = [self._size(session, dim) for dim in range(self.fake.dim())]
-        return TupleValue([s if isinstance(s, Value) else ConstantValue(s) for s in sizes], torch.Size)
+        return TupleValue(
+            [s if isinstance(s, Value) else ConstantValue(s) for s in sizes], torch.Size
+        )
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _OPERATIONS:
@@ -138,7 +158,9 @@ class TensorValue(Value):
         if name in _PROPERTIES:
             return session.wrap_constant(getattr(self.fake, name))
         if name in _VIEWS:
-            return session.graph.call(session, "call_function", getattr, (self, ConstantValue(name)), {})
+            return session.graph.call(
+                session, "call_function", getattr, (self, ConstantValue(name)), {}
+            )
         if name == "data":
             return session.graph.call(session, "call_function", data_of, (self,), {})
         if name in ("grad", "grad_fn"):
@@ -153,7 +175,9 @@ class TensorValue(Value):
 
     def _gradient(self, session: Session, name: str) -> Value:
         """`grad` or `grad_fn`: a leaf has no function, and what needs no gradient has neither."""
-        if not self.fake.is_leaf or (self.source is not None and not session.graph.value_of(self).is_leaf):
+        if not self.fake.is_leaf or (
+            self.source is not None and not session.graph.value_of(self).is_leaf
+        ):
             raise session.unsupported(f"Tensor.{name} of {self.describe()}")
         if name == "grad_fn":
             return NONE
@@ -162,11 +186,13 @@ class TensorValue(Value):
         tensor = session.graph.value_of(self)
         fields = session.effects.slots(tensor)
         written = None if fields is None else fields.read(name)
-        return written or session.realize(session.wrap(tensor.grad, AttrSource(self.source, name, "slot")))
+        return written or session.realize(
+            session.wrap(tensor.grad, AttrSource(self.source, name, "slot"))
+        )
 
     def _is_data(self, value: Value) -> bool:
-        """Whether a value shows the same elements of the same memory, so that to take it for `data` changes nothing:
-        `module.to(...)` does so for parameters that are there already."""
+        """Whether a value shows the same elements of the same memory, so that to take it for `data`
+        changes nothing: `module.to(...)` does so for parameters that are there already."""
         return isinstance(value, TensorValue) and shows_the_same(self.fake, value.fake)
 
     def _set_gradient(self, session: Session, value: Value) -> None:
@@ -176,9 +202,13 @@ class TensorValue(Value):
             mine, its = self.fake, value.fake
             fits = (mine.dtype, mine.device, mine.layout) == (its.dtype, its.device, its.layout)
             if value is self or not fits or not same_sizes(mine.shape, its.shape):
-                raise session.unsupported(f"Tensor.grad of {self.describe()} is set to {value.describe()}")
+                raise session.unsupported(
+                    f"Tensor.grad of {self.describe()} is set to {value.describe()}"
+                )
         elif not is_none(value):
-            raise session.unsupported(f"Tensor.grad of {self.describe()} is set to {value.describe()}")
+            raise session.unsupported(
+                f"Tensor.grad of {self.describe()} is set to {value.describe()}"
+            )
         if self.source is None:
             self.gradient = value
         else:
@@ -186,7 +216,8 @@ class TensorValue(Value):
             session.effects.set_gradient(self, session.graph.value_of(self), value)
 
     def instance_of(self, session: Session, classes: Any) -> bool:
-        """isinstance(): some classes of torch (FloatTensor, Parameter) look at the tensor itself."""
+        """isinstance(): some classes of torch (FloatTensor, Parameter) look at the tensor
+        itself."""
         if self.source is not None:
             return session.python(isinstance, session.graph.value_of(self), classes)
         example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
@@ -198,7 +229,9 @@ class TensorValue(Value):
         """An attribute that the user set on a tensor object."""
         found = self._find_own(session, name)
         if found is None:
-            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'"
+            )
         return found
 
     def _method(self, session: Session, name: str) -> Value:
@@ -229,7 +262,9 @@ class TensorValue(Value):
 
     def delete_attribute(self, session: Session, name: str) -> None:
         if self._find_own(session, name) is None:
-            raise session.raised(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise session.raised(
+                AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'"
+            )
         if self.source is None:
             del self.attributes[name]
         else:
@@ -240,7 +275,9 @@ class TensorValue(Value):
         if made is not None:
             return made
         refuse_overrides(session, "getitem", [key], {})
-        return session.graph.call(session, "call_function", operator.getitem, (self, session.deep(key)), {})
+        return session.graph.call(
+            session, "call_function", operator.getitem, (self, session.deep(key)), {}
+        )
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         value = session.realize(value)
@@ -257,7 +294,9 @@ class TensorValue(Value):
     def iterate(self, session: Session) -> Value:
         if self.fake.dim() == 0:
             raise session.raised(TypeError, "iteration over a 0-d tensor")
-        return session.iterate(session.graph.call(session, "call_method", "unbind", (self, ConstantValue(0)), {}))
+        return session.iterate(
+            session.graph.call(session, "call_method", "unbind", (self, ConstantValue(0)), {})
+        )
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return session.graph.call(session, "call_function", function, (self,), {})
@@ -266,7 +305,9 @@ class TensorValue(Value):
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if type(other) is TensorValue:
-            return session.graph.call(session, "call_function", function, _pair(self, other, reflected), {})
+            return session.graph.call(
+                session, "call_function", function, _pair(self, other, reflected), {}
+            )
         if hasattr(other, "with_tensor"):
             return other.with_tensor(session, function, self, reflected)
         if hasattr(other, "as_operand"):
@@ -279,16 +320,27 @@ class TensorValue(Value):
             other = ConstantValue(int(other.object))
         if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
             return None
-        if isinstance(other, ConstantValue) and type(other.object) not in (int, float, bool, complex):
+        if isinstance(other, ConstantValue) and type(other.object) not in (
+            int,
+            float,
+            bool,
+            complex,
+        ):
             if other.object is not None or function in (operator.eq, operator.ne):
                 return None  # else the operator raises an error, as eager's does
-        return session.graph.call(session, "call_function", function, _pair(self, other, reflected), {})
+        return session.graph.call(
+            session, "call_function", function, _pair(self, other, reflected), {}
+        )
 
     def convert(self, session: Session, cls: type) -> Value:
         known = session.graph.known.of(self.fake)
         if known is not None and known.numel() == 1:
             return session.wrap_constant(session.python(cls, known))
-        made = METHODS[f"__{cls.__name__}__"](session, self, [], {}) if f"__{cls.__name__}__" in METHODS else None
+        made = (
+            METHODS[f"__{cls.__name__}__"](session, self, [], {})
+            if f"__{cls.__name__}__" in METHODS
+            else None
+        )
         if made is None:
             raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
         return made
@@ -304,20 +356,31 @@ class TensorValue(Value):
         if name in _DATA or name in _REFUSED:
             kind = "depends on the data of" if name in _DATA else "acts on the object"
             raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")
-        args, kwargs = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
+        args, kwargs = (
+            [session.deep(a) for a in args],
+            {k: session.deep(v) for k, v in kwargs.items()},
+        )
         if name == "size" and not kwargs:
-            return self.shape(session) if not args else self.shape(session).get_item(session, args[0])
+            return (
+                self.shape(session) if not args else self.shape(session).get_item(session, args[0])
+            )
         if name == "type":
             return self._type(session, args, kwargs)
         if name in _WITHOUT_ARGUMENTS and not args and not kwargs:
-            return session.wrap_constant(self.length(session)) if name == "__len__" else self._is_inference(session)
+            return (
+                session.wrap_constant(self.length(session))
+                if name == "__len__"
+                else self._is_inference(session)
+            )
         refuse_overrides(session, name, args, kwargs)
         if not name.startswith("new_"):  # which look at the type of what they are given
             args = [a.as_operand(session) if _is_double(a) else a for a in args]  # type: ignore[attr-defined]
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
-            raise session.unsupported(f"Tensor.{name} is given {unknown.args[0].describe()}") from None
+            raise session.unsupported(
+                f"Tensor.{name} is given {unknown.args[0].describe()}"
+            ) from None
 
     def _is_inference(self, session: Session) -> Value:
         if self.source is not None:
@@ -370,7 +433,9 @@ _PLAIN = {
 } | {operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
 """What operators in place do to numbers."""
 
-_SYMBOLIC = {getattr(operator, name): getattr(operator, name) for name in "eq ne lt le gt ge".split()} | {
+_SYMBOLIC = {
+    getattr(operator, name): getattr(operator, name) for name in "eq ne lt le gt ge".split()
+} | {
     getattr(operator, prefix + name): getattr(operator, name)
     for name in "add sub mul floordiv mod".split()
     for prefix in ("", "i")
@@ -400,7 +465,9 @@ class SymIntValue(Value):
         return int
 
     def describe(self) -> str:
-        return f"the size {self.fake}" + (", which the data decide" if is_decided_by_data(self.fake) else "")
+        return f"the size {self.fake}" + (
+            ", which the data decide" if is_decided_by_data(self.fake) else ""
+        )
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return leaf(self)
@@ -416,7 +483,10 @@ class SymIntValue(Value):
         if self._node is None:
             op, target, args = self.recipe
             recorder.context.shapes.keep_in_bounds(to_expr(self.fake))
-            known = [recorder.node_of(a) if isinstance(a, (TensorValue, SymIntValue)) else a for a in args]
+            known = [
+                recorder.node_of(a) if isinstance(a, (TensorValue, SymIntValue)) else a
+                for a in args
+            ]
             self._node = recorder.graph.create_node(op, target, tuple(known))
             self._node.meta.update(val=self.fake, where="")
         return self._node
@@ -433,9 +503,14 @@ class SymIntValue(Value):
         return not is_decided_by_data(self.fake)
 
     def applied(
-        self, session: Session, function: Callable[..., Any], before: tuple[Any, ...] = (), after: tuple[Any, ...] = ()
+        self,
+        session: Session,
+        function: Callable[..., Any],
+        before: tuple[Any, ...] = (),
+        after: tuple[Any, ...] = (),
     ) -> Value | None:
-        """What a pure function of Python's gives for it and these constants; None where it is to be compiled for."""
+        """What a pure function of Python's gives for it and these constants; None where it is to be
+        compiled for."""
         from ingot.capture.values.numbers import of_size  # which are made of tensors
 
         return of_size(session, self, function, before, after) if self.in_graph else None
@@ -443,7 +518,9 @@ class SymIntValue(Value):
     def is_supposed(self, session: Session) -> bool:
         """Whether it is made of sizes that may vary, and were not seen to."""
         quantities = [session.guards.symbols.get(symbol) for symbol in to_expr(self.fake).symbols]
-        return bool(quantities) and all(quantity in session.graph.supposed for quantity in quantities)
+        return bool(quantities) and all(
+            quantity in session.graph.supposed for quantity in quantities
+        )
 
     def convert(self, session: Session, cls: type) -> Value:
         made = self.applied(session, float) if cls is float else None
@@ -462,11 +539,16 @@ class SymIntValue(Value):
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if function in (abs, operator.abs):
-            if is_decided_by_data(self.fake) and not self._asked(operator.ge, (self, 0)).is_constant():
+            if (
+                is_decided_by_data(self.fake)
+                and not self._asked(operator.ge, (self, 0)).is_constant()
+            ):
                 raise session.unsupported(f"the sign of {self.describe()}")
             return self.unary(session, operator.neg) if self.fake < 0 else self
         if function not in (operator.neg, operator.pos):
-            return self.applied(session, function) or ConstantValue(self.specialize(session)).unary(session, function)
+            return self.applied(session, function) or ConstantValue(self.specialize(session)).unary(
+                session, function
+            )
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
     def binary(
@@ -476,25 +558,42 @@ class SymIntValue(Value):
             isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)
         ):
             return None
-        if isinstance(other, ConstantValue) and type(other.object) is bool:  # torch would take it for a question
+        # torch would take it for a question
+        if isinstance(other, ConstantValue) and type(other.object) is bool:
             other = ConstantValue(int(other.object))
         pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
         pair = pair[::-1] if reflected else pair
         operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
         function = _SYMBOLIC.get(function, function)
-        divides = function in (operator.floordiv, operator.mod)  # by what is positive, in the algebra of sizes
-        if divides and is_decided_by_data(operands[1]) and not self._asked(operator.gt, (pair[1], 0)).is_constant():
+        # by what is positive, in the algebra of sizes
+        divides = function in (operator.floordiv, operator.mod)
+        if (
+            divides
+            and is_decided_by_data(operands[1])
+            and not self._asked(operator.gt, (pair[1], 0)).is_constant()
+        ):
             raise session.unsupported(f"a division by {self.describe()}")
         if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
-            if isinstance(other, SymIntValue) and (self.is_supposed(session) or other.is_supposed(session)):
+            if isinstance(other, SymIntValue) and (
+                self.is_supposed(session) or other.is_supposed(session)
+            ):
                 if other.is_supposed(session):
-                    return self.binary(session, function, ConstantValue(other.specialize(session)), reflected)
-                return other.binary(session, function, ConstantValue(self.specialize(session)), not reflected)
+                    return self.binary(
+                        session, function, ConstantValue(other.specialize(session)), reflected
+                    )
+                return other.binary(
+                    session, function, ConstantValue(self.specialize(session)), not reflected
+                )
             if isinstance(other, ConstantValue):
                 before, after = ((other.object,), ()) if reflected else ((), (other.object,))
-                if (made := self.applied(session, _PLAIN.get(function, function), before, after)) is not None:
+                if (
+                    made := self.applied(session, _PLAIN.get(function, function), before, after)
+                ) is not None:
                     return made
-            known = [ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p) for p in operands]
+            known = [
+                ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p)
+                for p in operands
+            ]
             return known[0].binary(session, function, known[1], False)
         if function in RELATIONS and any(map(is_decided_by_data, operands)):
             return self._asked(function, pair)
@@ -505,13 +604,15 @@ class SymIntValue(Value):
 
 
 RELATIONS = {
-    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">="
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
+    operator.ge: ">="
 }  # fmt: skip
 _SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
 
 
 _NEGATED: dict[Any, tuple[Callable[[Any, Any], Any], bool]] = {
-    operator.eq: (operator.ne, False), operator.ne: (operator.eq, False), operator.lt: (operator.le, True),
+    operator.eq: (operator.ne, False), operator.ne: (operator.eq, False),
+    operator.lt: (operator.le, True),
     operator.le: (operator.lt, True),
 }  # fmt: skip
 """What holds where a relation does not, and whether it does of the sides in the other order."""
@@ -559,7 +660,9 @@ class RelationValue(Value):
             return self.answer is wanted
         negated, swaps = _NEGATED[self.function]
         pair = self.pair if wanted or not swaps else self.pair[::-1]
-        session.graph.require(session, require_relation, RELATIONS[self.function if wanted else negated], *pair)
+        session.graph.require(
+            session, require_relation, RELATIONS[self.function if wanted else negated], *pair
+        )
         return True
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
@@ -580,7 +683,11 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
         items = []
         for i, item in enumerate(result):
             if isinstance(item, torch.Tensor) and node is not None:
-                items.append(session.graph.tensor(item, lambda i=i, item=item: session.graph.item(node, i, item)))
+                items.append(
+                    session.graph.tensor(
+                        item, lambda i=i, item=item: session.graph.item(node, i, item)
+                    )
+                )
             elif isinstance(item, torch.SymInt) and node is not None:
                 items.append(SymIntValue(item, "call_function", operator.getitem, (node, i)))
             elif isinstance(item, (tuple, list)) and node is not None:
@@ -600,10 +707,16 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
 def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.new of sizes: an empty tensor."""
     given = [session.realize(arg) for arg in args]
-    sizes = given[0] if len(given) == 1 and given[0].python_type() is torch.Size else TupleValue(given, tuple)
+    sizes = (
+        given[0]
+        if len(given) == 1 and given[0].python_type() is torch.Size
+        else TupleValue(given, tuple)
+    )
     if kwargs or not all(v.python_type() is int for v in session.unpacked(sizes)):
         raise session.unsupported(f"Tensor.new of {tensor.describe()} is given more than sizes")
-    return tensor.call_named(session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {})
+    return tensor.call_named(
+        session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {}
+    )
 
 
 METHODS["new"] = _new

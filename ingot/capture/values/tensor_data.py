@@ -1,5 +1,5 @@
-"""`torch.tensor` and its kin of Python numbers that vary from call to call: each is filled in by the graph, so that a
-call is not compiled for every one of them."""
+"""`torch.tensor` and its kin of Python numbers that vary from call to call: each is filled in by
+the graph, so that a call is not compiled for every one of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,18 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None for all else."""
-    return _made(session, args[0], kwargs) if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} else None
+    """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None
+    for all else."""
+    return (
+        _made(session, args[0], kwargs)
+        if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}
+        else None
+    )
 
 
-def _new_tensor(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value | None:
+def _new_tensor(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
     if len(args) != 1 or kwargs or tensor.fake.device.type != "cpu":
         return None
     return _made(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
@@ -51,7 +58,9 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
         return None
     made = [_filled(session, leaf, dtype, on) for leaf in leaves]
     if shape:
-        stacked = session.graph.call(session, "call_function", torch.stack, (TupleValue(made, tuple),), {})
+        stacked = session.graph.call(
+            session, "call_function", torch.stack, (TupleValue(made, tuple),), {}
+        )
         sizes = [ConstantValue(size) for size in shape]
         return session.graph.call(session, "call_method", "reshape", (stacked, *sizes), {})
     if dtype is torch.int64 and isinstance(made[0], TensorValue):
@@ -70,29 +79,45 @@ def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ..
         return None if shapes or inner is None or len(leaves) > _MOST else (len(data.items), *inner)
     is_number = isinstance(data, ConstantValue) and type(data.object) in (int, float, bool)
     is_size = isinstance(data, SymIntValue) and not is_decided_by_data(data.fake)
-    if not is_number and not is_size and not (isinstance(data, NumberValue) and data.cls in (int, float)):
+    if (
+        not is_number
+        and not is_size
+        and not (isinstance(data, NumberValue) and data.cls in (int, float))
+    ):
         return None
     leaves.append(data)
     return ()
 
 
 def _fits(number: Value, dtype: torch.dtype) -> bool:
-    """Whether it is one of a type of integers; for one that varies this becomes a guard. torch raises an error else."""
+    """Whether it is one of a type of integers; for one that varies this becomes a guard. torch
+    raises an error else."""
     if dtype is torch.int64:
         return True
     value = number.fake if isinstance(number, SymIntValue) else getattr(number, "object", None)
-    return dtype is torch.int32 and value is not None and bool(-1 << 31 <= value) and bool(value < 1 << 31)
+    return (
+        dtype is torch.int32
+        and value is not None
+        and bool(-1 << 31 <= value)
+        and bool(value < 1 << 31)
+    )
 
 
 def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
-    """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of floats."""
+    """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of
+    floats."""
     own = made = number.tensor if isinstance(number, NumberValue) else NONE
     if made is NONE:
         held = torch.int64 if isinstance(number, SymIntValue) else dtype
         named = {"dtype": ConstantValue(held), **on}
-        made = session.graph.call(session, "call_function", torch.full, (TupleValue([], tuple), number), named)
+        made = session.graph.call(
+            session, "call_function", torch.full, (TupleValue([], tuple), number), named
+        )
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
-    for step in steps:  # the number's own tensor is nobody's to write: it may be that of other calls
-        copied: dict[str, Value] = {"copy": ConstantValue(True)} if made is own and step is dtype else {}
+    # the number's own tensor is nobody's to write: it may be that of other calls
+    for step in steps:
+        copied: dict[str, Value] = (
+            {"copy": ConstantValue(True)} if made is own and step is dtype else {}
+        )
         made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), copied)
     return made

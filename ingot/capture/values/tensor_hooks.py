@@ -1,8 +1,9 @@
-"""Hooks on the gradient of a tensor that the function makes. In the graph a hook is a node, with what it does as a
-graph (`ingot.graph.tensor_hooks`).
+"""Hooks on the gradient of a tensor that the function makes. In the graph a hook is a node, with
+what it does as a graph (`ingot.graph.tensor_hooks`).
 
-It runs in the backward, so it is captured if all that it reads is the gradient, and variables of functions that run now
-which nothing changes until the graph ends: no guard would see a change behind that.
+It runs in the backward, so it is captured if all that it reads is the gradient, and variables of
+functions that run now which nothing changes until the graph ends: no guard would see a change
+behind that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class ReadByHook(NamedTuple):
-    """A variable that a hook reads, what is in it, and the number of the instruction that registered the hook."""
+    """A variable that a hook reads, what is in it, and the number of the instruction that
+    registered the hook."""
 
     cell: CellValue
     content: Value
@@ -40,7 +42,8 @@ class ReadByHook(NamedTuple):
 
 
 class HookHandle(Value):
-    """What registering gives. `node` is that of the hook, None once it is taken off, or where it does nothing."""
+    """What registering gives. `node` is that of the hook, None once it is taken off, or where it
+    does nothing."""
 
     __slots__ = ("node", "step")
 
@@ -61,7 +64,9 @@ class HookHandle(Value):
 
     def refuse(self, session: Session) -> NoReturn:
         """Breaks the graph where the hook is registered."""
-        _break_at(session, self.step, "a hook on a tensor whose handle is alive at the end of a graph")
+        _break_at(
+            session, self.step, "a hook on a tensor whose handle is alive at the end of a graph"
+        )
 
 
 def _break_at(session: Session, step: int, reason: str) -> NoReturn:
@@ -74,10 +79,17 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     """Tensor.register_hook."""
     (hook,) = [session.realize(value) for value in (*args, *kwargs.values())]
     what = f"a hook on {tensor.describe()}"
-    if tensor.source is not None or session.graph.autograd or tensor.leaf_since is not None or is_transformed():
+    if (
+        tensor.source is not None
+        or session.graph.autograd
+        or tensor.leaf_since is not None
+        or is_transformed()
+    ):
         raise session.unsupported(f"{what}, which is registered")
     if not tensor.fake.requires_grad:
-        raise session.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
+        raise session.raised(
+            RuntimeError, "cannot register a hook on a tensor that doesn't require gradient"
+        )
     recorder, cells = session.graph, list[CellValue]()
     if not _is_function_of_gradient(session, hook, cells):
         raise session.unsupported(f"{what} that may read more than the gradient")
@@ -96,12 +108,20 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         return [found]
 
     try:
-        graph, read = captured_backward(session, what, [tensor], run, Modes.now()._replace(grad=False))
+        graph, read = captured_backward(
+            session, what, [tensor], run, Modes.now()._replace(grad=False)
+        )
     except (Raised, EagerRaises):
         raise session.unsupported(f"{what}, which raises an error") from None
     switched = any(node.target in SWITCHES for node in graph.graph.nodes)
-    if switched or recorder.asks != asks or (recorder.context.draws, recorder.context.effects) != acted:
-        raise session.unsupported(f"{what} that depends on modes, draws random numbers, or may have an effect")
+    if (
+        switched
+        or recorder.asks != asks
+        or (recorder.context.draws, recorder.context.effects) != acted
+    ):
+        raise session.unsupported(
+            f"{what} that depends on modes, draws random numbers, or may have an effect"
+        )
     step = session.step_of_outermost
     recorder.read_by_hooks += [ReadByHook(cell, cell.content, step) for cell in cells]
     if not graph.graph.output_node().all_input_nodes:
@@ -118,32 +138,41 @@ METHODS["register_hook"] = _register
 
 
 def refuse_result(session: Session, tensor: TensorValue) -> None:
-    """Breaks the graph where a hook is registered on what becomes a result: hooks from outside come behind it."""
+    """Breaks the graph where a hook is registered on what becomes a result: hooks from outside come
+    behind it."""
     for hooked, handle in session.graph.hooked_tensors:
         if hooked is tensor.fake and handle.node is not None:
-            _break_at(session, handle.step, "a hook on a tensor that is alive at the end of a graph")
+            _break_at(
+                session, handle.step, "a hook on a tensor that is alive at the end of a graph"
+            )
 
 
 def refuse_changed(session: Session) -> None:
     """Breaks the graph where a hook is registered that reads a variable which was set since."""
     for cell, content, step in session.graph.read_by_hooks:
         if cell.content is not content:
-            _break_at(session, step, "a hook on a tensor that reads a variable which is set behind it")
+            _break_at(
+                session, step, "a hook on a tensor that reads a variable which is set behind it"
+            )
 
 
 def refuse_alive(session: Session, cell: CellValue) -> None:
     """The same where the variable may be set behind the graph."""
     for read in session.graph.read_by_hooks:
         if read.cell is cell:
-            _break_at(session, read.step, "a hook on a tensor that reads a variable which may be set behind the graph")
+            _break_at(
+                session,
+                read.step,
+                "a hook on a tensor that reads a variable which may be set behind the graph",
+            )
 
 
-# -- what a hook reads -------------------------------------------------------------------------------------------------
+# -- what a hook reads -----------------------------------------------------------------------------
 
 
 def _is_function_of_gradient(session: Session, hook: Value, cells: list[CellValue]) -> bool:
-    """Whether a hook reads nothing but the gradient, what torch and Python have, and variables that no one else knows,
-    which are added to `cells`."""
+    """Whether a hook reads nothing but the gradient, what torch and Python have, and variables that
+    no one else knows, which are added to `cells`."""
     if isinstance(hook, TorchFunction):
         return True
     if isinstance(hook, PartialValue):
@@ -152,20 +181,28 @@ def _is_function_of_gradient(session: Session, hook: Value, cells: list[CellValu
         return alone and _is_function_of_gradient(session, session.realize(hook.function), cells)
     if not isinstance(hook, FunctionValue) or hook.attributes:
         return False
-    defaults = [session.realize(value) for value in (*hook.defaults, *hook.keyword_defaults.values())]
+    defaults = [
+        session.realize(value) for value in (*hook.defaults, *hook.keyword_defaults.values())
+    ]
     if hook.object is not None and (defaults or hook.object.__closure__):
         return False
     for cell in hook.cells:
-        if cell.source is not None or cell.content is NULL or not _is_fixed(session.realize(cell.content)):
+        if (
+            cell.source is not None
+            or cell.content is NULL
+            or not _is_fixed(session.realize(cell.content))
+        ):
             return False
         cells.append(cell)
     names = names_of(hook.code)
-    return all(map(_is_fixed, defaults)) and all(not g or stays(session, hook.namespace, name) for name, g in names)
+    return all(map(_is_fixed, defaults)) and all(
+        not g or stays(session, hook.namespace, name) for name, g in names
+    )
 
 
 def _is_fixed(value: Value) -> bool:
-    """Whether a value is no object that may change, apart from tensors, of which autograd knows when they are
-    written."""
+    """Whether a value is no object that may change, apart from tensors, of which autograd knows
+    when they are written."""
     if isinstance(value, (TensorValue, OutsideNumber)):
         return True
     return isinstance(value, ConstantValue) and isinstance(value.object, _FIXED)

@@ -25,7 +25,8 @@ class _Formatting:
 
     def __init__(self, session: Session, args: Arguments | None, named: Value) -> None:
         self.session, self.args, self.named = session, args, named
-        self.position: int | None = 0  # of the next automatic field; None once fields are numbered by hand
+        # of the next automatic field; None once fields are numbered by hand
+        self.position: int | None = 0
 
     def text(self, template: str, depth: int) -> str:
         """The text of a template, which may be the specification of a field of another one."""
@@ -33,7 +34,9 @@ class _Formatting:
         if depth < 1:
             raise session.raised(ValueError, "Max string recursion exceeded")
         parts = []
-        for literal, name, spec, conversion in session.python(lambda: list(_string.formatter_parser(template))):
+        for literal, name, spec, conversion in session.python(
+            lambda: list(_string.formatter_parser(template))
+        ):
             parts.append(literal)
             if name is None:
                 continue
@@ -63,12 +66,16 @@ class _Formatting:
             raise session.raised(ValueError, "Format string contains positional fields")
         if key == "":
             if self.position is None:
-                message = "cannot switch from manual field specification to automatic field numbering"
+                message = (
+                    "cannot switch from manual field specification to automatic field numbering"
+                )
                 raise session.raised(ValueError, message)
             key, self.position = self.position, self.position + 1
         elif isinstance(key, int):
             if self.position:
-                message = "cannot switch from automatic field numbering to manual field specification"
+                message = (
+                    "cannot switch from automatic field numbering to manual field specification"
+                )
                 raise session.raised(ValueError, message)
             self.position = None
         if isinstance(key, str):

@@ -31,7 +31,14 @@ from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import FUNCTIONS
-from ingot.capture.values.wrap import WRAPPERS, wrap_builtin, wrap_function, wrap_held, wrap_literal, wraps
+from ingot.capture.values.wrap import (
+    WRAPPERS,
+    wrap_builtin,
+    wrap_function,
+    wrap_held,
+    wrap_literal,
+    wraps,
+)
 from ingot.graph.symbols import INTEGERS, too_large
 from ingot.origins import trusts_function
 from ingot.torch_private import (
@@ -67,9 +74,10 @@ _INLINED = {torch.functional.broadcast_shapes, torch.nn.functional.interpolate}
 
 _STATE_QUERIES = frozenset(
     (
-        torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_default_dtype,
-        torch.get_autocast_dtype, torch.is_autocast_cache_enabled, get_tracing_state, torch.get_num_threads,
-        torch.are_deterministic_algorithms_enabled, is_torch_function_enabled, torch.cuda.is_available,
+        torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
+        torch.get_default_dtype, torch.get_autocast_dtype, torch.is_autocast_cache_enabled,
+        get_tracing_state, torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
+        is_torch_function_enabled, torch.cuda.is_available,
         torch.cuda.device_count, torch.accelerator.current_accelerator,
         torch.get_autocast_gpu_dtype,
         len_torch_dispatch_stack, len_torch_function_stack,
@@ -94,14 +102,15 @@ _CONSTANT_ANSWERS: dict[Any, Any] = {
 }
 
 _ANSWERS_BY_NAME = {
-    ("torch.distributed._functional_collectives", "_are_we_tracing"): True,  # else results are waited for when read
+    # else results are waited for when read
+    ("torch.distributed._functional_collectives", "_are_we_tracing"): True,
 }
 """Those of modules that need not be loaded."""
 
 _ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
-"""Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's sake (zeros at padded
-positions in `TransformerEncoder`, hooks that are called after an error), and optimizers compute in float32 what they
-compute in Python's floats otherwise."""
+"""Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's
+sake (zeros at padded positions in `TransformerEncoder`, hooks that are called after an error), and
+optimizers compute in float32 what they compute in Python's floats otherwise."""
 
 _RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
 
@@ -136,13 +145,18 @@ class TorchFunction(Value):
         made = made or with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
         if made is not None:
             return made
-        values, named = [session.deep(a) for a in args], {k: session.deep(v) for k, v in kwargs.items()}
+        values, named = (
+            [session.deep(a) for a in args],
+            {k: session.deep(v) for k, v in kwargs.items()},
+        )
         refuse_overrides(session, getattr(self.object, "__name__", ""), values, named)
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
         except NotConstant as unknown:
             if self.fallback is None:
-                raise session.unsupported(f"{self.describe()} is given {unknown.args[0].describe()}") from None
+                raise session.unsupported(
+                    f"{self.describe()} is given {unknown.args[0].describe()}"
+                ) from None
         except NoTensors:
             if self.fallback is None:
                 raise
@@ -152,14 +166,19 @@ class TorchFunction(Value):
 def _answer(session: Session, function: Any, source: Source) -> Value | None:
     """The value of a function that asks about the state around the call."""
     name = getattr(function, "__module__", None), getattr(function, "__name__", None)
-    if function not in _CONSTANT_ANSWERS and function not in _STATE_QUERIES and name not in _ANSWERS_BY_NAME:
+    if (
+        function not in _CONSTANT_ANSWERS
+        and function not in _STATE_QUERIES
+        and name not in _ANSWERS_BY_NAME
+    ):
         return None
     session.guard(source, Kind.IDENTITY, function)
     return StateQuery(function)
 
 
 class StateQuery(BuiltinValue):
-    """A function that asks about the state around the call: its answer is a constant under the guards."""
+    """A function that asks about the state around the call: its answer is a constant under the
+    guards."""
 
     __slots__ = ()
 
@@ -186,7 +205,12 @@ _MAPPED = torch.vmap(torch.neg).__code__
 
 _MACHINERY = ("torch._functorch.", "torch._higher_order_ops.")
 _MACHINERY_OF_AUTOGRAD = frozenset(
-    {"torch.autograd", "torch.autograd.functional", "torch.autograd.forward_ad", "torch.autograd.graph"}
+    {
+        "torch.autograd",
+        "torch.autograd.functional",
+        "torch.autograd.forward_ad",
+        "torch.autograd.graph",
+    }
 )
 _INLINED_ALL_THE_SAME = frozenset(
     {
@@ -199,7 +223,11 @@ _IN_FORWARD_MODE = ("jvp", "_jvp", "jacfwd", "linearize", "functionalize", "_fun
 """How functions of torch.func's begin that are not captured."""
 
 _TRANSFORMS = frozenset(
-    {"torch._functorch.apis", "torch._functorch.eager_transforms", "torch._functorch.functional_call"}
+    {
+        "torch._functorch.apis",
+        "torch._functorch.eager_transforms",
+        "torch._functorch.functional_call",
+    }
 )
 _TOOLS = ("torch.profiler", "torch.autograd.profiler", "torch._inductor")
 
@@ -213,16 +241,21 @@ def _why_whole(function: FunctionType) -> str:
         return ""
     if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_IN_FORWARD_MODE):
         return ""
-    if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:  # within it, tensors are not what they seem
+    # within it, tensors are not what they seem
+    if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:
         return "runs functions in a way that is not captured"
-    if function is torch.compile or module.startswith(_TOOLS) and not function.__qualname__.startswith("record_f"):
+    if (
+        function is torch.compile
+        or module.startswith(_TOOLS)
+        and not function.__qualname__.startswith("record_f")
+    ):
         return "is called, which watches or compiles programs"
     return ""
 
 
 class WholeFunction(BuiltinValue):
-    """A function that is run for real, as a whole: one that transforms others (grad, cond), what one of these has made
-    of a function, a profiler's."""
+    """A function that is run for real, as a whole: one that transforms others (grad, cond), what
+    one of these has made of a function, a profiler's."""
 
     __slots__ = ("why",)
 
@@ -235,10 +268,13 @@ class WholeFunction(BuiltinValue):
 
 
 def _wrapped_by_dynamo(function: FunctionType) -> FunctionType | None:
-    """What torch.compile has wrapped, once it is loaded: some of torch's own functions, and `nn.Module.__init__`, where
-    it takes note of modules for itself."""
+    """What torch.compile has wrapped, once it is loaded: some of torch's own functions, and
+    `nn.Module.__init__`, where it takes note of modules for itself."""
     original = vars(function).get("_torchdynamo_orig_callable")
-    if function.__globals__.get("__name__") == "torch._dynamo.mutation_guard" and function.__closure__:
+    if (
+        function.__globals__.get("__name__") == "torch._dynamo.mutation_guard"
+        and function.__closure__
+    ):
         original = function.__closure__[0].cell_contents
     return original if isinstance(original, FunctionType) else None
 
@@ -257,7 +293,9 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
         return TorchFunction(object_, source)
     why = _why_whole(object_)
     if why:
-        session.guard(FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__)
+        session.guard(
+            FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__
+        )
         return WholeFunction(object_, why, source)
     made = wrap_function(session, object_, source)
     is_whole = object_.__module__ in _WHOLE_MODULES and trusts_function(object_)
@@ -317,7 +355,11 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
     answer = _answer(session, object_, source)
     if answer is not None:
         return answer
-    if object_.__name__ not in _RANDOM_STATE and _owner(object_) in _OPERATION_OWNERS and object_ not in POLYFILLS:
+    if (
+        object_.__name__ not in _RANDOM_STATE
+        and _owner(object_) in _OPERATION_OWNERS
+        and object_ not in POLYFILLS
+    ):
         session.guard(source, Kind.IDENTITY, object_)
         return TorchFunction(object_, source)
     if isinstance(vars(type(object_.__self__)).get(object_.__name__), MethodDescriptorType):
@@ -326,7 +368,8 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
 
 
 def _bound_method(session: Session, object_: Any, source: Source) -> Value:
-    """The method of a built-in object, such as the `append` of a list. Each time it is read it is another object."""
+    """The method of a built-in object, such as the `append` of a list. Each time it is read it is
+    another object."""
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
     owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
@@ -334,14 +377,21 @@ def _bound_method(session: Session, object_: Any, source: Source) -> Value:
 
 
 _OPERATION_OWNERS = frozenset(
-    {"_VariableFunctionsClass", *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse"))}
+    {
+        "_VariableFunctionsClass",
+        *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse")),
+    }
 )
 
 
 def _owner(function: Any) -> str:
     """The class or module that a C function of torch belongs to."""
     owner = function.__self__
-    return owner.__name__ if isinstance(owner, (type, ModuleType)) else function.__qualname__.partition(".")[0]
+    return (
+        owner.__name__
+        if isinstance(owner, (type, ModuleType))
+        else function.__qualname__.partition(".")[0]
+    )
 
 
 class TorchNamespace(ForeignValue):
@@ -378,15 +428,22 @@ def wrap_float(session: Session, object_: Any, source: Source) -> Value:
     """A float, compiled for its value unless that varies, or may well do so."""
     varies = source in session.varying
     scheduled = _is_scheduled(source) or session.is_input(object_, source)
-    if type(object_) is float and (varies or scheduled or session.continues and isinstance(source, ArgSource)):
+    if type(object_) is float and (
+        varies or scheduled or session.continues and isinstance(source, ArgSource)
+    ):
         session.guard(source, Kind.TYPE, float)
         return OutsideNumber(session, object_, source, varies, scheduled)
     return wrap_literal(session, object_, source)
 
 
 def _is_scheduled(source: Source) -> bool:
-    """Whether it is the learning rate in a group of an optimizer's parameters, where schedulers write it."""
-    if not isinstance(source, ItemSource) or source.key != "lr" or not isinstance(source.base, ItemSource):
+    """Whether it is the learning rate in a group of an optimizer's parameters, where schedulers
+    write it."""
+    if (
+        not isinstance(source, ItemSource)
+        or source.key != "lr"
+        or not isinstance(source.base, ItemSource)
+    ):
         return False
     groups = source.base.base
     return isinstance(groups, AttrSource) and groups.key == "param_groups"
@@ -394,7 +451,8 @@ def _is_scheduled(source: Source) -> bool:
 
 @wraps(int)
 def wrap_int(session: Session, object_: Any, source: Source) -> Value:
-    """An int, compiled for its value unless that varies. One of a subclass may override comparisons."""
+    """An int, compiled for its value unless that varies. One of a subclass may override
+    comparisons."""
     if type(object_) is not int:
         return wrap_literal(session, object_, source)
     varies = Quantity(source, "value") in session.varying
@@ -419,7 +477,7 @@ def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keyword
 
 CONSTRUCTORS.update(dict.fromkeys((torch.Generator, torch.Tensor), _refused_class))
 
-# -- functions with a meaning of their own -----------------------------------------------------------------------------
+# -- functions with a meaning of their own ---------------------------------------------------------
 
 
 def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -430,7 +488,9 @@ def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 
 def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported("side effect: the random state is read or set (torch.manual_seed and its kin)")
+    raise session.unsupported(
+        "side effect: the random state is read or set (torch.manual_seed and its kin)"
+    )
 
 
 def _resized(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -442,9 +502,11 @@ def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 
 def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    """Whether a mask allows for nested tensors, which are not captured: the graph is broken before the call of the
-    function that asks, so that what comes after that call is captured again."""
-    reason = session.unsupported("a padding mask, whose data decides whether tensors become nested,")
+    """Whether a mask allows for nested tensors, which are not captured: the graph is broken before
+    the call of the function that asks, so that what comes after that call is captured again."""
+    reason = session.unsupported(
+        "a padding mask, whose data decides whether tensors become nested,"
+    )
     reason.step = session.frames[-1].called_at
     raise reason
 
@@ -475,7 +537,9 @@ for _function in (
     torch.cuda.manual_seed,
 ):
     SPECIAL_FUNCTIONS[_function] = _random_state
-FUNCTIONS.update(dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, resize_output_), _resized))
+FUNCTIONS.update(
+    dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, resize_output_), _resized)
+)
 
 
 def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:

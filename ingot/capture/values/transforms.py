@@ -1,5 +1,6 @@
-"""torch.vmap: the Python of it is inlined. Its levels are entered for real while capture runs, as modes are, so that
-the shapes inside are those of one example; and by the graph, which calls the same functions of torch's."""
+"""torch.vmap: the Python of it is inlined. Its levels are entered for real while capture runs, as
+modes are, so that the shapes inside are those of one example; and by the graph, which calls the
+same functions of torch's."""
 
 from __future__ import annotations
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-
 class LevelValue(Value):
     """The number of a level of vmap: which one it is depends on the levels around the call."""
 
@@ -66,7 +66,14 @@ class LevelValue(Value):
 
 
 def mapped(
-    level: Any, func: Any, batch_size: Any, in_dims: Any, args: Any, spec: Any, out_dims: Any, kwargs: Any
+    level: Any,
+    func: Any,
+    batch_size: Any,
+    in_dims: Any,
+    args: Any,
+    spec: Any,
+    out_dims: Any,
+    kwargs: Any,
 ) -> Any:
     """Inlined: what torch's `_flat_vmap` does inside a level."""
     batched = create_batched_inputs(in_dims, args, level, spec)
@@ -104,17 +111,21 @@ def _is_batched(session: Session, tensor: Value) -> Value:
     return ConstantValue(isinstance(tensor, TensorValue) and is_batchedtensor(tensor.fake))
 
 
-# -- grad, vjp ---------------------------------------------------------------------------------------------------------
+# -- grad, vjp -------------------------------------------------------------------------------------
 
 
 @rule(wrap_for_grad)
 def _wrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(session, "call_function", wrap_for_grad, (session.realize(tensor), level), {})
+    return session.graph.call(
+        session, "call_function", wrap_for_grad, (session.realize(tensor), level), {}
+    )
 
 
 @rule(unwrap_for_grad)
 def _unwrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(session, "call_function", unwrap_for_grad, (session.realize(tensor), level), {})
+    return session.graph.call(
+        session, "call_function", unwrap_for_grad, (session.realize(tensor), level), {}
+    )
 
 
 def tracked(tensor: torch.Tensor) -> torch.Tensor:
@@ -157,7 +168,9 @@ def _below_level(tree: Any, level: Any) -> Any:
     return tree_map(lambda t: unwrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
 
 
-def value_and_gradient(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any) -> Any:
+def value_and_gradient(
+    level: Any, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any
+) -> Any:
     """Inlined: what `grad_and_value_impl` does inside a level."""
     with torch.enable_grad():
         args, kwargs = _at_level(args, level), _at_level(kwargs, level)
@@ -189,7 +202,9 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
             output, aux = output
         outputs, outputs_spec = tree_flatten(output)
         for part in outputs:
-            if not isinstance(part, torch.Tensor) or not (part.is_floating_point() or part.is_complex()):
+            if not isinstance(part, torch.Tensor) or not (
+                part.is_floating_point() or part.is_complex()
+            ):
                 refused()
         if not outputs:
             refused()
@@ -201,17 +216,24 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
         given, given_spec = tree_flatten(cotangents)
         if given_spec != outputs_spec:
             refused()
-        return tree_unflatten(gradients_of(outputs, leaves, given, retain_graph, create_graph), spec)
+        return tree_unflatten(
+            gradients_of(outputs, leaves, given, retain_graph, create_graph), spec
+        )
 
     return (results, vjp, _below_level(aux, level)) if has_aux else (results, vjp)
 
 
-def gradients_of(outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, create_graph: Any) -> Any:
+def gradients_of(
+    outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, create_graph: Any
+) -> Any:
     """Inlined: gradients, zeros where there are none."""
     chosen = [k for k, output in enumerate(outputs) if output.requires_grad]
     if not chosen:
         return [torch.zeros_like(t) for t in inputs]
-    heads, given = [outputs[k] for k in chosen], None if tangents is None else [tangents[k] for k in chosen]
+    heads, given = (
+        [outputs[k] for k in chosen],
+        None if tangents is None else [tangents[k] for k in chosen],
+    )
     found = torch.autograd.grad(heads, inputs, given, retain_graph, create_graph, allow_unused=True)
     return [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, found)]
 
@@ -234,7 +256,11 @@ def _grad_and_value(session: Session, args: Arguments, kwargs: Keywords) -> Valu
 
 def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, *primals = args
-    given = [kwargs.get("argnums", NONE), kwargs.get("has_aux", ConstantValue(False)), TupleValue(primals, tuple)]
+    given = [
+        kwargs.get("argnums", NONE),
+        kwargs.get("has_aux", ConstantValue(False)),
+        TupleValue(primals, tuple),
+    ]
     return _inside_level(session, value_and_vjp, [func, *given])
 
 

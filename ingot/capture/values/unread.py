@@ -1,5 +1,6 @@
-"""Counters: integers from outside that are counted up and stored again. As long as nobody asks for their value, the
-counting is done for real after the graph has run, and the call is compiled for any value."""
+"""Counters: integers from outside that are counted up and stored again. As long as nobody asks for
+their value, the counting is done for real after the graph has run, and the call is compiled for any
+value."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ _COUNTING = frozenset({operator.iadd, operator.isub})
 
 
 class UnreadNumber(Value):
-    """What `function` gives for two integers, of which at least one was not asked for its value. Asked for a value of
-    its own, it guards theirs."""
+    """What `function` gives for two integers, of which at least one was not asked for its value.
+    Asked for a value of its own, it guards theirs."""
 
     __slots__ = ("_session", "function", "operands")
 
-    def __init__(self, session: Session, function: Callable[[Any, Any], Any], operands: tuple[Value, Value]) -> None:
+    def __init__(
+        self, session: Session, function: Callable[[Any, Any], Any], operands: tuple[Value, Value]
+    ) -> None:
         super().__init__()
         self._session = weakref.ref(session)
         self.function, self.operands = function, operands
@@ -47,7 +50,9 @@ class UnreadNumber(Value):
         """It as a constant, its value guarded, or as a symbolic integer."""
         session = self._session()
         assert session is not None
-        return session.binary(self.function, *[session.realize(operand) for operand in self.operands])
+        return session.binary(
+            self.function, *[session.realize(operand) for operand in self.operands]
+        )
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return self.known().argument(leaf)
@@ -74,8 +79,11 @@ def _is_unread(session: Session, value: Value) -> bool:
     return isinstance(value, UnreadNumber)
 
 
-def counted(session: Session, function: Callable[[Any, Any], Any], left: Value, right: Value) -> Value | None:
-    """The result of an in-place operator on integers whose values nobody has asked for; None for all others."""
+def counted(
+    session: Session, function: Callable[[Any, Any], Any], left: Value, right: Value
+) -> Value | None:
+    """The result of an in-place operator on integers whose values nobody has asked for; None for
+    all others."""
     if function not in _COUNTING or not (_is_unread(session, left) or _is_unread(session, right)):
         return None
     for value in (left, right):

@@ -1,5 +1,5 @@
-"""Weak references from outside, to objects that the program has in its hands anyway: so schedulers of learning rates
-hold the optimizer whose step they count."""
+"""Weak references from outside, to objects that the program has in its hands anyway: so schedulers
+of learning rates hold the optimizer whose step they count."""
 
 from __future__ import annotations
 
@@ -37,4 +37,8 @@ def _referent(reference: Any) -> Any:
 @wraps(weakref.ref)
 def wrap_weak_reference(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return WeakReference(object_, source) if type(object_) is weakref.ref else ForeignValue(object_, source)
+    return (
+        WeakReference(object_, source)
+        if type(object_) is weakref.ref
+        else ForeignValue(object_, source)
+    )

@@ -1,5 +1,5 @@
-"""Which kind of value stands for an outside object: a table keyed by its type, searched along the method resolution
-order."""
+"""Which kind of value stands for an outside object: a table keyed by its type, searched along the
+method resolution order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,13 @@ from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue, knows
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import OutsideList, RangeValue, SetValue, SliceValue, TupleValue
+from ingot.capture.values.containers import (
+    OutsideList,
+    RangeValue,
+    SetValue,
+    SliceValue,
+    TupleValue,
+)
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
@@ -63,7 +69,8 @@ WRAPPERS: dict[type, Wrapper] = {}
 
 
 def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
-    """Registers what wraps instances of these types and of those subclasses that have no row of their own."""
+    """Registers what wraps instances of these types and of those subclasses that have no row of
+    their own."""
 
     def register(wrapper: Wrapper) -> Wrapper:
         WRAPPERS.update(dict.fromkeys(types, wrapper))
@@ -82,12 +89,15 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
 def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
-    if issubclass(type(object_), enum.Enum):  # isinstance asks for `__class__`, which may be the user's code
+    # isinstance asks for `__class__`, which may be the user's code
+    if issubclass(type(object_), enum.Enum):
         return wrap_held(session, object_, source)
     if type(object_) not in WRAPPERS:
         base = plain_base(type(object_))
         if base not in _PLAIN:
-            raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}")
+            raise session.unsupported(
+                f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}"
+            )
         session.guard(source, Kind.TYPE, type(object_))
         session.guard(DerivedSource(source, _PLAIN[base]), Kind.EQUALS, _PLAIN[base](object_))
         return BuiltinObject(type(object_), ConstantValue(_PLAIN[base](object_)), source, object_)
@@ -118,7 +128,11 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 @wraps(enum.Enum, CodeType, re.Pattern, re.Match)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
-    return EnumValue(object_, source) if issubclass(type(object_), enum.Enum) else ConstantValue(object_, source)
+    return (
+        EnumValue(object_, source)
+        if issubclass(type(object_), enum.Enum)
+        else ConstantValue(object_, source)
+    )
 
 
 @wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)  # type: ignore[attr-defined]
@@ -138,7 +152,9 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
     cls = type(object_)
     session.guard(source, Kind.TYPE, cls)
     session.guard(source, Kind.LENGTH, tuple.__len__(object_))
-    items = [session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))]
+    items = [
+        session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))
+    ]
     if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or is_trusted(cls.__module__):
         return TupleValue(items, cls, source, object_)
     return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
@@ -157,7 +173,8 @@ def _container(session: Session, object_: Any, source: Source, base: type, conte
 
 
 def _of_class(session: Session, object_: Any, source: Source, base: type, content: Value) -> Value:
-    """The content of an instance of `base`, or with the attributes of a subclass that the user wrote."""
+    """The content of an instance of `base`, or with the attributes of a subclass that the user
+    wrote."""
     cls = type(object_)
     if cls is base:
         return content
@@ -177,7 +194,9 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
         session.guard(source, Kind.TYPE, type(object_))
     made = OutsideDict(session, source, object_, type(object_))
     if type(object_) is defaultdict:
-        made.factory = session.wrap(object_.default_factory, AttrSource(source, "default_factory", "slot"))
+        made.factory = session.wrap(
+            object_.default_factory, AttrSource(source, "default_factory", "slot")
+        )
     return made
 
 
@@ -236,7 +255,9 @@ def wrap_compiled(session: Session, object_: Any, source: Source) -> Value:
 def wrap_method(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, MethodType)
     function = session.wrap(object_.__func__, AttrSource(source, "__func__", "slot"))
-    return BoundMethod(function, session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")), source)
+    return BoundMethod(
+        function, session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")), source
+    )
 
 
 @wraps(functools.partial)
@@ -244,7 +265,8 @@ def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
     _refuse_subclass(session, object_, source, (functools.partial,))
     session.guard(source, Kind.TYPE, functools.partial)
     function, args, kwargs = (
-        session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("func", "args", "keywords")
+        session.wrap(getattr(object_, name), AttrSource(source, name, "slot"))
+        for name in ("func", "args", "keywords")
     )
     return PartialValue(function, session.realize(args), session.realize(kwargs), source, object_)
 
@@ -266,15 +288,21 @@ def wrap_builtin(session: Session, object_: Any, source: Source) -> Value:
 
 
 def _method_of(function: Any) -> Any:
-    """The method in C of which a bound one (`items.append`) is made anew each time it is asked for; None for others."""
+    """The method in C of which a bound one (`items.append`) is made anew each time it is asked for;
+    None for others."""
     owner = getattr(function, "__self__", None)
-    if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(owner, ModuleType):
+    if not isinstance(function, (BuiltinFunctionType, MethodWrapperType)) or isinstance(
+        owner, ModuleType
+    ):
         return None
     if isinstance(owner, type):
         return _class_method_of(function, owner)
     for cls in type(owner).__mro__:
         found = vars(cls).get(function.__name__)
-        if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)) and found.__get__(owner) == function:
+        if (
+            isinstance(found, (MethodDescriptorType, WrapperDescriptorType))
+            and found.__get__(owner) == function
+        ):
             return found
     return None
 
@@ -329,7 +357,8 @@ def _keywords_of(getter: Any) -> dict[str, Any]:
 def wrap_super(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, super)
     cls, instance = (
-        session.wrap(getattr(object_, name), AttrSource(source, name, "slot")) for name in ("__thisclass__", "__self__")
+        session.wrap(getattr(object_, name), AttrSource(source, name, "slot"))
+        for name in ("__thisclass__", "__self__")
     )
     made = SuperValue(session.known(cls), session.realize(instance))
     if session.says_its_class(made.instance):
@@ -343,7 +372,8 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
 def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     args, kwargs = (
-        session.realize(session.wrap(part(object_), DerivedSource(source, part))) for part in (_args_of, _keywords_of)
+        session.realize(session.wrap(part(object_), DerivedSource(source, part)))
+        for part in (_args_of, _keywords_of)
     )
     made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
     assert isinstance(made, ObjectValue)
@@ -377,6 +407,10 @@ def wrap_instance(session: Session, object_: Any, source: Source) -> Value:
     return ObjectValue(type(object_), source, object_)
 
 
-def _refuse_subclass(session: Session, object_: Any, source: Source, known: tuple[type, ...]) -> None:
+def _refuse_subclass(
+    session: Session, object_: Any, source: Source, known: tuple[type, ...]
+) -> None:
     if type(object_) not in known:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}")
+        raise session.unsupported(
+            f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}"
+        )

@@ -5,4 +5,12 @@ from ingot.codegen.llvm.prepack import prepack
 from ingot.codegen.llvm.scalar import supported_ops
 from ingot.codegen.llvm.target import Target, host, named
 
-__all__ = ["CompiledKernels", "Target", "compile_kernels", "host", "named", "prepack", "supported_ops"]
+__all__ = [
+    "CompiledKernels",
+    "Target",
+    "compile_kernels",
+    "host",
+    "named",
+    "prepack",
+    "supported_ops",
+]

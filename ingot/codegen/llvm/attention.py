@@ -1,9 +1,10 @@
 """An `AttentionKernel` as one LLVM function.
 
-A block of queries is transposed into scratch once, so that a vector holds one feature of neighbouring queries. Scores
-are then computed with the keys' elements broadcast from where they lie, and land in scratch as (keys, queries): the
-maximum, the exponentials and the sum of each query are plain vector operations down the columns. The product with the
-values broadcasts the weights instead, and its vectors are the values' rows. Neither keys nor values are copied.
+A block of queries is transposed into scratch once, so that a vector holds one feature of
+neighbouring queries. Scores are then computed with the keys' elements broadcast from where they
+lie, and land in scratch as (keys, queries): the maximum, the exponentials and the sum of each query
+are plain vector operations down the columns. The product with the values broadcasts the weights
+instead, and its vectors are the values' rows. Neither keys nor values are copied.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ from ingot.schedule.kernel import AttentionKernel, Operand, ceil_div
 
 CHUNK = 64  # keys
 UNROLL = 4  # steps of the features' loop written out
-MOST_VECTORS = {64: 4, 32: 2, 16: 4}  # of queries, or of a value's row, held at once: by the bytes of a register
+# of queries, or of a value's row, held at once: by the bytes of a register
+MOST_VECTORS = {64: 4, 32: 2, 16: 4}
 REGISTERS = {64: 32, 32: 16, 16: 32}
 _MANY = sys.maxsize
 
 
 def tile_rows(vectors: int, vector_bytes: int) -> int:
-    """Rows of a tile of accumulators `vectors` wide: as many as leave room for a row of operands and a few more."""
+    """Rows of a tile of accumulators `vectors` wide: as many as leave room for a row of operands
+    and a few more."""
     return max(1, min(16, (REGISTERS[vector_bytes] - 2 - vectors) // vectors))
 
 
 def emit_attention(
     kernel: AttentionKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
 ) -> Function:
-    """The LLVM function of attention, whose size symbols are read from `sizes` at their position in `symbols`. With
-    `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`."""
+    """The LLVM function of attention, whose size symbols are read from `sizes` at their position in
+    `symbols`. With `check_bounds`, an access outside of a buffer of known length reports
+    `OutOfBounds`."""
     return _AttentionEmitter(kernel, symbols, target, check_bounds).function()
 
 
@@ -55,14 +59,19 @@ class _AttentionEmitter(HeadEmitter):
         self.block = self.vectors * self.lanes
         self.mask_row = self.width + self.keys + 1
         self.turns_mask = kernel.mask is not None and kernel.mask.strides[2] is not ZERO
-        whole_tiles = self.keys if self.keys.constant is not None else ceil_div(self.keys, self.lanes) * self.lanes
+        whole_tiles = (
+            self.keys
+            if self.keys.constant is not None
+            else ceil_div(self.keys, self.lanes) * self.lanes
+        )
         self.scratch_rows = self.mask_row + (whole_tiles if self.turns_mask else ZERO)
 
     def scratch_bytes(self) -> Expr:
         return 4 * (self.block * self.scratch_rows + self.lanes * REGISTERS[self.bytes])
 
     def scratch(self, row: int | Expr) -> Value:
-        """The address of a row of `block` floats in scratch: first the queries, then the scores, the sums, the mask."""
+        """The address of a row of `block` floats in scratch: first the queries, then the scores,
+        the sums, the mask."""
         return self.e.pointer(self.value("%scratch", "ptr"), "float", self.number(row * self.block))
 
     def scratch_vector(self, number: int) -> Value:
@@ -70,16 +79,21 @@ class _AttentionEmitter(HeadEmitter):
         at = self.block * self.scratch_rows + number * self.lanes
         return self.e.pointer(self.value("%scratch", "ptr"), "float", self.number(at))
 
-    # -- one block of queries ----------------------------------------------------------------------------------------
+    # -- one block of queries ----------------------------------------------------------------------
 
     def point(self, point: Value) -> None:
         """A block of the schedule's, in pieces that fit the registers."""
         e, kernel = self.e, self.kernel
         blocks = self.number(kernel.blocks)
-        first, outer = e.binary("urem", point, blocks) * kernel.query_block, e.binary("udiv", point, blocks)
+        first, outer = (
+            e.binary("urem", point, blocks) * kernel.query_block,
+            e.binary("udiv", point, blocks),
+        )
         head, batch = e.binary("urem", outer, self.heads), e.binary("udiv", outer, self.heads)
         end = self.smaller(first + kernel.query_block, self.number(self.queries))
-        with e.loop(first, end, self.block, sure=True, once=self.block == kernel.query_block) as start:
+        with e.loop(
+            first, end, self.block, sure=True, once=self.block == kernel.query_block
+        ) as start:
             self.piece(batch, head, start)
 
     def piece(self, batch: Value, head: Value, first: Value) -> None:
@@ -89,7 +103,13 @@ class _AttentionEmitter(HeadEmitter):
         seen = self.number(self.keys)
         if kernel.causal:
             seen = self.smaller(seen, first + self.block)
-        self.transpose(kernel.query, self.at(kernel.query, batch, head), first, kernel.sizes[4], self.scratch(0))
+        self.transpose(
+            kernel.query,
+            self.at(kernel.query, batch, head),
+            first,
+            kernel.sizes[4],
+            self.scratch(0),
+        )
         mask = None
         if kernel.mask is not None:
             mask = self.at(kernel.mask, batch, head)
@@ -99,20 +119,41 @@ class _AttentionEmitter(HeadEmitter):
         self.exponentials(largest, seen)
         if kernel.logarithms is not None:
             self.store_logarithms(kernel.logarithms, self.at(kernel.logarithms, batch, head), first)
-        self.products(self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen)
+        self.products(
+            self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen
+        )
 
-    def transpose(self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value) -> None:
-        """`block` rows of the operand's array at `source` from row `first` on, of `columns` elements each, to rows of
-        `block` elements. The last row of all stands for those behind it."""
-        e, lanes, last, stride = self.e, self.lanes, self.number(self.queries - 1), self.number(operand.strides[2])
-        with e.loop(self.number(0), self.number(self.block), lanes, sure=True, once=self.vectors == 1) as group:
-            rows = [e.pointer(source, "float", self.smaller(first + group + k, last) * stride) for k in range(lanes)]
+    def transpose(
+        self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value
+    ) -> None:
+        """`block` rows of the operand's array at `source` from row `first` on, of `columns`
+        elements each, to rows of `block` elements. The last row of all stands for those behind
+        it."""
+        e, lanes, last, stride = (
+            self.e,
+            self.lanes,
+            self.number(self.queries - 1),
+            self.number(operand.strides[2]),
+        )
+        with e.loop(
+            self.number(0), self.number(self.block), lanes, sure=True, once=self.vectors == 1
+        ) as group:
+            rows = [
+                e.pointer(source, "float", self.smaller(first + group + k, last) * stride)
+                for k in range(lanes)
+            ]
 
             def tile(column: Value, count: int | Value) -> None:
-                pointers = [self.check(operand, e.pointer(row, "float", column), count) for row in rows]
+                pointers = [
+                    self.check(operand, e.pointer(row, "float", column), count) for row in rows
+                ]
                 loaded = [self.load_first(pointer, count) for pointer in pointers]
-                for k, turned in enumerate(self.transposed(loaded)[: count if isinstance(count, int) else lanes]):
-                    self.store(turned, e.pointer(target, "float", (column + k) * self.block + group))
+                for k, turned in enumerate(
+                    self.transposed(loaded)[: count if isinstance(count, int) else lanes]
+                ):
+                    self.store(
+                        turned, e.pointer(target, "float", (column + k) * self.block + group)
+                    )
 
             if columns.constant is not None:
                 return self.steps(columns.constant, lanes, tile)
@@ -123,7 +164,9 @@ class _AttentionEmitter(HeadEmitter):
         """`body(start, length)` for pieces of `step`, and the rest as a last piece."""
         whole = count // step * step
         if whole:
-            with self.e.loop(self.number(0), self.number(whole), step, sure=True, once=whole == step) as start:
+            with self.e.loop(
+                self.number(0), self.number(whole), step, sure=True, once=whole == step
+            ) as start:
                 body(start, step)
         if whole < count:
             body(self.number(whole), count - whole)
@@ -148,7 +191,7 @@ class _AttentionEmitter(HeadEmitter):
         text = f"shufflevector {self.vector} {a.text}, {self.vector} {b.text}, <{self.lanes} x i32> <{mask}>"
         return self.e.place(text, "float", self.lanes, max(a.depth, b.depth))
 
-    # -- scores ------------------------------------------------------------------------------------------------------
+    # -- scores ------------------------------------------------------------------------------------
 
     def scores(self, keys: Value, mask: Value | None, first: Value, seen: Value) -> list[Value]:
         """Scaled and masked scores in scratch; returns the largest of each query."""
@@ -157,14 +200,18 @@ class _AttentionEmitter(HeadEmitter):
         for variable in largest:
             variable.store(e.constant(-inf, "float"))
 
-        rows, stride = min(tile_rows(self.vectors, self.bytes), self.most_keys), self.kernel.key.strides[2]
+        rows, stride = (
+            min(tile_rows(self.vectors, self.bytes), self.most_keys),
+            self.kernel.key.strides[2],
+        )
         step = self.number(stride)
         with e.loop(self.number(0), seen, rows, sure=True) as key:
             if self.keys.constant is not None:
                 key = self.smaller(key, self.number(self.keys - rows))
                 numbers = [key + r for r in range(rows)]
                 begins = [(e.pointer(keys, "float", key * step), stride * r) for r in range(rows)]
-            else:  # there may be fewer than a tile has rows: the last key stands for those behind it
+            else:
+                # there may be fewer than a tile has rows: the last key stands for those behind it
                 numbers = [self.smaller(key + r, self.number(self.keys - 1)) for r in range(rows)]
                 begins = [(e.pointer(keys, "float", number * step), ZERO) for number in numbers]
             sums = self.score_tile(begins)
@@ -177,7 +224,9 @@ class _AttentionEmitter(HeadEmitter):
 
     def weight(self, key: Value, vector: int) -> Value:
         """The address of a vector of scores."""
-        return self.e.pointer(self.scratch(self.width), "float", key * self.block + vector * self.lanes)
+        return self.e.pointer(
+            self.scratch(self.width), "float", key * self.block + vector * self.lanes
+        )
 
     def score_tile(self, keys: list[tuple[Value, Expr]]) -> list[list[Value]]:
         """The products of keys, which begin so far behind an address, with the block's queries."""
@@ -190,9 +239,14 @@ class _AttentionEmitter(HeadEmitter):
         def features(start: Value, count: int) -> None:
             for u in range(count):
                 at = e.pointer(queries, "float", (start + u) * self.block)
-                query = [self.load(e.pointer(at, "float", v * self.lanes), aligned=True) for v in range(self.vectors)]
+                query = [
+                    self.load(e.pointer(at, "float", v * self.lanes), aligned=True)
+                    for v in range(self.vectors)
+                ]
                 for (address, behind), row in zip(keys, sums):
-                    pointer = e.pointer(e.pointer(address, "float", start), "float", self.number(behind + u))
+                    pointer = e.pointer(
+                        e.pointer(address, "float", start), "float", self.number(behind + u)
+                    )
                     key = self.load_scalar(self.check(self.kernel.key, pointer))
                     for variable, vector in zip(row, query):
                         variable.store(e.fma(key, vector, variable.load()))
@@ -200,29 +254,41 @@ class _AttentionEmitter(HeadEmitter):
         self.steps(self.width, UNROLL, features)
         return [[variable.load() for variable in row] for row in sums]
 
-    def finished_score(self, total: Value, mask: Value | None, first: Value, key: Value, vector: int) -> Value:
+    def finished_score(
+        self, total: Value, mask: Value | None, first: Value, key: Value, vector: int
+    ) -> Value:
         e, kernel = self.e, self.kernel
         score = total * kernel.scale
         if mask is not None and kernel.mask is not None:
             if self.turns_mask:
-                row = e.pointer(self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes)
+                row = e.pointer(
+                    self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes
+                )
                 added = self.load(row, aligned=True)
             else:
                 pointer = e.pointer(mask, "float", key * self.number(kernel.mask.strides[3]))
                 added = self.load_scalar(self.check(kernel.mask, pointer))
-            score = e.select(e.compare("uno", added, added), score, added) if kernel.replaces else score + added
+            score = (
+                e.select(e.compare("uno", added, added), score, added)
+                if kernel.replaces
+                else score + added
+            )
         if kernel.causal:
-            query = self.smaller(e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1))
+            query = self.smaller(
+                e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1)
+            )
             score = e.select(e.compare("sge", query, key), score, e.constant(-inf, "float"))
         return score
 
-    # -- softmax -----------------------------------------------------------------------------------------------------
+    # -- softmax -----------------------------------------------------------------------------------
 
     def exponentials(self, largest: Sequence[Value], seen: Value) -> None:
         """Turn scores into weights, and leave one over their sums in scratch."""
         e = self.e
         if self.kernel.zero_rows:
-            largest = [e.select(e.compare("oeq", m, -inf), e.constant(0.0, "float"), m) for m in largest]
+            largest = [
+                e.select(e.compare("oeq", m, -inf), e.constant(0.0, "float"), m) for m in largest
+            ]
         totals = [self.zero_variable() for _ in largest]
         sums = [self.zero_variable() for _ in largest]
         with self.chunks(seen) as keys:
@@ -244,7 +310,8 @@ class _AttentionEmitter(HeadEmitter):
             self.store(1.0 / whole, self.weight(self.number(self.keys), v))
 
     def store_logarithms(self, operand: Operand, target: Value, first: Value) -> None:
-        """Those of the block, which are in scratch, one by one: neighbouring queries' may lie apart."""
+        """Those of the block, which are in scratch, one by one: neighbouring queries' may lie
+        apart."""
         e, stride = self.e, self.number(operand.strides[2])
         queries = self.smaller(self.number(self.queries) - first, self.number(self.block))
         with e.loop(self.number(0), queries, 1, sure=True) as at:
@@ -254,8 +321,8 @@ class _AttentionEmitter(HeadEmitter):
 
     @contextmanager
     def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:
-        """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave, as long chains of
-        additions round badly."""
+        """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave,
+        as long chains of additions round badly."""
         e = self.e
         with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)
@@ -265,7 +332,7 @@ class _AttentionEmitter(HeadEmitter):
         variable.store(self.e.constant(0.0, "float"))
         return variable
 
-    # -- the product with the values ---------------------------------------------------------------------------------
+    # -- the product with the values ---------------------------------------------------------------
 
     def products(self, values: Value, target: Value, first: Value, seen: Value) -> None:
         """Weights @ values over the sums, to the target."""
@@ -282,12 +349,25 @@ class _AttentionEmitter(HeadEmitter):
         self.steps(self.value_width, widest, columns)
 
     def product_tile(
-        self, values: Value, target: Value, first: Value, query: Value, rows: int, count: int, seen: Value
+        self,
+        values: Value,
+        target: Value,
+        first: Value,
+        query: Value,
+        rows: int,
+        count: int,
+        seen: Value,
     ) -> None:
-        e, strides = self.e, [self.number(o.strides[2]) for o in (self.kernel.value, self.kernel.target)]
+        e, strides = (
+            self.e,
+            [self.number(o.strides[2]) for o in (self.kernel.value, self.kernel.target)],
+        )
         pieces = [min(self.lanes, count - start) for start in range(0, count, self.lanes)]
         several = self.most_keys > CHUNK
-        totals = [[self.scratch_vector(r * len(pieces) + v) for v in range(len(pieces))] for r in range(rows)]
+        totals = [
+            [self.scratch_vector(r * len(pieces) + v) for v in range(len(pieces))]
+            for r in range(rows)
+        ]
         for pointer in itertools.chain(*totals) if several else ():
             self.store(e.constant(0.0, "float"), pointer)
         weights = e.pointer(self.scratch(self.width), "float", query)
@@ -296,13 +376,18 @@ class _AttentionEmitter(HeadEmitter):
             with e.loop(*keys, 1, sure=True) as key:
                 at = e.pointer(values, "float", key * strides[0])
                 pointers = [e.pointer(at, "float", v * self.lanes) for v in range(len(pieces))]
-                loaded = [self.load_first(self.check(self.kernel.value, p, n), n) for p, n in zip(pointers, pieces)]
+                loaded = [
+                    self.load_first(self.check(self.kernel.value, p, n), n)
+                    for p, n in zip(pointers, pieces)
+                ]
                 beside = e.pointer(weights, "float", key * self.block)
                 for r, row in enumerate(sums):
                     weight = self.load_scalar(e.pointer(beside, "float", r))
                     for variable, vector in zip(row, loaded):
                         variable.store(e.fma(weight, vector, variable.load()))
-            for variable, pointer in zip(itertools.chain(*sums), itertools.chain(*totals)) if several else ():
+            for variable, pointer in (
+                zip(itertools.chain(*sums), itertools.chain(*totals)) if several else ()
+            ):
                 self.store(self.load(pointer, aligned=True) + variable.load(), pointer)
         shares = e.pointer(weights, "float", self.number(self.keys * self.block))
         for r, row in enumerate(sums):

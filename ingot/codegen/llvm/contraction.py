@@ -1,11 +1,13 @@
-"""A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on each finished tile.
+"""A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on
+each finished tile.
 
-A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's columns lies in
-adjacent memory (or reads it where it lies like that), and reads the left one where it is, or copies that as well
-(`Product.copies`): once for all blocks of the same rows in turn, where its copies of all depths are small. Sums are
-kept in the thread's scratch memory between the depths. Within a depth a sum is one chain of multiply-adds; the chains
-are added in order. So each element's rounding depends on the sizes alone, neither on the tile it falls in nor on the
-number of threads.
+A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's
+columns lies in adjacent memory (or reads it where it lies like that), and reads the left one where
+it is, or copies that as well (`Product.copies`): once for all blocks of the same rows in turn,
+where its copies of all depths are small. Sums are kept in the thread's scratch memory between the
+depths. Within a depth a sum is one chain of multiply-adds; the chains are added in order. So each
+element's rounding depends on the sizes alone, neither on the tile it falls in nor on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -28,19 +30,24 @@ from ingot.schedule.contraction import KEPT
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
-PANEL = 24 << 10  # bytes of the right operand that a depth packs for a tile, at most, where the left one is copied too:
+# bytes of the right operand that a depth packs for a tile, at most, where the left one is copied
+# too:
+PANEL = 24 << 10
 # a tile's share of both stays in the first-level cache
 
 LINE = 64  # bytes of memory that are fetched together
 
-FEW_ROWS = 32  # up to so many, a right operand whose columns are adjacent is read where it lies: packing takes longer
+# up to so many, a right operand whose columns are adjacent is read where it lies: packing takes
+# longer
+FEW_ROWS = 32
 
 
 def emit_contraction(
     kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
 ) -> Function:
-    """The LLVM function of a kernel that has a product. With `check_bounds`, an access outside of a buffer of known
-    length reports `OutOfBounds`; of what a tile or a panel is made of, the first and the last element are checked."""
+    """The LLVM function of a kernel that has a product. With `check_bounds`, an access outside of a
+    buffer of known length reports `OutOfBounds`; of what a tile or a panel is made of, the first
+    and the last element are checked."""
     assert kernel.product is not None
     return _ContractionEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
 
@@ -54,11 +61,18 @@ class _Amount(NamedTuple):
 
 class _ContractionEmitter(KernelEmitter):
     def __init__(
-        self, kernel: Kernel, product: Product, symbols: Sequence[Symbol], target: Target, check_bounds: bool
+        self,
+        kernel: Kernel,
+        product: Product,
+        symbols: Sequence[Symbol],
+        target: Target,
+        check_bounds: bool,
     ) -> None:
         form = REPRESENTATIONS[product.dtype]
         together = tiles.TOGETHER if product.copies else 0
-        self.tile = tiles.choose_tile(form.register, product.column_block, target, product.row_block, together)
+        self.tile = tiles.choose_tile(
+            form.register, product.column_block, target, product.row_block, together
+        )
         super().__init__(kernel, symbols, target, check_bounds, self.tile.lanes)
         self.product = product
         self.column, self.inner = product.columns[0], product.reduced[-1]
@@ -68,30 +82,52 @@ class _ContractionEmitter(KernelEmitter):
         self.innermost = self.taps[-1] if self.taps else self.inner  # of the right operand
         self.outer = product.reduced[: -1 - len(self.taps)]
         self.cut = self.inner
-        steps = _even_steps(self.inner, tile) if product.copies else _steps(self.tap_count, tile.lanes)
+        steps = (
+            _even_steps(self.inner, tile) if product.copies else _steps(self.tap_count, tile.lanes)
+        )
         self.run = _run(product, self.outer)
         if self.run is not None:
-            self.outer, self.cut, steps = self.outer[:-1], self.run, DEPTH // (self.inner.extent.constant or 1)
+            self.outer, self.cut, steps = (
+                self.outer[:-1],
+                self.run,
+                DEPTH // (self.inner.extent.constant or 1),
+            )
         extent = self.cut.extent.constant
         self.whole = not self.outer and extent is not None and extent <= steps
-        self.steps = extent if self.whole and extent else steps  # of the loop that is cut, within one depth
+        # of the loop that is cut, within one depth
+        self.steps = extent if self.whole and extent else steps
         of_step = self.tap_count if self.run is None else self.inner.extent.constant or 1
         self.depth = -(-self.steps * of_step // tile.lanes) * tile.lanes
         self.offset_count = self.tap_count if self.run is None else self.steps
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
-        packs_rows = not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
-        as_packed = _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
-        self.in_panels = bool(product.panel) or (packs_rows and as_packed)  # the right operand already lies like that
+        packs_rows = (
+            not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
+        )
+        as_packed = (
+            _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
+        )
+        # the right operand already lies like that
+        self.in_panels = bool(product.panel) or (packs_rows and as_packed)
         packed = 0 if self.in_panels else self.depth * product.column_block * tile.size
-        sums = (tile.rows * tile.width if self.whole else self.row_block * product.column_block) * tile.size
+        sums = (
+            tile.rows * tile.width if self.whole else self.row_block * product.column_block
+        ) * tile.size
         self.copies = product.copies
-        self.apart = self.depth * tile.rows + 64 // tile.size  # from tile to tile: not all in the same set of a cache
-        self.copied_bytes = self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
-        self.keeps = self.copies and extent is not None and product.row_block * extent * tile.size <= KEPT
+        # from tile to tile: not all in the same set of a cache
+        self.apart = self.depth * tile.rows + 64 // tile.size
+        self.copied_bytes = (
+            self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
+        )
+        self.keeps = (
+            self.copies and extent is not None and product.row_block * extent * tile.size <= KEPT
+        )
         copied = self.copied_bytes * (-(-(extent or 0) // self.steps) if self.keeps else 1)
         self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
-        self.scratch = integer(LINE + packed + sums + copied + 8 * (self.offset_count + self.entries))
-        self.block_copied = Value(self.e, "%scratch", "ptr", 1, 0)  # 1 + the number of the block whose rows are kept
+        self.scratch = integer(
+            LINE + packed + sums + copied + 8 * (self.offset_count + self.entries)
+        )
+        # 1 + the number of the block whose rows are kept
+        self.block_copied = Value(self.e, "%scratch", "ptr", 1, 0)
         scratch = self.e.pointer(self.block_copied, "i8", LINE)
         self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
         self.copied = self.e.pointer(scratch, "i8", packed + sums)
@@ -102,11 +138,15 @@ class _ContractionEmitter(KernelEmitter):
         self.direct = rows <= FEW_ROWS and packs_rows and not self.in_panels
         in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
         packs = in_one_loop and not self.in_panels and not self.direct
-        self.fetches = packs and ONE in (_coefficient(product.right, symbol) for symbol in (self.column, self.inner))
-        self.copies_anew: Value | None = None  # whether the present block has other rows than the one before
-        self.at_tile: tuple[Value, Value] | None = None  # where the sums of one of its rows are, and its first column
+        self.fetches = packs and ONE in (
+            _coefficient(product.right, symbol) for symbol in (self.column, self.inner)
+        )
+        # whether the present block has other rows than the one before
+        self.copies_anew: Value | None = None
+        # where the sums of one of its rows are, and its first column
+        self.at_tile: tuple[Value, Value] | None = None
 
-    # -- blocks --------------------------------------------------------------------------------------------------------
+    # -- blocks ------------------------------------------------------------------------------------
 
     def _outer_loops(self) -> None:
         e, index, p = self.e, self.memory.index, self.product
@@ -116,7 +156,8 @@ class _ContractionEmitter(KernelEmitter):
         self._clear_entries()
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
-            if p.left.index.symbols.isdisjoint(self.kernel.loops):  # read the rows once, for the whole batch
+            # read the rows once, for the whole batch
+            if p.left.index.symbols.isdisjoint(self.kernel.loops):
                 down, point = self._quotient(point, product(s.extent for s in self.kernel.loops))
                 rows_read = down
             else:
@@ -142,23 +183,33 @@ class _ContractionEmitter(KernelEmitter):
         return self.e.binary("udiv", number, divisor), self.e.binary("urem", number, divisor)
 
     def _store_offsets(self) -> None:
-        """Keep where, in bytes, each tap's elements of the left operand are from those of the first."""
+        """Keep where, in bytes, each tap's elements of the left operand are from those of the
+        first."""
         e = self.e
         symbols = self.taps if self.run is None else (self.run,)
         extents = [s.extent.constant or 0 for s in self.taps] if self.run is None else [self.steps]
         for number, tap in enumerate(itertools.product(*map(range, extents))):
-            offset = sum((_coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO)
+            offset = sum(
+                (_coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO
+            )
             place = e.pointer(self.offsets, "i64", number)
-            e.line(f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, align 8")
+            e.line(
+                f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, "
+                "align 8"
+            )
 
     def _clear_entries(self) -> None:
-        """Let what is asked for ahead be something that is there anyway, as long as nothing else is known."""
+        """Let what is asked for ahead be something that is there anyway, as long as nothing else is
+        known."""
         e = self.e
         with e.loop(e.constant(0, "i64"), e.constant(self.entries, "i64"), 1, sure=True) as at:
-            e.line(f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8")
+            e.line(
+                f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8"
+            )
 
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
-        """Run over the reduction: its outer loops point by point, the one that is cut depth by depth."""
+        """Run over the reduction: its outer loops point by point, the one that is cut depth by
+        depth."""
         e, memory = self.e, self.memory
         extent = memory.index(self.cut.extent)
         zero = e.constant(0, "i64")
@@ -187,7 +238,7 @@ class _ContractionEmitter(KernelEmitter):
             return _Amount(count, self.e.constant(self.tap_count, "i64"))
         return _Amount(self.memory.index(self.inner.extent), count)
 
-    # -- panels and tiles ----------------------------------------------------------------------------------------------
+    # -- panels and tiles --------------------------------------------------------------------------
 
     def _panels(
         self,
@@ -197,9 +248,12 @@ class _ContractionEmitter(KernelEmitter):
         add: Value | None,
         final: Value | None,
     ) -> None:
-        """Pack the block's columns, tile width by tile width, then multiply and, after the last depth, finish tiles."""
+        """Pack the block's columns, tile width by tile width, then multiply and, after the last
+        depth, finish tiles."""
         e, tile = self.e, self.tile
-        start = last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
+        start = (
+            last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
+        )
         if not self.in_panels:
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
                 self._pack(column, first[1], last[1], amount)
@@ -233,14 +287,20 @@ class _ContractionEmitter(KernelEmitter):
         self.memory.bound[self.run] = start
 
     def _pack_rows(self, packed: Value, there: Value, count: Value) -> None:
-        """`count` rows of the right operand, from the present values of all loops on, of `there` columns each."""
+        """`count` rows of the right operand, from the present values of all loops on, of `there`
+        columns each."""
         e, tile, right = self.e, self.tile, self.product.right
         source = self._element(right)
         along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
         step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         self._check(right, source, (there, step), (count, along))
         if (self.column.extent.constant or 1) % tile.width:
-            self._clear(packed, e.select(e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")))
+            self._clear(
+                packed,
+                e.select(
+                    e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")
+                ),
+            )
         if inwards is ONE and along_columns is not ONE:
             ahead = 0 if self.whole or self.fetches else self.steps * self.tap_count
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size, ahead)
@@ -272,16 +332,19 @@ class _ContractionEmitter(KernelEmitter):
         e.line(f"call void @{copy}(ptr {source.text}, {values}, ptr {self.rows_copy.text})")
 
     def _clear(self, start: Value, count: Value) -> None:
-        """Zeros, whole vectors of them. No sum that is used depends on columns that are not there, but arithmetic with
-        what memory happens to hold may be slow: denormal numbers are."""
+        """Zeros, whole vectors of them. No sum that is used depends on columns that are not there,
+        but arithmetic with what memory happens to hold may be slow: denormal numbers are."""
         e, tile = self.e, self.tile
         with e.loop(e.constant(0, "i64"), count, tile.lanes, sure=False) as at:
             place = e.pointer(start, tile.type, at)
             vector = f"<{tile.lanes} x {tile.type}>"
             e.line(f"store {vector} zeroinitializer, ptr {place.text}, align {tile.size}")
 
-    def _panel(self, column: Value, first: Value, last: Value, amount: _Amount) -> tuple[Value, Value, Value]:
-        """Where the columns of a tile begin, and the bytes from one step to the next and from one tap to the next."""
+    def _panel(
+        self, column: Value, first: Value, last: Value, amount: _Amount
+    ) -> tuple[Value, Value, Value]:
+        """Where the columns of a tile begin, and the bytes from one step to the next and from one
+        tap to the next."""
         e, tile, right = self.e, self.tile, self.product.right
         row = e.constant(tile.width * tile.size, "i64")
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
@@ -292,11 +355,18 @@ class _ContractionEmitter(KernelEmitter):
         there, along = self._element(right), self._stride(right, self.inner)
         apart = row if self.run is None else self._stride(right, self.run)
         if self.in_panels:
-            self._check(right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size))
+            self._check(
+                right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size)
+            )
             return there, along, apart
         whole = e.compare("sle", column + tile.width, last)
         self._check(
-            right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size), condition=whole
+            right,
+            there,
+            (amount.steps, along),
+            (amount.taps, apart),
+            (tile.width, tile.size),
+            condition=whole,
         )
         chosen = [e.select(whole, a, b) for a, b in zip((there, along, apart), (packed, *steps))]
         return chosen[0], chosen[1], chosen[2]
@@ -315,14 +385,18 @@ class _ContractionEmitter(KernelEmitter):
         e = self.e
         left, pointers = self.product.left, []
         step = self._stride(left, self.inner)
-        taps: list[tuple[Value | int, Value]] = [(s.extent.constant or 0, self._stride(left, s)) for s in self.taps]
+        taps: list[tuple[Value | int, Value]] = [
+            (s.extent.constant or 0, self._stride(left, s)) for s in self.taps
+        ]
         if self.run is not None:
             taps = [(amount.taps, self._stride(left, self.run))]
         if self.copies:
             step = e.constant(self.tile.rows * self.tile.size, "i64")
             number = e.binary("udiv", row - start, self.tile.rows)
             block = e.pointer(self.rows_copy, self.tile.type, number * self.apart)
-            pointers = [f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)]
+            pointers = [
+                f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)
+            ]
         for r in range(0 if self.copies else self.tile.rows):
             at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
             self._bind_point(at, self.product.rows)
@@ -330,24 +404,35 @@ class _ContractionEmitter(KernelEmitter):
             self._check(left, pointer, (amount.steps, step), *taps)
             pointers.append(f"ptr {pointer.text}")
         adjacent = _coefficient(left, self.inner) is ONE
-        known = self.tile.size * (self.tile.rows if self.copies else 1) if self.copies or adjacent else None
+        known = (
+            self.tile.size * (self.tile.rows if self.copies else 1)
+            if self.copies or adjacent
+            else None
+        )
         helper = self._shared(tiles.multiply(self.tile, known))
         along, apart = (v.text for v in panel[1:])
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
-            f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 {amount.taps.text}, "
+            f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 "
+            f"{amount.taps.text}, "
             f"ptr {sums.text}, i1 {'false' if add is None else add.text}, ptr {self.soon.text})"
         )
 
     def _fetch_ahead(
-        self, at: tuple[Value, Value], first: tuple[Value, Value], last: tuple[Value, Value], final: Value | None
+        self,
+        at: tuple[Value, Value],
+        first: tuple[Value, Value],
+        last: tuple[Value, Value],
+        final: Value | None,
     ) -> None:
-        """Note what a tile asks for as it is multiplied. If its sums will be complete, that is the lines of memory that
-        the kernel's stage reads or writes in its rows: writing would wait for them otherwise. If not, it is a part of
-        what the next depth packs of the right operand."""
+        """Note what a tile asks for as it is multiplied. If its sums will be complete, that is the
+        lines of memory that the kernel's stage reads or writes in its rows: writing would wait for
+        them otherwise. If not, it is a part of what the next depth packs of the right operand."""
         e, memory, tile = self.e, self.memory, self.tile
         (stage,) = self.kernel.stages
-        accesses = [(s.buffer, s.index) for s in stage.stores] + [i.attrs[:2] for i in stage.body.loads]
+        accesses = [(s.buffer, s.index) for s in stage.stores] + [
+            i.attrs[:2] for i in stage.body.loads
+        ]
         lines = [
             (buffer, index * memory.dtypes[buffer].itemsize, line)
             for buffer, index in dict.fromkeys(accesses)
@@ -357,7 +442,9 @@ class _ContractionEmitter(KernelEmitter):
         row, column = at
         end = e.intrinsic("smin", (row + tile.rows, last[0]))
         memory.bound[self.column] = column
-        with e.loop(row, end if final is None else e.select(final, end, row), 1, sure=False) as at_row:
+        with e.loop(
+            row, end if final is None else e.select(final, end, row), 1, sure=False
+        ) as at_row:
             self._bind_point(at_row, self.product.rows)
             entries = e.pointer(self.soon, "ptr", (at_row - row) * len(lines))
             for number, (buffer, index, line) in enumerate(lines):
@@ -367,16 +454,22 @@ class _ContractionEmitter(KernelEmitter):
             self._fetch_next_depth(at, first, last, final)
 
     def _fetch_next_depth(
-        self, at: tuple[Value, Value], first: tuple[Value, Value], last: tuple[Value, Value], final: Value
+        self,
+        at: tuple[Value, Value],
+        first: tuple[Value, Value],
+        last: tuple[Value, Value],
+        final: Value,
     ) -> None:
-        """Of what the next depth packs for the tiles of these columns, this one notes a share: some of the steps where
-        columns are adjacent, some of the columns where steps are."""
+        """Of what the next depth packs for the tiles of these columns, this one notes a share: some
+        of the steps where columns are adjacent, some of the columns where steps are."""
         e, tile, right, column = self.e, self.tile, self.product.right, at[1]
         by_steps = _coefficient(right, self.column) is ONE
         extent, length = (self.depth, tile.width) if by_steps else (tile.width, self.depth)
         count = length * tile.size // LINE
         down = e.binary("udiv", last[0] - first[0] + tile.rows - 1, tile.rows)
-        share = e.intrinsic("smin", (e.binary("udiv", down + extent - 1, down), self.entries // count))
+        share = e.intrinsic(
+            "smin", (e.binary("udiv", down + extent - 1, down), self.entries // count)
+        )
         begin = e.binary("udiv", at[0] - first[0], tile.rows) * share
         stop = e.intrinsic("smin", (begin + share, extent if by_steps else last[1] - column))
         self.memory.bound[self.column] = column
@@ -399,11 +492,14 @@ class _ContractionEmitter(KernelEmitter):
         noted: Value,
         down: Value,
     ) -> None:
-        """Of what the next depth copies of the left operand, this tile, one of `down` in a column, notes some steps."""
+        """Of what the next depth copies of the left operand, this tile, one of `down` in a column,
+        notes some steps."""
         e, tile, left = self.e, self.tile, self.product.left
         lines = self.product.row_block * tile.size // LINE + 1
         panels = -(-self.product.column_block // tile.width)
-        number = e.binary("udiv", at[1] - first[1], tile.width) * down + e.binary("udiv", at[0] - first[0], tile.rows)
+        number = e.binary("udiv", at[1] - first[1], tile.width) * down + e.binary(
+            "udiv", at[0] - first[0], tile.rows
+        )
         share = e.binary("udiv", self.steps - 1 + down * panels, down * panels)
         share = e.intrinsic("smin", (share, e.binary("udiv", self.entries - noted, lines)))
         begin = number * share
@@ -412,7 +508,10 @@ class _ContractionEmitter(KernelEmitter):
             stop = e.select(self.copies_anew, stop, begin)
         self._bind_point(first[0], self.product.rows)
         along = self._stride(left, self.inner)
-        start, where = e.pointer(self._element(left), "i8", along * self.steps), e.pointer(self.soon, "ptr", noted)
+        start, where = (
+            e.pointer(self._element(left), "i8", along * self.steps),
+            e.pointer(self.soon, "ptr", noted),
+        )
         with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as step:
             entries = e.pointer(where, "ptr", (step - begin) * lines)
             for line in range(lines):
@@ -420,7 +519,9 @@ class _ContractionEmitter(KernelEmitter):
                 self._note(entries, line, place)
 
     def _note(self, entries: Value, number: int, line: Value) -> None:
-        self.e.line(f"store ptr {line.text}, ptr {self.e.pointer(entries, 'ptr', number).text}, align 8")
+        self.e.line(
+            f"store ptr {line.text}, ptr {self.e.pointer(entries, 'ptr', number).text}, align 8"
+        )
 
     def _lies_in_rows(self, index: Expr) -> bool:
         """Whether each row of a tile has adjacent elements of its own."""
@@ -428,7 +529,9 @@ class _ContractionEmitter(KernelEmitter):
         rows = not index.symbols.isdisjoint(self.product.rows)
         return rows and linear is not None and linear[1].get(self.column) is ONE
 
-    def _finish(self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None) -> None:
+    def _finish(
+        self, row: Value, last: Value, column: Value, stop: Value, sums: Value, final: Value | None
+    ) -> None:
         """The kernel's stage on the tile, if its sums are complete."""
         e = self.e
         (stage,) = self.kernel.stages
@@ -449,7 +552,9 @@ class _ContractionEmitter(KernelEmitter):
             self._vector_loop(self.column, column, stop, None, unroll, run)
             return
         memory.vector = self.column
-        with e.loop(column, stop, tile.lanes * unroll, sure=True, once=unroll == tile.vectors) as at:
+        with e.loop(
+            column, stop, tile.lanes * unroll, sure=True, once=unroll == tile.vectors
+        ) as at:
             memory.bound[self.column] = at
             for copy in range(unroll):
                 memory.shift = copy * tile.lanes
@@ -462,24 +567,35 @@ class _ContractionEmitter(KernelEmitter):
         assert self.at_tile is not None
         e, memory = self.e, self.memory
         place, column = self.at_tile
-        pointer = e.pointer(place, self.tile.type, memory.bound[self.column] + memory.shift - column)
+        pointer = e.pointer(
+            place, self.tile.type, memory.bound[self.column] + memory.shift - column
+        )
         vector = f"<{e.lanes} x {self.tile.type}>"
-        return e.here(f"load {vector}, ptr {pointer.text}, align {self.tile.size}", self.tile.type, e.lanes)
+        return e.here(
+            f"load {vector}, ptr {pointer.text}, align {self.tile.size}", self.tile.type, e.lanes
+        )
 
-    # -- operands ------------------------------------------------------------------------------------------------------
+    # -- operands ----------------------------------------------------------------------------------
 
     def _element(self, access: Access) -> Value:
         """The address of the element at the present values of all loops."""
-        return self.e.pointer(self.memory.base[access.buffer], self.tile.type, self.memory.index(access.index))
+        return self.e.pointer(
+            self.memory.base[access.buffer], self.tile.type, self.memory.index(access.index)
+        )
 
     def _stride(self, access: Access, symbol: Symbol) -> Value:
         """Bytes from one element to the next along a loop."""
         return self.memory.index(_coefficient(access, symbol) * self.tile.size)
 
     def _check(
-        self, access: Access, first: Value, *spans: tuple[Value | int, Value | int], condition: Value | None = None
+        self,
+        access: Access,
+        first: Value,
+        *spans: tuple[Value | int, Value | int],
+        condition: Value | None = None,
     ) -> None:
-        """Where bounds are checked: the elements from `first` on, so many in each direction, so many bytes apart."""
+        """Where bounds are checked: the elements from `first` on, so many in each direction, so
+        many bytes apart."""
         if self.memory.fail_if is None:
             return
         last = first
@@ -501,8 +617,9 @@ def _coefficient(access: Access, symbol: Symbol) -> Expr:
 
 
 def _taps(product: Product) -> tuple[Symbol, ...]:
-    """The reduced loops of constant extent around the innermost one that lie within it in the right operand's memory,
-    as the window of a convolution does within its channels: one depth packs them together."""
+    """The reduced loops of constant extent around the innermost one that lie within it in the right
+    operand's memory, as the window of a convolution does within its channels: one depth packs them
+    together."""
     taps: list[Symbol] = []
     stride = integer(product.panel or 1)
     for symbol in reversed(product.reduced[:-1]):
@@ -514,11 +631,13 @@ def _taps(product: Product) -> tuple[Symbol, ...]:
 
 
 def _run(product: Product, outer: Sequence[Symbol]) -> Symbol | None:
-    """The loop around the innermost one if several of its points, each with all steps of a short innermost loop, are
-    within one depth: they are its taps then."""
+    """The loop around the innermost one if several of its points, each with all steps of a short
+    innermost loop, are within one depth: they are its taps then."""
     extent = product.reduced[-1].extent.constant
     without_taps = len(outer) == len(product.reduced) - 1
-    return outer[-1] if outer and without_taps and extent is not None and 2 * extent <= DEPTH else None
+    return (
+        outer[-1] if outer and without_taps and extent is not None and 2 * extent <= DEPTH else None
+    )
 
 
 def in_order(product: Product) -> tuple[Symbol, ...]:

@@ -1,8 +1,9 @@
 """Writes one LLVM function as text.
 
-The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was computed in and how
-many lanes it has; an operation is placed in the outermost scope where all its operands exist, as a scalar while none of
-them is a vector, and only once: loop-invariant code motion and common subexpression elimination happen while writing.
+The function is a nest of scopes, one per open loop. A value knows the depth of the scope it was
+computed in and how many lanes it has; an operation is placed in the outermost scope where all its
+operands exist, as a scalar while none of them is a vector, and only once: loop-invariant code
+motion and common subexpression elimination happen while writing.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from ingot.codegen.llvm.types import BITS, FLOATS, SAME_SIZE_INTEGER, mangled, v
 
 Operand = Union["Value", int, float]
 
-MOST_FOLLOWED = 8  # arrays whose addresses LLVM may follow through a loop: it has no registers for more
+# arrays whose addresses LLVM may follow through a loop: it has no registers for more
+MOST_FOLLOWED = 8
 
 
 class Value:
-    """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that defines it.
+    """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that
+    defines it.
 
-    The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python number beside a
-    value becomes a constant of its type.
+    The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python
+    number beside a value becomes a constant of its type.
     """
 
     __slots__ = ("emitter", "text", "type", "lanes", "depth", "constant")
 
-    def __init__(self, emitter: Emitter, text: str, type: str, lanes: int, depth: int, constant: bool = False) -> None:
+    def __init__(
+        self, emitter: Emitter, text: str, type: str, lanes: int, depth: int, constant: bool = False
+    ) -> None:
         self.emitter = emitter
         self.text = text
         self.type = type
@@ -86,7 +91,8 @@ class Value:
 
 
 class Scope:
-    """The text of one open loop body, what has been computed in it, and whether it is sure to run at least once."""
+    """The text of one open loop body, what has been computed in it, and whether it is sure to run
+    at least once."""
 
     __slots__ = ("lines", "known", "sure")
 
@@ -109,15 +115,20 @@ def float_text(value: float, type: str) -> str:
 
 
 class Emitter:
-    """One function under construction, for vectors of `lanes` elements on a machine with registers of `vector_bytes`,
-    which may have an instruction that rounds floats to brain floats.
+    """One function under construction, for vectors of `lanes` elements on a machine with registers
+    of `vector_bytes`, which may have an instruction that rounds floats to brain floats.
 
-    `declarations` collects the intrinsics it calls. In a loop over more than `most_followed` arrays LLVM is not told
-    how the index advances: its loop strength reduction would look for other ways to count, longer than all else takes.
+    `declarations` collects the intrinsics it calls. In a loop over more than `most_followed` arrays
+    LLVM is not told how the index advances: its loop strength reduction would look for other ways
+    to count, longer than all else takes.
     """
 
     def __init__(
-        self, lanes: int, vector_bytes: int, rounds_brains: bool = False, most_followed: int = MOST_FOLLOWED
+        self,
+        lanes: int,
+        vector_bytes: int,
+        rounds_brains: bool = False,
+        most_followed: int = MOST_FOLLOWED,
     ) -> None:
         self.lanes = lanes
         self.vector_bytes = vector_bytes
@@ -128,7 +139,7 @@ class Emitter:
         self.declarations: set[str] = set()
         self._count = 0
 
-    # -- values --------------------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------
 
     def name(self, prefix: str = "v") -> str:
         self._count += 1
@@ -154,14 +165,18 @@ class Emitter:
         return other if isinstance(other, Value) else self.constant(other, value.type)
 
     def argument(self, value: Value, lanes: int) -> str:
-        """The text of `value` as an operand of `lanes` lanes, a scalar being repeated in all of them."""
+        """The text of `value` as an operand of `lanes` lanes, a scalar being repeated in all of
+        them."""
         if value.lanes == lanes:
             return value.text
         if value.constant:
             return f"splat ({value.type} {value.text})"
         vector = vector_type(value.type, lanes)
         first = self.place(
-            f"insertelement {vector} poison, {value.type} {value.text}, i64 0", value.type, lanes, value.depth
+            f"insertelement {vector} poison, {value.type} {value.text}, i64 0",
+            value.type,
+            lanes,
+            value.depth,
         )
         mask = vector_type("i32", lanes)
         return self.place(
@@ -174,7 +189,9 @@ class Emitter:
     def splat(self, value: Value, lanes: int) -> Value:
         """`value` with `lanes` lanes."""
         return (
-            value if value.lanes == lanes else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
+            value
+            if value.lanes == lanes
+            else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
         )
 
     def iota(self, type: str) -> Value:
@@ -182,7 +199,7 @@ class Emitter:
         text = "<" + ", ".join(f"{type} {lane}" for lane in range(self.lanes)) + ">"
         return Value(self, text, type, self.lanes, 0)
 
-    # -- placing text --------------------------------------------------------------------------------------------------
+    # -- placing text ------------------------------------------------------------------------------
 
     def place(self, text: str, type: str, lanes: int, depth: int) -> Value:
         """The value of the pure operation `text`, which can be computed from `depth` inwards."""
@@ -203,23 +220,27 @@ class Emitter:
         return value
 
     def line(self, text: str, depth: int | None = None) -> None:
-        """A line without a value, at the end of the scope at `depth` (the innermost one by default)."""
+        """A line without a value, at the end of the scope at `depth` (the innermost one by
+        default)."""
         self.scopes[self.depth if depth is None else depth].lines.append(text)
 
-    # -- operations ----------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def instruction(self, opcode: str, args: Sequence[Value], type: str) -> Value:
         """`opcode` over arguments of one type, giving `type`."""
         lanes = max(a.lanes for a in args)
         operands = ", ".join(self.argument(a, lanes) for a in args)
         depth = max(a.depth for a in args)
-        return self.place(f"{opcode} {vector_type(args[0].type, lanes)} {operands}", type, lanes, depth)
+        return self.place(
+            f"{opcode} {vector_type(args[0].type, lanes)} {operands}", type, lanes, depth
+        )
 
     def binary(self, opcode: str, a: Value, b: Operand) -> Value:
         return self.instruction(opcode, (a, self.like(a, b)), a.type)
 
     def compare(self, predicate: str, a: Value, b: Operand) -> Value:
-        """A comparison: `predicate` as in LLVM ("olt", "slt", ...), float or integer by the type of `a`."""
+        """A comparison: `predicate` as in LLVM ("olt", "slt", ...), float or integer by the type of
+        `a`."""
         opcode = "fcmp" if a.type in FLOATS else "icmp"
         return self.instruction(f"{opcode} {predicate}", (a, self.like(a, b)), "i1")
 
@@ -242,9 +263,11 @@ class Emitter:
         )
         return self.place(text, a.type, lanes, max(condition.depth, a.depth, b.depth))
 
-    def intrinsic(self, name: str, args: Sequence[Operand], type: str | None = None, extra: str = "") -> Value:
-        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra` ends the argument
-        list."""
+    def intrinsic(
+        self, name: str, args: Sequence[Operand], type: str | None = None, extra: str = ""
+    ) -> Value:
+        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra`
+        ends the argument list."""
         model = next(a for a in args if isinstance(a, Value))
         values = [self.like(model, a) for a in args]
         lanes = max(a.lanes for a in values)
@@ -254,7 +277,12 @@ class Emitter:
         types = ", ".join([element] * len(values) + ([extra.split()[0]] if extra else []))
         self.declare(element, function, types)
         operands += f", {extra}" if extra else ""
-        return self.place(f"call {element} @{function}({operands})", model.type, lanes, max(a.depth for a in values))
+        return self.place(
+            f"call {element} @{function}({operands})",
+            model.type,
+            lanes,
+            max(a.depth for a in values),
+        )
 
     def declare(self, result: str, function: str, types: str) -> None:
         self.declarations.add(f"declare {result} @{function}({types})")
@@ -281,7 +309,8 @@ class Emitter:
         return a if a.lanes == 1 else self.shuffle(a, None, range(a.lanes - 1, -1, -1))
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int | None]) -> Value:
-        """The lanes numbered in `order`, those of `b` after those of `a`; None where any value will do."""
+        """The lanes numbered in `order`, those of `b` after those of `a`; None where any value will
+        do."""
         type = vector_type(a.type, a.lanes)
         lanes = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in order)
         second = "poison" if b is None else b.text
@@ -316,8 +345,8 @@ class Emitter:
         return halves[0], halves[1]
 
     def unless_rare(self, rare: Value, usual: Value, slow_call: str) -> Value:
-        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a call that is worth
-        a branch)."""
+        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a
+        call that is worth a branch)."""
         condition = self.any_lane(rare)
         depth = max(condition.depth, usual.depth)
         fast, slow, join = self.name("fast"), self.name("slow"), self.name("join")
@@ -332,12 +361,18 @@ class Emitter:
             f"{join}:",
         ):
             self.line(text, depth)
-        return self.place(f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]", usual.type, usual.lanes, depth)
+        return self.place(
+            f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]",
+            usual.type,
+            usual.lanes,
+            depth,
+        )
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def pointer(self, base: Value, type: str, index: Operand) -> Value:
-        """The address of element `index` (a vector of indices gives a vector of addresses) behind `base`."""
+        """The address of element `index` (a vector of indices gives a vector of addresses) behind
+        `base`."""
         index = index if isinstance(index, Value) else self.constant(index, "i64")
         if index.constant and index.text == "0":
             return base
@@ -351,11 +386,14 @@ class Emitter:
         self.entry.append(f"{name} = alloca {vector_type(type, lanes)}")
         return Variable(self, name, type, lanes)
 
-    # -- control -------------------------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, start: Value, stop: Value, step: int, sure: bool, once: bool = False) -> Iterator[Value]:
-        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `once` if not to run again."""
+    def loop(
+        self, start: Value, stop: Value, step: int, sure: bool, once: bool = False
+    ) -> Iterator[Value]:
+        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `once` if
+        not to run again."""
         scope = Scope(sure)
         self.scopes.append(scope)
         number = self.name("")
@@ -366,18 +404,32 @@ class Emitter:
             if not sure:
                 enter = f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"
                 branch = f"br i1 %enter{number}, label %body{number}, label %exit{number}"
-                lines = [enter, branch, f"body{number}:", *lines, f"br label %exit{number}", f"exit{number}:"]
+                lines = [
+                    enter,
+                    branch,
+                    f"body{number}:",
+                    *lines,
+                    f"br label %exit{number}",
+                    f"exit{number}:",
+                ]
             self.scopes[-1].lines += lines
             return
         index = Value(self, f"%i{number}", "i64", 1, self.depth)
         yield index
         self.scopes.pop()
         counter, hidden = index.text, list[str]()
-        if len({line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line}) > self.most_followed:
+        if (
+            len({line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line})
+            > self.most_followed
+        ):
             self.declare("i64", "llvm.expect.i64", "i64, i64")
             counter = f"%count{number}"
             hidden = [f"{index.text} = call i64 @llvm.expect.i64(i64 {counter}, i64 0)"]
-        enter = f"br label %body{number}" if sure else f"br i1 %enter{number}, label %body{number}, label %exit{number}"
+        enter = (
+            f"br label %body{number}"
+            if sure
+            else f"br i1 %enter{number}, label %body{number}, label %exit{number}"
+        )
         self.scopes[-1].lines += [
             f"br label %before{number}",
             f"before{number}:",
@@ -403,7 +455,9 @@ class Variable:
         self.emitter, self.name, self.type, self.lanes = emitter, name, type, lanes
 
     def load(self) -> Value:
-        return self.emitter.here(f"load {vector_type(self.type, self.lanes)}, ptr {self.name}", self.type, self.lanes)
+        return self.emitter.here(
+            f"load {vector_type(self.type, self.lanes)}, ptr {self.name}", self.type, self.lanes
+        )
 
     def store(self, value: Value) -> None:
         text = self.emitter.argument(value, self.lanes)

@@ -1,4 +1,5 @@
-"""What the kernels of attention share: how they run over their points, and reach the rows of their operands."""
+"""What the kernels of attention share: how they run over their points, and reach the rows of their
+operands."""
 
 from __future__ import annotations
 
@@ -16,10 +17,15 @@ from ingot.schedule.kernel import Operand, Parameter
 
 
 class HeadEmitter:
-    """A function over the points of the parallel range, of which each works on the arrays of one batch and head."""
+    """A function over the points of the parallel range, of which each works on the arrays of one
+    batch and head."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], symbols: Sequence[Symbol], target: Target, check_bounds: bool
+        self,
+        parameters: Sequence[Parameter],
+        symbols: Sequence[Symbol],
+        target: Target,
+        check_bounds: bool,
     ) -> None:
         self.parameters, self.check_bounds = parameters, check_bounds
         self.faults: list[Fault] = []
@@ -46,22 +52,27 @@ class HeadEmitter:
         with e.loop(begin, end, 1, sure=True) as point:
             self.point(point)
         loads = "".join(
-            f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n" for k in range(count)
+            f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n"
+            for k in range(count)
         )
         lines = "\n  ".join(e.entry + e.scopes[0].lines)
         fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.faults)))
         text = (
-            f"define internal i32 @KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
+            "define internal i32 "
+            f"@KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
             "ptr noalias %sizes, i64 %begin, i64 %end, ptr noalias %scratch) nounwind "
             f"{{\n  {lines}\n  ret i32 0\n{fails}}}\n"
-            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
+            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) "
+            "nounwind {\n"
             "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
-            f"{loads}  %status = call i32 @KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
-            "ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 0\n}\n"
+            f"{loads}  %status = call i32 "
+            f"@KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
+            "ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 "
+            "0\n}\n"
         )
         return Function(text, frozenset(e.declarations), tuple(self.faults), self.scratch_bytes())
 
-    # -- small things ------------------------------------------------------------------------------------------------
+    # -- small things ------------------------------------------------------------------------------
 
     def value(self, text: str, type: str) -> Value:
         return Value(self.e, text, type, 1, 0)
@@ -80,19 +91,27 @@ class HeadEmitter:
 
     def load(self, pointer: Value, aligned: bool = False) -> Value:
         alignment = self.bytes if aligned else 4
-        return self.e.here(f"load {self.vector}, ptr {pointer.text}, align {alignment}", "float", self.lanes)
+        return self.e.here(
+            f"load {self.vector}, ptr {pointer.text}, align {alignment}", "float", self.lanes
+        )
 
     def load_scalar(self, pointer: Value) -> Value:
         return self.e.here(f"load float, ptr {pointer.text}, align 4", "float", 1)
 
     def store(self, value: Value, pointer: Value, aligned: bool = True) -> None:
         text = self.e.argument(value, self.lanes)
-        self.e.line(f"store {self.vector} {text}, ptr {pointer.text}, align {self.bytes if aligned else 4}")
+        self.e.line(
+            f"store {self.vector} {text}, ptr {pointer.text}, align {self.bytes if aligned else 4}"
+        )
 
     def first_lanes(self, count: int | Value) -> str:
         if isinstance(count, Value):
             return self.e.compare("slt", self.e.iota("i64"), count).text
-        return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(self.lanes)) + ">"
+        return (
+            "<"
+            + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(self.lanes))
+            + ">"
+        )
 
     def load_first(self, pointer: Value, count: int | Value) -> Value:
         """The first `count` elements, zeros in the other lanes."""
@@ -112,19 +131,25 @@ class HeadEmitter:
         return self.e.line(f"call void @{name}({text})")
 
     def check(self, operand: Operand, pointer: Value, count: int | Value = 1) -> Value:
-        """`pointer`; where bounds are checked, `count` elements from there on must be within the operand's buffer."""
+        """`pointer`; where bounds are checked, `count` elements from there on must be within the
+        operand's buffer."""
         length = self.parameters[operand.parameter].length
         if not self.check_bounds or length is None:
             return pointer
         e, buffer = self.e, self.value(f"%p{operand.parameter}", "ptr")
-        fault = Fault(OutOfBounds, f"a kernel touches memory outside of its buffer {buffer.text[1:]}")
+        fault = Fault(
+            OutOfBounds, f"a kernel touches memory outside of its buffer {buffer.text[1:]}"
+        )
         if fault not in self.faults:
             self.faults.append(fault)
         offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", buffer, "i64")
         bytes_ = self.number(4 * length)
         first, last = (e.compare("uge", at, bytes_) for at in (offset, offset + 4 * (count - 1)))
         fine = e.name("fine")
-        e.line(f"br i1 {(first | last).text}, label %fail{self.faults.index(fault)}, label %{fine}, !prof !0")
+        e.line(
+            f"br i1 {(first | last).text}, label %fail{self.faults.index(fault)}, label %{fine}, "
+            "!prof !0"
+        )
         e.line(f"{fine}:")
         return pointer
 

@@ -1,5 +1,5 @@
-"""Functions of integers that take as many steps as their values ask for, each a loop in an LLVM function of its own
-that the kernels of a module share: it runs until the last lane is done."""
+"""Functions of integers that take as many steps as their values ask for, each a loop in an LLVM
+function of its own that the kernels of a module share: it runs until the last lane is done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _any_lane(emitter: Emitter, lanes: int, condition: str) -> str:
 def _call(name: str, text: str, a: Value, b: Value, lanes: int) -> str:
     """A call of the function, whose body is `text`."""
     e, vector = a.emitter, vector_type(a.type, lanes)
-    e.declarations.add(f"define internal {vector} {name}({vector} %a, {vector} %b) nounwind {{\n{text}}}")
+    e.declarations.add(
+        f"define internal {vector} {name}({vector} %a, {vector} %b) nounwind {{\n{text}}}"
+    )
     return f"call {vector} {name}({vector} {e.argument(a, lanes)}, {vector} {e.argument(b, lanes)})"
 
 
@@ -57,8 +59,8 @@ def power(signed: bool, a: Value, b: Value) -> Value:
 
 
 def greatest_common_divisor(signed: bool, a: Value, b: Value) -> Value:
-    """By Euclid's algorithm. Of the least integer, whose absolute value is itself, the sign of the result is what the
-    remainders make of it."""
+    """By Euclid's algorithm. Of the least integer, whose absolute value is itself, the sign of the
+    result is what the remainders make of it."""
     e, type, lanes = a.emitter, a.type, max(a.lanes, b.lanes)
     if signed:
         a, b = (e.select(e.compare("slt", x, 0), -x, x) for x in (a, b))
@@ -68,10 +70,15 @@ def greatest_common_divisor(signed: bool, a: Value, b: Value) -> Value:
 
 
 def _euclid(e: Emitter, type: str, lanes: int, signed: bool) -> str:
-    """The remainders of floats that hold the integers; of longer ones, and negative ones among these, first those of
-    the integers themselves."""
+    """The remainders of floats that hold the integers; of longer ones, and negative ones among
+    these, first those of the integers themselves."""
     wide = "float" if BITS[type] < 32 else "double"
-    v, f, some, zero = vector_type(type, lanes), vector_type(wide, lanes), vector_type("i1", lanes), "zeroinitializer"
+    v, f, some, zero = (
+        vector_type(type, lanes),
+        vector_type(wide, lanes),
+        vector_type("i1", lanes),
+        "zeroinitializer",
+    )
     suffix, long, kind = mangled(wide, lanes), BITS[type] > EXACT, "s" if signed else "u"
     e.declare(f, f"llvm.trunc.{suffix}", f)
     e.declare(f, f"llvm.fma.{suffix}", f"{f}, {f}, {f}")
@@ -110,7 +117,8 @@ def _euclid(e: Emitter, type: str, lanes: int, signed: bool) -> str:
         f"  %ratio = fdiv {f} %q, %p\n"
         f"  %quotient = call {f} @llvm.trunc.{suffix}({f} %ratio)\n"
         f"  %minus = fneg {f} %quotient\n"
-        f"  %{'near' if long else 'rest'} = call {f} @llvm.fma.{suffix}({f} %minus, {f} %p, {f} %q)\n"
+        f"  %{'near' if long else 'rest'} = call {f} @llvm.fma.{suffix}({f} %minus, {f} %p, {f} "
+        "%q)\n"
         + (correction if long else "")
         + f"  %p.next = select {some} %none, {f} {zero}, {f} %rest\n"
         f"  %q.next = select {some} %none, {f} %q, {f} %p\n"

@@ -1,8 +1,10 @@
 """One `Kernel` as one LLVM function.
 
-    int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void *scratch)
+    int32_t kernel(void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, void
+    *scratch)
 
-runs the points [begin, end) of the collapsed parallel loops and returns 0, or 1 + k for the k-th of its `errors`.
+runs the points [begin, end) of the collapsed parallel loops and returns 0, or 1 + k for the k-th of
+its `errors`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.memory import Memory, fits_short
-from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, Accumulator, combine, convert, identity
+from ingot.codegen.llvm.scalar import (
+    INTEGER_DIVISIONS,
+    TABLE,
+    Accumulator,
+    combine,
+    convert,
+    identity,
+)
 from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
@@ -30,7 +39,8 @@ from ingot.schedule.tiling import transposed_loads
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 EXPENSIVE = frozenset(TABLE) & set(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc erfinv "
     "lgamma digamma sigmoid gelu pow atan2 gcd".split()
 )
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
@@ -40,8 +50,8 @@ BLOCK = 32  # additions in a row to one accumulator of a sum: longer chains have
 
 
 class _Row(NamedTuple):
-    """What differs between outer points that are computed together: their indices, where their rows of scratch memory
-    lie, and what was reduced."""
+    """What differs between outer points that are computed together: their indices, where their rows
+    of scratch memory lie, and what was reduced."""
 
     bound: dict[Symbol, Value]
     bases: dict[str, Value]
@@ -50,7 +60,8 @@ class _Row(NamedTuple):
 
 
 class Function(NamedTuple):
-    """LLVM text in which the function is called `@KERNEL`, what it declares, and what its caller must know."""
+    """LLVM text in which the function is called `@KERNEL`, what it declares, and what its caller
+    must know."""
 
     text: str
     declarations: frozenset[str]
@@ -58,9 +69,12 @@ class Function(NamedTuple):
     scratch_bytes: Expr
 
 
-def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False) -> Function:
-    """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in `symbols`. With
-    `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`."""
+def emit_kernel(
+    kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
+) -> Function:
+    """The LLVM function of `kernel`, whose size symbols are read from `sizes` at their position in
+    `symbols`. With `check_bounds`, an access outside of a buffer of known length reports
+    `OutOfBounds`."""
     return KernelEmitter(kernel, symbols, target, check_bounds).function()
 
 
@@ -71,12 +85,16 @@ def emit_kernel(kernel: Kernel, symbols: Sequence[Symbol], target: Target, check
 def cost(stages: Sequence[Stage]) -> int:
     """About how many vector instructions the bodies take."""
     instructions = (i for stage in stages for i in stage.body.instructions)
-    return sum(15 if i.op in EXPENSIVE else 0 if i.op in ("constant", "scalar") else 1 for i in instructions)
+    return sum(
+        15 if i.op in EXPENSIVE else 0 if i.op in ("constant", "scalar") else 1
+        for i in instructions
+    )
 
 
 def choose_unroll(stages: Sequence[Stage]) -> int:
-    """Copies of the body in the main loop: more gain nothing once the processor's window is full, and cost time. Few
-    where numbers are multiplied up: products that come to nothing pass through denormal ones, each copy's by itself."""
+    """Copies of the body in the main loop: more gain nothing once the processor's window is full,
+    and cost time. Few where numbers are multiplied up: products that come to nothing pass through
+    denormal ones, each copy's by itself."""
     if any(r.kind == "prod" for s in stages for r in s.reductions):
         return 2
     weight = cost(stages)
@@ -86,7 +104,10 @@ def choose_unroll(stages: Sequence[Stage]) -> int:
 def lanes_of_register(kernel: Kernel, target: Target) -> int:
     """Lanes that fill a vector register with the dtype most values have."""
     dtypes = {
-        i.dtype for s in kernel.stages for i in s.body.instructions if i.op not in ("constant", "index", "indirect")
+        i.dtype
+        for s in kernel.stages
+        for i in s.body.instructions
+        if i.op not in ("constant", "index", "indirect")
     }
     if torch.float64 in dtypes:
         size = 8
@@ -100,8 +121,9 @@ def lanes_of_register(kernel: Kernel, target: Target) -> int:
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes that fill a vector register, or four where columns are reduced: they take the place of several accumulators
-    and go through memory in wider steps. Fewer where the vector loops are shorter."""
+    """Lanes that fill a vector register, or four where columns are reduced: they take the place of
+    several accumulators and go through memory in wider steps. Fewer where the vector loops are
+    shorter."""
     lanes = lanes_of_register(kernel, target)
     if kernel.vector is not None:
         vector_loops = [kernel.vector]
@@ -118,7 +140,10 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
 def _rows_fit(rows: Sequence[Row], copies: int) -> bool:
     """Whether the cache holds so many copies of the rows."""
     lengths = [row.length.constant for row in rows]
-    return None not in lengths and copies * sum((n or 0) * r.dtype.itemsize for n, r in zip(lengths, rows)) <= ROW_BYTES
+    return (
+        None not in lengths
+        and copies * sum((n or 0) * r.dtype.itemsize for n, r in zip(lengths, rows)) <= ROW_BYTES
+    )
 
 
 def extent_of(symbol: Symbol) -> int:
@@ -153,7 +178,14 @@ class _Reduction:
     `lost` is the sum of its rounding errors."""
 
     def __init__(
-        self, emitter: Emitter, spec: Accumulate, dtype: torch.dtype, lanes: int, copies: int, wide: bool, position: str
+        self,
+        emitter: Emitter,
+        spec: Accumulate,
+        dtype: torch.dtype,
+        lanes: int,
+        copies: int,
+        wide: bool,
+        position: str,
     ) -> None:
         self.emitter, self.spec, self.dtype, self.lanes = emitter, spec, dtype, lanes
         self.start = identity(spec.kind, dtype, emitter.constant, position)
@@ -181,7 +213,10 @@ class _Reduction:
     def _merged(self) -> Accumulator:
         values = [tuple(v.load() for v in copy) for copy in self.copies]
         while len(values) > 1:
-            values = [combine(self.spec.kind, self.dtype, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+            values = [
+                combine(self.spec.kind, self.dtype, a, b)
+                for a, b in zip(values[::2], values[1::2], strict=True)
+            ]
         return values[0]
 
     def flush(self) -> None:
@@ -230,15 +265,23 @@ class KernelEmitter:
     """Emits one kernel; `lanes` are chosen by what it computes unless given."""
 
     def __init__(
-        self, kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool, lanes: int | None = None
+        self,
+        kernel: Kernel,
+        symbols: Sequence[Symbol],
+        target: Target,
+        check_bounds: bool,
+        lanes: int | None = None,
     ) -> None:
         self.kernel = kernel
-        self.e = Emitter(lanes or choose_lanes(kernel, target), target.vector_bytes, target.rounds_brains)
+        self.e = Emitter(
+            lanes or choose_lanes(kernel, target), target.vector_bytes, target.rounds_brains
+        )
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[Fault] = []
         self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
-        self.rows = [_Row({}, self.memory.base, self.scalars, {})]  # those that are computed together
+        # those that are computed together
+        self.rows = [_Row({}, self.memory.base, self.scalars, {})]
         self.scratch: Expr = ZERO
         self.registers = max(1, self.e.lanes // lanes_of_register(kernel, target))
         self.present = self.e.constant(self.e.lanes, "i64")  # lanes in range
@@ -250,7 +293,8 @@ class KernelEmitter:
         self._outer_loops()
         shared = {k for pair in loans(self.kernel.parameters) for k in pair}
         arguments = "".join(
-            f"ptr {'' if k in shared else 'noalias '}%p{k}, " for k in range(len(self.kernel.parameters))
+            f"ptr {'' if k in shared else 'noalias '}%p{k}, "
+            for k in range(len(self.kernel.parameters))
         )
         loads = "".join(
             f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n"
@@ -260,22 +304,27 @@ class KernelEmitter:
         fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.errors)))
         lines = self.e.entry + self.e.scopes[0].lines
         found = scaling(self.kernel)
-        if found is not None:  # nothing is done where elements are to be multiplied by 1 in their place
+        # nothing is done where elements are to be multiplied by 1 in their place
+        if found is not None:
             type = REPRESENTATIONS[self.kernel.parameters[found.factor].dtype].memory
             loads += (
                 f"  %same = icmp eq ptr %p{found.source}, %p{found.target}\n"
                 f"  %at = getelementptr {type}, ptr %p{found.factor}, i64 {found.offset}\n"
                 f"  %factor = load {type}, ptr %at\n  %one = fcmp oeq {type} %factor, 1.0\n"
-                "  %unchanged = and i1 %same, %one\n  br i1 %unchanged, label %done, label %changed\nchanged:\n"
+                "  %unchanged = and i1 %same, %one\n  br i1 %unchanged, label %done, label "
+                "%changed\nchanged:\n"
             )
         text = (
-            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 %end, "
+            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, i64 "
+            "%end, "
             "ptr noalias %scratch) "
             "nounwind {\n"
             "  %nowhere = alloca i64\n  " + "\n  ".join(lines) + "\n  ret i32 0\n" + fails + "}\n"
-            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) nounwind {\n"
+            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) "
+            "nounwind {\n"
             "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
-            f"{loads}  %status = call i32 @KERNEL.body({passed}ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n"
+            f"{loads}  %status = call i32 @KERNEL.body({passed}ptr %sizes, i64 %begin, i64 %end, "
+            "ptr %scratch)\n"
             "  ret i32 %status\ndone:\n  ret i32 0\n}\n"
         )
         return Function(text, frozenset(self.e.declarations), tuple(self.errors), self.scratch)
@@ -302,7 +351,7 @@ class KernelEmitter:
             size = as_expr(row.length) * (row.dtype.itemsize * copies * together)
             self.scratch = self.scratch + (size + 63) // 64 * 64
 
-    # -- loops ---------------------------------------------------------------------------------------------------------
+    # -- loops -------------------------------------------------------------------------------------
 
     def _outer_loops(self) -> None:
         kernel, e = self.kernel, self.e
@@ -325,8 +374,8 @@ class KernelEmitter:
             self._divided_vector_loop(begin, end, shared)
 
     def _is_paired(self) -> bool:
-        """Whether two outer points are computed at a time: each has rows so short that the end of a reduction, where
-        few lanes are left, and what waits for it take longer than the rest."""
+        """Whether two outer points are computed at a time: each has rows so short that the end of a
+        reduction, where few lanes are left, and what waits for it take longer than the rest."""
         kernel = self.kernel
         stores = [store for stage in kernel.stages for store in stage.stores]
         low, high = self._row_length().bounds
@@ -343,12 +392,14 @@ class KernelEmitter:
 
     def _row_length(self) -> Expr:
         """The points of the longest of the loops within an outer point."""
-        counts = [product(s.extent for s in stage.loops) for stage in self.kernel.stages if stage.loops]
+        counts = [
+            product(s.extent for s in stage.loops) for stage in self.kernel.stages if stage.loops
+        ]
         return functools.reduce(maximum, counts, ZERO)
 
     def _end_of_pairs(self, begin: Value, end: Value) -> Value:
-        """Where in [begin, end) the last pair of outer points ends: at once if rows of symbolic length turn out to be
-        too short or too long."""
+        """Where in [begin, end) the last pair of outer points ends: at once if rows of symbolic
+        length turn out to be too short or too long."""
         middle, length = begin + ((end - begin) & -2), self._row_length()
         if length.constant is not None:
             return middle
@@ -365,7 +416,9 @@ class KernelEmitter:
             bases = dict(own)
             for row in self.kernel.rows if number else ():
                 type = REPRESENTATIONS[row.dtype].memory
-                bases[row.name] = self.e.pointer(bases[row.name], type, memory.index(as_expr(row.length)))
+                bases[row.name] = self.e.pointer(
+                    bases[row.name], type, memory.index(as_expr(row.length))
+                )
             self.rows.append(_Row({loop: memory.bound[loop] for loop in loops}, bases, {}, {}))
         self._run_stages()
         self.rows, memory.base = alone, own
@@ -385,8 +438,11 @@ class KernelEmitter:
             self._points(shared[-1], start, stop, None)
 
     @contextmanager
-    def _divided(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> Iterator[tuple[Value, Value]]:
-        """The runs over the last of the collapsed loops, of which only the first and the last may be partial."""
+    def _divided(
+        self, begin: Value, end: Value, shared: Sequence[Symbol]
+    ) -> Iterator[tuple[Value, Value]]:
+        """The runs over the last of the collapsed loops, of which only the first and the last may
+        be partial."""
         e = self.e
         if len(shared) == 1:
             yield begin, end
@@ -398,11 +454,11 @@ class KernelEmitter:
             start = e.intrinsic("smax", (begin - point * extent, 0))
             yield start, e.intrinsic("smin", (end - point * extent, extent))
 
-    # -- transposed blocks ---------------------------------------------------------------------------------------------
+    # -- transposed blocks -------------------------------------------------------------------------
 
     def _tiles(self, begin: Value, end: Value, shared: Sequence[Symbol]) -> None:
-        """Blocks of the tile loop by one vector: what lies apart along the vector is transposed into scratch memory
-        first."""
+        """Blocks of the tile loop by one vector: what lies apart along the vector is transposed
+        into scratch memory first."""
         e, memory, tile, vector = self.e, self.memory, shared[-1], self.kernel.vector
         assert vector is not None
         loads = transposed_loads(self.kernel.stages, tile, vector)
@@ -410,9 +466,16 @@ class KernelEmitter:
         blocks: dict[tuple[str, Expr], Value] = {}
         for load in loads:
             if load.attrs not in blocks:
-                blocks[load.attrs] = e.pointer(Value(e, "%scratch", "ptr", 1, 0), "i8", memory.index(self.scratch))
-                self.scratch = self.scratch + (length * e.lanes * load.dtype.itemsize + 63) // 64 * 64
-        with self._divided(begin, end, shared) as (start, stop), e.loop(start, stop, length, sure=True) as first:
+                blocks[load.attrs] = e.pointer(
+                    Value(e, "%scratch", "ptr", 1, 0), "i8", memory.index(self.scratch)
+                )
+                self.scratch = (
+                    self.scratch + (length * e.lanes * load.dtype.itemsize + 63) // 64 * 64
+                )
+        with (
+            self._divided(begin, end, shared) as (start, stop),
+            e.loop(start, stop, length, sure=True) as first,
+        ):
             count = e.intrinsic("smin", (stop - first, length))
 
             def vectors(copy: int) -> None:
@@ -429,8 +492,11 @@ class KernelEmitter:
             zero, extent = e.constant(0, "i64"), memory.index(vector.extent)
             self._vector_loop(vector, zero, extent, vector.extent.constant, 1, vectors)
 
-    def _transpose(self, buffer: str, index: Expr, first: Value, count: Value, block: Value) -> None:
-        """Transpose the block of `buffer` at `count` points of the tile loop from `first` on, by the present vector."""
+    def _transpose(
+        self, buffer: str, index: Expr, first: Value, count: Value, block: Value
+    ) -> None:
+        """Transpose the block of `buffer` at `count` points of the tile loop from `first` on, by
+        the present vector."""
         e, memory, tile, vector = self.e, self.memory, self.kernel.tile, self.kernel.vector
         assert tile is not None and vector is not None
         linear = index.linear((tile, vector))
@@ -438,8 +504,11 @@ class KernelEmitter:
         stride = memory.index(linear[1][vector])
         offset = memory.index(linear[0]) + first + memory.bound[vector] * stride
         type = REPRESENTATIONS[memory.dtypes[buffer]].memory
-        e.declare("void", PREFETCH, "ptr, i32, i32, i32")  # of the next block: there are more rows than a CPU foresees
-        name, text = transpose(type, e.lanes, e.vector_bytes, TILE_BYTES // memory.dtypes[buffer].itemsize)
+        # of the next block: there are more rows than a CPU foresees
+        e.declare("void", PREFETCH, "ptr, i32, i32, i32")
+        name, text = transpose(
+            type, e.lanes, e.vector_bytes, TILE_BYTES // memory.dtypes[buffer].itemsize
+        )
         e.declarations.add(text)
         e.declare("i64", "llvm.smin.i64", "i64, i64")
         source = e.pointer(memory.base[buffer], type, offset)
@@ -448,12 +517,14 @@ class KernelEmitter:
                 corner = e.pointer(e.pointer(source, type, stride * row), type, column)
                 memory.check(buffer, corner, False, None)
         e.line(
-            f"call void {name}(ptr {source.text}, i64 {stride.text}, ptr {block.text}, i64 {self.present.text}, "
+            f"call void {name}(ptr {source.text}, i64 {stride.text}, ptr {block.text}, i64 "
+            f"{self.present.text}, "
             f"i64 {count.text})"
         )
 
     def _nest(self, loops: Sequence[Symbol], run: Callable[[], None]) -> None:
-        """Run within `loops`, the outer vector loop among them taking its points a vector at a time."""
+        """Run within `loops`, the outer vector loop among them taking its points a vector at a
+        time."""
         if not loops:
             run()
             return
@@ -474,13 +545,15 @@ class KernelEmitter:
         self._vector_loop(symbol, start, stop, size, unroll, lambda copy: self._run_stages())
 
     def _vector_loop(
-        self, symbol: Symbol, start: Value, stop: Value, size: int | None, unroll: int, run: Callable[[int], None],
+        self, symbol: Symbol, start: Value, stop: Value, size: int | None, unroll: int,
+        run: Callable[[int], None],
         block: int | None = None, flush: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`run(copy)` for each vector of [start, stop): unrolled while that many are left, then single and masked.
+        """`run(copy)` for each vector of [start, stop): unrolled while that many are left, then
+        single and masked.
 
-        `size` is the constant number of iterations, from 0, where known. After every `block` vectors of the unrolled
-        loop, `flush()`.
+        `size` is the constant number of iterations, from 0, where known. After every `block`
+        vectors of the unrolled loop, `flush()`.
         """
         e, memory = self.e, self.memory
         lanes = e.lanes
@@ -491,7 +564,11 @@ class KernelEmitter:
         memory.vector = symbol
         if size is None:
             whole = step & (step - 1) == 0
-            middle = start + ((stop - start) & -step) if whole else stop - e.binary("urem", stop - start, step)
+            middle = (
+                start + ((stop - start) & -step)
+                if whole
+                else stop - e.binary("urem", stop - start, step)
+            )
         else:
             middle = e.constant(size // step * step, "i64")
 
@@ -517,7 +594,8 @@ class KernelEmitter:
         memory.vector = None
 
     def _masked_vectors(
-        self, symbol: Symbol, start: Value, stop: Value, size: int | None, sure: bool, run: Callable[[int], None],
+        self, symbol: Symbol, start: Value, stop: Value, size: int | None, sure: bool,
+        run: Callable[[int], None],
         unroll: int,
     ) -> None:  # fmt: skip
         """The vectors that are left, fewer than `unroll` and a part of one."""
@@ -530,13 +608,21 @@ class KernelEmitter:
             memory.bound[symbol] = index
             if rest is None or rest % lanes:
                 left = stop - index if rest is None or rest > lanes else e.constant(rest, "i64")
-                self.present = left if rest is not None and rest < lanes else e.intrinsic("smin", (left, lanes))
-                short = e.constant(int(left.text), "i32") if left.constant else e.cast("trunc", left, "i32")
+                self.present = (
+                    left
+                    if rest is not None and rest < lanes
+                    else e.intrinsic("smin", (left, lanes))
+                )
+                short = (
+                    e.constant(int(left.text), "i32")
+                    if left.constant
+                    else e.cast("trunc", left, "i32")
+                )
                 memory.mask = e.compare("slt", e.iota("i32"), short)
             run(0)
             memory.mask, self.present = None, e.constant(lanes, "i64")
 
-    # -- stages --------------------------------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     def _run_stages(self) -> None:
         for stage in self.kernel.stages:
@@ -565,7 +651,10 @@ class KernelEmitter:
             row.running.clear()
             for i in stage.body.instructions:
                 if i.op == "running":
-                    dtype, place = stage.body.instructions[i.args[0]].dtype, self._position_type(stage)
+                    dtype, place = (
+                        stage.body.instructions[i.args[0]].dtype,
+                        self._position_type(stage),
+                    )
                     row.running[i] = Running(self.e, i.attrs[0], dtype, across, place)
 
         def flush() -> None:
@@ -580,9 +669,10 @@ class KernelEmitter:
                 self.scalars[reduction.spec.name] = reduction.result(across)
 
     def _unroll(self, stage: Stage) -> int:
-        """Copies of the body in the main loop of a stage. Two rows at a time fill the processor's window with half as
-        many; where the length is symbolic that saves code, as each loop is there for pairs, for single rows and masked.
-        A row alone has as many: how it is summed must not depend on where a thread's share ends."""
+        """Copies of the body in the main loop of a stage. Two rows at a time fill the processor's
+        window with half as many; where the length is symbolic that saves code, as each loop is
+        there for pairs, for single rows and masked. A row alone has as many: how it is summed must
+        not depend on where a thread's share ends."""
         copies = choose_unroll((stage,)) // self.registers
         if self._is_paired() and self._row_length().constant is None:
             copies = 1
@@ -650,11 +740,12 @@ class KernelEmitter:
             flush()
 
     def _columns(
-        self, stage: Stage, loop: Symbol, reductions: list[list[_Reduction]], unroll: int, block: int | None,
+        self, stage: Stage, loop: Symbol, reductions: list[list[_Reduction]], unroll: int,
+        block: int | None,
         flush: Callable[[], None],
     ) -> None:  # fmt: skip
-        """The last loop of a stage where an outer one fills the vectors: `unroll` iterations at a time, then single
-        ones. After every `block` rounds, `flush()`."""
+        """The last loop of a stage where an outer one fills the vectors: `unroll` iterations at a
+        time, then single ones. After every `block` rounds, `flush()`."""
         e, size = self.e, loop.extent.constant
         zero, extent, sure = e.constant(0, "i64"), self.memory.index(loop.extent), surely_runs(loop)
         if size is None:
@@ -677,20 +768,26 @@ class KernelEmitter:
                 rounds(first, e.intrinsic("smin", (first + block * unroll, middle)), unroll, True)
                 flush()
         if unroll > 1 and (size is None or size % unroll):
-            rounds(middle, extent, 1, size is not None, once=size is not None and size % unroll == 1)
+            rounds(
+                middle, extent, 1, size is not None, once=size is not None and size % unroll == 1
+            )
 
     def _enter(self, row: _Row) -> None:
         """Have what follows computed for one of the rows that are computed together."""
         self.memory.bound.update(row.bound)
         self.memory.base, self.scalars, self.running = row.bases, row.scalars, row.running
 
-    def _bodies(self, stage: Stage, reductions: list[list[_Reduction]], copy: int, mask: Value | None) -> None:
+    def _bodies(
+        self, stage: Stage, reductions: list[list[_Reduction]], copy: int, mask: Value | None
+    ) -> None:
         """One evaluation of the body for each of the rows that are computed together."""
         for row, of_row in zip(self.rows, reductions, strict=True):
             self._enter(row)
             self._body(stage, of_row, copy, mask)
 
-    def _body(self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None) -> None:
+    def _body(
+        self, stage: Stage, reductions: list[_Reduction], copy: int, mask: Value | None
+    ) -> None:
         """One evaluation of the body; `mask` says which lanes count in the reductions."""
         body, self.stage = stage.body, stage
         values: list[Value] = []
@@ -705,7 +802,11 @@ class KernelEmitter:
         self.memory.store_all(stores)
         for reduction in reductions:
             value = values[reduction.spec.value]
-            pair = (value, self._position(stage)) if reduction.spec.kind.startswith("arg") else (value,)
+            pair = (
+                (value, self._position(stage))
+                if reduction.spec.kind.startswith("arg")
+                else (value,)
+            )
             reduction.add(copy, pair, mask)
         for define in stage.scalars:
             self.scalars[define.name] = values[define.value]
@@ -722,9 +823,11 @@ class KernelEmitter:
         """The type of the numbers of a stage's points, and of one more that stands for none."""
         return "i32" if fits_short(product(s.extent for s in stage.loops)) else "i64"
 
-    # -- instructions --------------------------------------------------------------------------------------------------
+    # -- instructions ------------------------------------------------------------------------------
 
-    def _instruction(self, i: Instruction, values: list[Value], program: Sequence[Instruction]) -> Value:
+    def _instruction(
+        self, i: Instruction, values: list[Value], program: Sequence[Instruction]
+    ) -> Value:
         special = _STRUCTURAL.get(i.op)
         args = [values[a] for a in i.args]
         if special is not None:
@@ -746,7 +849,8 @@ class KernelEmitter:
         return self.e.select(zero, 1, b)
 
     def _fail_if(self, bad: Value, fault: Fault, condition: Value | None) -> None:
-        """Leave the kernel with `fault` if a lane in range, for which `condition` holds, is `bad`."""
+        """Leave the kernel with `fault` if a lane in range, for which `condition` holds, is
+        `bad`."""
         e, memory = self.e, self.memory
         if condition is not None:
             bad = bad & condition
@@ -759,12 +863,17 @@ class KernelEmitter:
         if fault not in self.errors:
             self.errors.append(fault)
         depth, fine = memory.sure_depth(test.depth), e.name("fine")
-        e.line(f"br i1 {test.text}, label %fail{self.errors.index(fault)}, label %{fine}, !prof !0", depth)
+        e.line(
+            f"br i1 {test.text}, label %fail{self.errors.index(fault)}, label %{fine}, !prof !0",
+            depth,
+        )
         e.line(f"{fine}:", depth)
 
     def _constant(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
         if i.dtype is torch.bfloat16:
-            return self.e.constant(torch.tensor(i.attrs[0], dtype=i.dtype).view(torch.int16).item(), "i16")
+            return self.e.constant(
+                torch.tensor(i.attrs[0], dtype=i.dtype).view(torch.int16).item(), "i16"
+            )
         return self.e.constant(i.attrs[0], REPRESENTATIONS[i.dtype].register)
 
     def _index(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:

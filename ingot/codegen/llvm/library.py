@@ -1,5 +1,5 @@
-"""The LLVM library, loaded on first use: it is 180 MB of shared object, and a program that compiles nothing needs none
-of it."""
+"""The LLVM library, loaded on first use: it is 180 MB of shared object, and a program that compiles
+nothing needs none of it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def llvm() -> Any:
 
 
 def _replace_lock(ffi: Any) -> None:
-    """Gives llvmlite a lock in place of its own, which is lost where a signal's handler raises an exception between
-    its acquisition and the beginning of the block, or where a thread that holds it is not there in a fork's child."""
+    """Gives llvmlite a lock in place of its own, which is lost where a signal's handler raises an
+    exception between its acquisition and the beginning of the block, or where a thread that holds
+    it is not there in a fork's child."""
     before, functions = getattr(ffi.lib, "_lock", None), getattr(ffi.lib, "_fntab", None)
     callbacks = getattr(before, "_cblist", None)
     if not isinstance(functions, dict) or not isinstance(callbacks, list):
@@ -37,8 +38,9 @@ def _replace_lock(ffi: Any) -> None:
 
 
 def _keep_signals_out(base: Any, finalizer: Any) -> None:
-    """Gives the derived classes whose objects have something to dispose of another `__del__`: such an object may die
-    where the user's code runs, whose handler of a signal would raise in vain in there."""
+    """Gives the derived classes whose objects have something to dispose of another `__del__`: such
+    an object may die where the user's code runs, whose handler of a signal would raise in vain in
+    there."""
     for derived in base.__subclasses__():
         if "_dispose" in vars(derived):
             derived.__del__ = finalizer
@@ -47,5 +49,6 @@ def _keep_signals_out(base: Any, finalizer: Any) -> None:
 
 @cache
 def session() -> Any:
-    """The process's one ORC session; compiled libraries are added to it and leave it when their tracker dies."""
+    """The process's one ORC session; compiled libraries are added to it and leave it when their
+    tracker dies."""
     return llvm().create_lljit_compiler(use_jit_link=True)

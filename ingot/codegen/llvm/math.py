@@ -1,9 +1,11 @@
-"""Vector math: elementary functions as short programs of IEEE operations, inlined wherever they are used.
+"""Vector math: elementary functions as short programs of IEEE operations, inlined wherever they are
+used.
 
-Each takes and returns values of one float type and any number of lanes. Polynomials and rational functions are minimax
-fits of the function named beside them (relative error below 2**-26 for float, 2**-55 for double); the leading terms are
-kept exact so that the last rounding dominates. Float functions with no table of their own are computed in double.
-Multiply-add is fused freely here, as no rounding point of eager's lies inside a function.
+Each takes and returns values of one float type and any number of lanes. Polynomials and rational
+functions are minimax fits of the function named beside them (relative error below 2**-26 for float,
+2**-55 for double); the leading terms are kept exact so that the last rounding dominates. Float
+functions with no table of their own are computed in double. Multiply-add is fused freely here, as
+no rounding point of eager's lies inside a function.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from ingot.codegen.llvm.types import mangled, vector_type
 
 
 class Format(NamedTuple):
-    """A float type: `shifter` is 1.5 * 2**mantissa (adding it rounds to an integer, kept in the low bits)."""
+    """A float type: `shifter` is 1.5 * 2**mantissa (adding it rounds to an integer, kept in the low
+    bits)."""
 
     integer: str
     mantissa: int
@@ -31,61 +34,76 @@ class Format(NamedTuple):
 
 FORMATS = {
     "float": Format(
-        "i32", 23, 127, 1.5 * 2.0**23, (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29")),
+        "i32", 23, 127, 1.5 * 2.0**23,
+        (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29")),
         (-104.0, 89.0), 2.0**-126, 0x3F3504F3,
     ),
     "double": Format(
-        "i64", 52, 1023, 1.5 * 2.0**52, (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56")),
+        "i64", 52, 1023, 1.5 * 2.0**52,
+        (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56")),
         (-746.0, 710.0), 2.0**-1022, 0x3FE6A09E667F3BCD,
     ),
 }  # fmt: skip
 
 LOG2_E = 1.4426950408889634
-LOG2_E_FLOAT = (float.fromhex("0x1.7154760000000p+0"), 1.9259629911266175e-08)  # as a float, and what that lacks
+# as a float, and what that lacks
+LOG2_E_FLOAT = (float.fromhex("0x1.7154760000000p+0"), 1.9259629911266175e-08)
 LN2 = 0.6931471805599453
 LOG10_E = 0.4342944819032518
 LOG10_2 = 0.3010299956639812
 PI_2 = float.fromhex("0x1.921fb54442d18p+0")
 PI_2_LOW = float.fromhex("0x1.1a62633145c07p-54")
 # pi/2 as a sum of three floats
-PI_2_PARTS = float.fromhex("0x1.921fb6p+0"), float.fromhex("-0x1.777a5cp-25"), float.fromhex("-0x1.ee59dap-50")
+PI_2_PARTS = (
+    float.fromhex("0x1.921fb6p+0"),
+    float.fromhex("-0x1.777a5cp-25"),
+    float.fromhex("-0x1.ee59dap-50"),
+)
 TWO_OVER_PI = 0.6366197723675814
 PI_4_FLOAT = float.fromhex("0x1.921fb6p-1"), float.fromhex("-0x1.777a5cp-26")
 
 # (e^r - 1 - r) / r^2 on |r| <= ln2 / 2
 EXP = {
     "float": (
-        1.98578054551035e-4, 1.3933642767369747e-3, 8.333360776305199e-3, 4.166646674275398e-2, 0.1666666716337204,
+        1.98578054551035e-4, 1.3933642767369747e-3, 8.333360776305199e-3, 4.166646674275398e-2,
+        0.1666666716337204,
         0.5,
     ),
     "double": (
-        2.0914686968086876e-09, 2.5105217004720745e-08, 2.75572736431103e-07, 2.7557255400206422e-06,
-        2.4801587325547743e-05, 0.00019841269874820627, 0.0013888888888883748, 0.008333333333326136,
+        2.0914686968086876e-09, 2.5105217004720745e-08, 2.75572736431103e-07,
+        2.7557255400206422e-06, 2.4801587325547743e-05, 0.00019841269874820627,
+        0.0013888888888883748, 0.008333333333326136,
         0.04166666666666667, 0.1666666666666667, 0.5,
     ),
 }  # fmt: skip
-# float: (log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2), sqrt(2)] - 1; double: 2 (atanh(s)/s - 1) / s^2 in s^2
+# float: (log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2), sqrt(2)] - 1; double: 2 (atanh(s)/s - 1) / s^2
+# in s^2
 LOG = {
     "float": (
-        7.037585973739624e-2, -0.11514559388160706, 0.11677011847496033, -0.12420149147510529, 0.14249321818351746,
-        -0.16668057441711426, 0.2000071406364441, -0.24999994039535522, 0.3333333134651184,
+        7.037585973739624e-2, -0.11514559388160706, 0.11677011847496033, -0.12420149147510529,
+        0.14249321818351746, -0.16668057441711426, 0.2000071406364441, -0.24999994039535522,
+        0.3333333134651184,
     ),
     "double": (
-        0.13088034850927555, 0.13268638369266825, 0.15386244737621665, 0.18181795547521137, 0.22222222392581045,
+        0.13088034850927555, 0.13268638369266825, 0.15386244737621665, 0.18181795547521137,
+        0.22222222392581045,
         0.28571428570799784, 0.40000000000000885, 0.6666666666666666,
     ),
 }  # fmt: skip
 # log2(1+f)/s in s^2 for s = f / (2+f), and 2^r on |r| <= 1/2
 LOG2_QUICK = (
-    0.3407120415619086, 0.41167376623771057, 0.5770835660048659, 0.9617966734515485, 2.885390081789987,
+    0.3407120415619086, 0.41167376623771057, 0.5770835660048659, 0.9617966734515485,
+    2.885390081789987,
 )  # fmt: skip
 EXP2_QUICK = (
-    0.0001546144469856913, 0.0013400428177615838, 0.009618056678524637, 0.05550327226670302, 0.24022650922288757,
+    0.0001546144469856913, 0.0013400428177615838, 0.009618056678524637, 0.05550327226670302,
+    0.24022650922288757,
     0.6931472067028326, 1.0,
 )  # fmt: skip
 # (2 (atanh(s)/s - 1) / s^2 - 2/3) / s^2 in s^2, and what the double nearest to 2/3 lacks
 LOG_TAIL = (
-    0.11723178623876518, 0.11706236339491206, 0.1333480469384731, 0.1538459496251843, 0.18181818335392802,
+    0.11723178623876518, 0.11706236339491206, 0.1333480469384731, 0.1538459496251843,
+    0.18181818335392802,
     0.22222222221655885, 0.28571428571429364, 0.4,
 )  # fmt: skip
 TWO_THIRDS_LOW = 3.700743415417188e-17
@@ -93,98 +111,130 @@ TWO_THIRDS_LOW = 3.700743415417188e-17
 SIN = {
     "float": (2.7249104732618434e-6, -1.9840079767163843e-4, 8.333331905305386e-3, -0.1666666716337204),
     "double": (
-        -7.586636882825159e-13, 1.6058530596645953e-10, -2.50521062259944e-08, 2.755731921932058e-06,
+        -7.586636882825159e-13, 1.6058530596645953e-10, -2.50521062259944e-08,
+        2.755731921932058e-06,
         -0.0001984126984126504, 0.008333333333333331, -0.16666666666666666,
     ),
 }  # fmt: skip
 COS = {
     "float": (2.4546945496695116e-5, -1.388829667121172e-3, 4.16666641831398e-2),
     "double": (
-        4.745838412531023e-14, -1.1470460319209511e-11, 2.0876755787492604e-09, -2.755731922139249e-07,
+        4.745838412531023e-14, -1.1470460319209511e-11, 2.0876755787492604e-09,
+        -2.755731922139249e-07,
         2.4801587301584632e-05, -0.0013888888888888887, 0.041666666666666664,
     ),
 }  # fmt: skip
 # (tan(x)/x - 1) / x^2 in x^2 on |x| <= pi/4
 TAN_FLOAT = (
-    0.004376836198359283, 8.842358015628256e-05, 0.010836669240841899, 0.021281865941716896, 0.05405997690237099,
+    0.004376836198359283, 8.842358015628256e-05, 0.010836669240841899, 0.021281865941716896,
+    0.05405997690237099,
     0.13332662821152524, 0.33333349769488396,
 )  # fmt: skip
 # (tanh(x)/x - 1) / x^2 in x^2 on |x| <= 5/8, and (sinh(x)/x - 1) / x^2 on |x| <= 1
 TANH = {
     "float": (
-        -0.00608980268565943, 0.020992421926663545, -0.05384990546480388, 0.13332763123791969, -0.33333328878455243,
+        -0.00608980268565943, 0.020992421926663545, -0.05384990546480388, 0.13332763123791969,
+        -0.33333328878455243,
     ),
     "double": (
-        -2.4316497630014687e-06, 1.2193738987130529e-05, -3.706514378846229e-05, 9.603210574278365e-05,
-        -0.00023888623778637894, 0.000589981060857246, -0.001455828281626584, 0.0035921274954513784,
-        -0.008863235499013071, 0.0218694885351031, -0.05396825396823531, 0.1333333333333332, -0.3333333333333333,
+        -2.4316497630014687e-06, 1.2193738987130529e-05, -3.706514378846229e-05,
+        9.603210574278365e-05, -0.00023888623778637894, 0.000589981060857246, -0.001455828281626584,
+        0.0035921274954513784, -0.008863235499013071, 0.0218694885351031, -0.05396825396823531,
+        0.1333333333333332, -0.3333333333333333,
     ),
 }  # fmt: skip
 SINH = (
     7.746278224810715e-13, 1.6057676882739475e-10, 2.50521177239532e-08, 2.7557319191250885e-06,
     0.00019841269841324471, 0.008333333333333299, 0.16666666666666666,
 )  # fmt: skip
-# e^(2r) on |r| <= ln2 / 4, erf(x)/x - 1 in x^2 on |x| <= 0.85, log(erfc(x)) on [0.84, 3.95]: for float, good to 1e-8
-EXP_TWICE = (0.08931960165500641, 0.2680068016052246, 0.6666573286056519, 1.3333131074905396, 2.0, 2.0, 1.0)
+# e^(2r) on |r| <= ln2 / 4, erf(x)/x - 1 in x^2 on |x| <= 0.85, log(erfc(x)) on [0.84, 3.95]: for
+# float, good to 1e-8
+EXP_TWICE = (
+    0.08931960165500641,
+    0.2680068016052246,
+    0.6666573286056519,
+    1.3333131074905396,
+    2.0,
+    2.0,
+    1.0,
+)
 ERF_FLOAT = (
-    -0.0006332610500976443, 0.0050542703829705715, -0.026804570108652115, 0.11282770335674286, -0.3761257529258728,
+    -0.0006332610500976443, 0.0050542703829705715, -0.026804570108652115, 0.11282770335674286,
+    -0.3761257529258728,
     0.12837914,
 )  # fmt: skip
 LOG_ERFC = (
-    0.00020354973094072193, -0.0031169026624411345, 0.02251645363867283, -0.10452299565076828, -0.6365195512771606,
+    0.00020354973094072193, -0.0031169026624411345, 0.02251645363867283, -0.10452299565076828,
+    -0.6365195512771606,
     -1.128062129020691, -0.00010389461385784671,
 )  # fmt: skip
-# log2(erfc(x / sqrt(2)) / 2) on [0, 5.5] and 2^r on |r| <= 1/2: for float, good to 1e-7 in x erfc(x / sqrt(2)) / 2
+# log2(erfc(x / sqrt(2)) / 2) on [0, 5.5] and 2^r on |r| <= 1/2: for float, good to 1e-7 in x erfc(x
+# / sqrt(2)) / 2
 LOG2_TAIL = (
     1.6066375299044528e-07, -3.895539852190722e-06, 3.75423116220255e-05, -0.0001531685320326073,
-    -0.000247547361692985, 0.007232064350280366, -0.052622508928227216, -0.4591650507075917, -1.1511104826190712,
+    -0.000247547361692985, 0.007232064350280366, -0.052622508928227216, -0.4591650507075917,
+    -1.1511104826190712,
     -1.0,
 )  # fmt: skip
 EXP2_SHORT = (
-    0.0013276472454890609, 0.009675541892647743, 0.05550713092088699, 0.24022120237350464, 0.6931469440460205, 1.0,
+    0.0013276472454890609,
+    0.009675541892647743,
+    0.05550713092088699,
+    0.24022120237350464,
+    0.6931469440460205,
+    1.0,
 )
 # erf(x)/x - 1 in x^2 on |x| <= 1, and (1 + 2x) e^(x^2) erfc(x) in (x-4)/(x+4) on [0.47, 28]
 ERF_SMALL = (
     5.954471583153482e-11, -1.1371291831047954e-09, 1.4659383821340068e-08, -1.6350256278696497e-07,
     1.6460995338195411e-06, -1.4925594957596026e-05, 0.00012055331099279798, -0.0008548326980509413,
-    0.005223977624812638, -0.02686617064507627, 0.11283791670954876, -0.3761263890318375, 0.1283791670955126,
+    0.005223977624812638, -0.02686617064507627, 0.11283791670954876, -0.3761263890318375,
+    0.1283791670955126,
 )  # fmt: skip
 ERFC_SCALED = (
     -8.073407353785177e-09, 7.38104690728236e-08, 5.5453841721676743e-08, -7.809052066242849e-07,
     3.1323699821528193e-07, 5.678091182452181e-06, -1.1233662974433672e-05, -2.4385206730248593e-05,
     0.0001506260082110279, -0.00019926064777598215, -0.0007577743010075491, 0.0050319706819574326,
-    -0.016197733912895102, 0.037167515461719876, -0.06633036582414714, 0.09373283500285297, -0.10103906603580642,
-    0.06809705425456938, 0.015379652102611715, -0.13962111684056153, 1.2329951186255526,
+    -0.016197733912895102, 0.037167515461719876, -0.06633036582414714, 0.09373283500285297,
+    -0.10103906603580642, 0.06809705425456938, 0.015379652102611715, -0.13962111684056153,
+    1.2329951186255526,
 )  # fmt: skip
 # e^(x^2) erfc(x) / u in u = 1 / (1 + 0.4 x) on [0, 10.2]: for float, good to 2e-9
 ERFC_QUICK = (
-    -0.01873933977676931, 0.07965636617844056, -0.08120939944634026, -0.08758492203657499, 0.1616711496477712,
-    -0.0439556508036031, 0.17143579441184245, 0.1575730906096598, 0.210024757524485, 0.22544256417940484,
+    -0.01873933977676931, 0.07965636617844056, -0.08120939944634026, -0.08758492203657499,
+    0.1616711496477712, -0.0439556508036031, 0.17143579441184245, 0.1575730906096598,
+    0.210024757524485, 0.22544256417940484,
     0.2256855876370929,
 )  # fmt: skip
 # (atanh(x)/x - 1) / x^2 in x^2 on |x| <= 1/2
 ATANH_FLOAT = (
-    0.15751780259152603, 0.06493489567669346, 0.11469875161618762, 0.1426397985264627, 0.2000047330953935,
+    0.15751780259152603, 0.06493489567669346, 0.11469875161618762, 0.1426397985264627,
+    0.2000047330953935,
     0.3333333168479454,
 )  # fmt: skip
-# (atan(x)/x - 1) / x^2 in x^2 on |x| <= 1/2 for float, tan(pi/8) for double, and (asin(x)/x - 1) / x^2 on |x| <= 1/2
+# (atan(x)/x - 1) / x^2 in x^2 on |x| <= 1/2 for float, tan(pi/8) for double, and (asin(x)/x - 1) /
+# x^2 on |x| <= 1/2
 ATAN_FLOAT = (
-    0.04225685963021552, -0.08235505763636282, 0.11006880681346318, -0.14279801095810957, 0.1999987524978264,
+    0.04225685963021552, -0.08235505763636282, 0.11006880681346318, -0.14279801095810957,
+    0.1999987524978264,
     -0.33333332901484686,
 )  # fmt: skip
 ATAN = (
-    0.01627194475162406, -0.034558092551413795, 0.04551108126325172, -0.052303478730160745, 0.058789145444006215,
-    -0.06666423628069258, 0.0769229630497447, -0.09090908751076636, 0.11111111105106705, -0.14285714285659326,
+    0.01627194475162406, -0.034558092551413795, 0.04551108126325172, -0.052303478730160745,
+    0.058789145444006215, -0.06666423628069258, 0.0769229630497447, -0.09090908751076636,
+    0.11111111105106705, -0.14285714285659326,
     0.199999999999998, -0.3333333333333333,
 )  # fmt: skip
 ASIN_FLOAT = (
-    0.03751562068049719, 0.014439210333354886, 0.03180755439721629, 0.04451697553541631, 0.07500504069139165,
+    0.03751562068049719, 0.014439210333354886, 0.03180755439721629, 0.04451697553541631,
+    0.07500504069139165,
     0.1666665999374755,
 )  # fmt: skip
 ASIN = (
-    0.029727286869498975, -0.01942149876336336, 0.019678367430162, 0.002995311657156326, 0.009332327156165665,
-    0.009619629203687472, 0.01156672237119713, 0.013963758735074137, 0.01735281769074104, 0.02237215740373685,
-    0.030381944476347046, 0.04464285714254326, 0.07500000000000122, 0.16666666666666666,
+    0.029727286869498975, -0.01942149876336336, 0.019678367430162, 0.002995311657156326,
+    0.009332327156165665, 0.009619629203687472, 0.01156672237119713, 0.013963758735074137,
+    0.01735281769074104, 0.02237215740373685, 0.030381944476347046, 0.04464285714254326,
+    0.07500000000000122, 0.16666666666666666,
 )  # fmt: skip
 
 
@@ -231,7 +281,8 @@ def _power_of_two(n: Value, type: str) -> Value:
 
 
 def _nearest(x: Value, scale: float) -> tuple[Value, Value]:
-    """The integer nearest to x * scale, as a float (+0 for zero) and as an integer. For moderate x."""
+    """The integer nearest to x * scale, as a float (+0 for zero) and as an integer. For moderate
+    x."""
     e, form = x.emitter, FORMATS[x.type]
     shifted = e.fma(x, scale, form.shifter)
     shifter = e.bits(e.constant(form.shifter, x.type))
@@ -261,7 +312,11 @@ def _scale(y: Value, k: Value, n: Value) -> Value:
 def _scale_instruction(y: Value, k: Value) -> Value:
     """AVX-512 has an instruction for it, on full vectors."""
     e = y.emitter
-    type, mask, suffix = vector_type(y.type, y.lanes), f"i{y.lanes}", "ps" if y.type == "float" else "pd"
+    type, mask, suffix = (
+        vector_type(y.type, y.lanes),
+        f"i{y.lanes}",
+        "ps" if y.type == "float" else "pd",
+    )
     function = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
     e.declare(type, function, f"{type}, {type}, {type}, {mask}, i32")
     text = f"call {type} @{function}({type} {y.text}, {type} {k.text}, {type} zeroinitializer, {mask} -1, i32 4)"
@@ -273,8 +328,8 @@ def _scale_instruction(y: Value, k: Value) -> Value:
 
 
 def _or_zero(vanishes: Value, argument: Value, function: Callable[[Value], Value]) -> Value:
-    """`function` of `argument`, or 0 where it `vanishes`: what underflows by itself takes some processors a hundred
-    times as long, and what is masked by minus infinity does so everywhere."""
+    """`function` of `argument`, or 0 where it `vanishes`: what underflows by itself takes some
+    processors a hundred times as long, and what is masked by minus infinity does so everywhere."""
     e = argument.emitter
     return e.select(vanishes, 0.0, function(e.select(vanishes, 0.0, argument)))
 
@@ -291,13 +346,16 @@ def _moderate_exp(x: Value) -> Value:
 
 
 def _quick_exp(x: Value, scale: float) -> Value:
-    """exp(scale * x) for floats with a result between 2**-60 and 2**60 that is needed to an absolute 1e-8 beside 1."""
+    """exp(scale * x) for floats with a result between 2**-60 and 2**60 that is needed to an
+    absolute 1e-8 beside 1."""
     e, form = x.emitter, FORMATS["float"]
     shifted = e.fma(x, scale * LOG2_E, form.shifter)
     r = e.fma(shifted - form.shifter, -LN2 / scale, x)
     coefficients = [c * (scale / 2.0) ** (len(EXP_TWICE) - 1 - k) for k, c in enumerate(EXP_TWICE)]
     # The shifter's own bits leave the word, and those of the integer reach the exponent.
-    return e.cast("bitcast", e.bits(polynomial(r, coefficients)) + (e.bits(shifted) << form.mantissa), "float")
+    return e.cast(
+        "bitcast", e.bits(polynomial(r, coefficients)) + (e.bits(shifted) << form.mantissa), "float"
+    )
 
 
 def exp2(x: Value) -> Value:
@@ -326,8 +384,8 @@ def sigmoid(x: Value) -> Value:
 
 
 def _split_log(x: Value) -> tuple[Value, Value, Value]:
-    """k, f and the correction c with log(x) = k ln2 + f + c and 1 + f = x / 2**k in [sqrt(1/2), sqrt(2)), for finite x
-    > 0."""
+    """k, f and the correction c with log(x) = k ln2 + f + c and 1 + f = x / 2**k in [sqrt(1/2),
+    sqrt(2)), for finite x > 0."""
     e, form = x.emitter, FORMATS[x.type]
     tiny = e.compare("olt", x, form.smallest)
     lift = form.mantissa + 2
@@ -365,7 +423,9 @@ def log2(x: Value) -> Value:
     e = x.emitter
     k, f, correction = _split_log(x)
     if x.type == "float":  # f times log2(e) in two pieces, the rest being small
-        return _finish_log(x, e.fma(f, LOG2_E_FLOAT[0], e.fma(correction, LOG2_E, f * LOG2_E_FLOAT[1])) + k)
+        return _finish_log(
+            x, e.fma(f, LOG2_E_FLOAT[0], e.fma(correction, LOG2_E, f * LOG2_E_FLOAT[1])) + k
+        )
     return _finish_log(x, e.fma(f + correction, LOG2_E, k))
 
 
@@ -424,8 +484,8 @@ def _sum(a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _long_log(x: Value) -> tuple[Value, Value]:
-    """log of a finite double > 0 as a sum, good to 2**-63 of itself: k ln2 + 2 s + s^3 (2/3 + ...) for s = f / (2 + f),
-    every term of it a sum."""
+    """log of a finite double > 0 as a sum, good to 2**-63 of itself: k ln2 + 2 s + s^3 (2/3 + ...)
+    for s = f / (2 + f), every term of it a sum."""
     e, form = x.emitter, FORMATS["double"]
     tiny = e.compare("olt", x, form.smallest)
     bits = e.bits(e.select(tiny, x * 2.0**54, x))
@@ -480,7 +540,11 @@ def power(x: Value, y: Value) -> Value:
     undefined = e.compare("olt", x, 0.0) & e.compare("ogt", x, -inf) & ~whole
     result = e.select(undefined & e.compare("oeq", y, y), nan, result)
     endless = e.compare("oeq", absolute(y), inf)
-    one = e.compare("oeq", y, 0.0) | e.compare("oeq", x, 1.0) | (e.compare("oeq", magnitude, 1.0) & endless)
+    one = (
+        e.compare("oeq", y, 0.0)
+        | e.compare("oeq", x, 1.0)
+        | (e.compare("oeq", magnitude, 1.0) & endless)
+    )
     return e.select(one, 1.0, result)
 
 
@@ -493,7 +557,8 @@ NEAREST = 2.0**18  # up to here a float's quadrant is the nearest one, but for a
 
 
 class _Angle(NamedTuple):
-    """The remainder by pi/2, as a sum, and the quadrant's number (two low bits of an integer of the float's size)."""
+    """The remainder by pi/2, as a sum, and the quadrant's number (two low bits of an integer of the
+    float's size)."""
 
     high: Value
     low: Value
@@ -547,8 +612,8 @@ def _circular(name: str, quadrants: int) -> Callable[[Value], Value]:
 
 
 def _unless_huge(name: str, x: Value, y: Value, limit: float | None = None) -> Value:
-    """`y`, or the C library's function where an argument is too large for the reduction (or infinite or NaN): called
-    for each lane, by one function for all bodies."""
+    """`y`, or the C library's function where an argument is too large for the reduction (or
+    infinite or NaN): called for each lane, by one function for all bodies."""
     e = x.emitter
     rare = e.compare("uge", absolute(x), limit or REDUCED[x.type])
     type = vector_type(x.type, y.lanes)
@@ -614,7 +679,9 @@ def asin(x: Value) -> Value:
         rest = rest + e.select(large, e.fma(-root, root, z) / at_least(root * 2.0, 1e-9), 0.0)
     high, low = _quarter_turn(x.type)
     far, lost = _sum(e.constant(high, x.type), s * -2.0)
-    return copysign(e.select(large, far, s) + e.select(large, e.fma(rest, -2.0, lost + low), rest), x)
+    return copysign(
+        e.select(large, far, s) + e.select(large, e.fma(rest, -2.0, lost + low), rest), x
+    )
 
 
 def acos(x: Value) -> Value:
@@ -642,8 +709,12 @@ def atan(x: Value) -> Value:
     under = e.select(large, a, e.select(middle, a + 1.0, e.constant(1.0, x.type)))
     t = over / under
     z = t * t
-    high = e.select(large, e.constant(PI_2, x.type), e.select(middle, e.constant(PI_2 / 2, x.type), 0.0))
-    low = e.select(large, e.constant(PI_2_LOW, x.type), e.select(middle, e.constant(PI_2_LOW / 2, x.type), 0.0))
+    high = e.select(
+        large, e.constant(PI_2, x.type), e.select(middle, e.constant(PI_2 / 2, x.type), 0.0)
+    )
+    low = e.select(
+        large, e.constant(PI_2_LOW, x.type), e.select(middle, e.constant(PI_2_LOW / 2, x.type), 0.0)
+    )
     return copysign(high + (t + e.fma(t * z, polynomial(z, ATAN), low)), x)
 
 
@@ -655,7 +726,9 @@ def atan2(y: Value, x: Value) -> Value:
     if x.type == "float":
         angle = _place_angle(_first_octant(small, large), steep, e.compare("slt", e.bits(x), 0))
         return e.select(e.compare("uno", x, y), nan, copysign(angle, y))
-    ratio = e.select(e.compare("oeq", a, b), e.select(e.compare("oeq", a, 0.0), a, 1.0), small / large)
+    ratio = e.select(
+        e.compare("oeq", a, b), e.select(e.compare("oeq", a, 0.0), a, 1.0), small / large
+    )
     angle = atan(ratio)
     angle = e.select(steep, PI_2 - (angle - PI_2_LOW), angle)
     angle = e.select(e.compare("slt", e.bits(x), 0), 2.0 * PI_2 - (angle - 2.0 * PI_2_LOW), angle)
@@ -663,10 +736,11 @@ def atan2(y: Value, x: Value) -> Value:
 
 
 def _first_octant(small: Value, large: Value) -> Value:
-    """atan(small / large) of floats with 0 <= small <= large: atan(t) added to 0 or pi/4, with one division. Of what is
-    divided then, the difference is exact."""
+    """atan(small / large) of floats with 0 <= small <= large: atan(t) added to 0 or pi/4, with one
+    division. Of what is divided then, the difference is exact."""
     e = small.emitter
-    scale = e.select(e.compare("ogt", large, 2.0**126), e.constant(0.25, "float"), 1.0)  # so that no sum overflows
+    # so that no sum overflows
+    scale = e.select(e.compare("ogt", large, 2.0**126), e.constant(0.25, "float"), 1.0)
     equal = e.compare("oeq", small, large)
     small, large = small * scale, large * scale
     upper = e.compare("ogt", small, at_most(large * 0.5, 1e38))  # infinity is above, too
@@ -681,7 +755,9 @@ def _first_octant(small: Value, large: Value) -> Value:
 def _place_angle(angle: Value, steep: Value, left: Value) -> Value:
     """The angle of the first octant in its place among the first four."""
     e, (high, low) = angle.emitter, PI_4_FLOAT
-    quarters = e.select(steep, e.constant(2.0, "float"), e.select(left, e.constant(4.0, "float"), 0.0))
+    quarters = e.select(
+        steep, e.constant(2.0, "float"), e.select(left, e.constant(4.0, "float"), 0.0)
+    )
     angle = e.select(steep ^ left, -angle, angle)
     return e.fma(quarters, high, e.fma(quarters, low, angle))
 
@@ -765,7 +841,11 @@ def _erfc_large(a: Value) -> Value:
     square = a * a
     rest = e.fma(a, a, -square)
     power = exp(-square)
-    return e.fma(power, -rest, power) * polynomial((a - 4.0) / (a + 4.0), ERFC_SCALED) / (a * 2.0 + 1.0)
+    return (
+        e.fma(power, -rest, power)
+        * polynomial((a - 4.0) / (a + 4.0), ERFC_SCALED)
+        / (a * 2.0 + 1.0)
+    )
 
 
 def erf(x: Value) -> Value:
@@ -774,14 +854,16 @@ def erf(x: Value) -> Value:
     if x.type == "float":
         a = at_most(a, 3.95)
         far = 1.0 - _quick_exp(polynomial(a, LOG_ERFC), 1.0)
-        return e.select(e.compare("ult", a, 0.845), e.fma(x, polynomial(a * a, ERF_FLOAT), x), copysign(far, x))
+        return e.select(
+            e.compare("ult", a, 0.845), e.fma(x, polynomial(a * a, ERF_FLOAT), x), copysign(far, x)
+        )
     small = e.fma(x, polynomial(x * x, ERF_SMALL), x)
     return e.select(e.compare("olt", a, 1.0), small, copysign(1.0 - _erfc_large(a), x))
 
 
 def erfc(x: Value) -> Value:
-    """erfc of floats, in double, which needs no care then: exp(-a^2) times a smooth function, or what that lacks to
-    2."""
+    """erfc of floats, in double, which needs no care then: exp(-a^2) times a smooth function, or
+    what that lacks to 2."""
     e = x.emitter
     a = at_most(absolute(x), 10.2)
     wide = e.cast("fpext", a, "double")
@@ -794,12 +876,15 @@ def erfc(x: Value) -> Value:
 
 
 def gelu(x: Value) -> Value:
-    """x times the normal distribution function, for floats. 2**p is the tail beyond |x|, and what it lacks to 1 the
-    other side: in L2 the error is that of eager's formula with erf, and less where x is negative."""
+    """x times the normal distribution function, for floats. 2**p is the tail beyond |x|, and what
+    it lacks to 1 the other side: in L2 the error is that of eager's formula with erf, and less
+    where x is negative."""
     e, a, form = x.emitter, absolute(x), FORMATS["float"]
     p = polynomial(a, LOG2_TAIL)
     shifted = p + form.shifter
-    power = e.bits(polynomial(p - (shifted - form.shifter), EXP2_SHORT)) + (e.bits(shifted) << form.mantissa)
+    power = e.bits(polynomial(p - (shifted - form.shifter), EXP2_SHORT)) + (
+        e.bits(shifted) << form.mantissa
+    )
     tail = e.select(e.compare("olt", a, 5.5), e.cast("bitcast", power, "float"), 0.0)
     return x * e.select(e.compare("olt", x, 0.0), tail, 1.0 - tail)
 
@@ -824,9 +909,10 @@ def rsqrt(x: Value) -> Value:
 
 # Functions whose float form stays in float; the others are computed in double.
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin, "cos": cos, "tanh": tanh,
-    "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute, "exp2": exp2, "log2": log2, "atan2": atan2,
-    "atanh": atanh, "pow": power, "tan": tan, "asin": asin, "acos": acos, "atan": atan,
+    "exp": exp, "expm1": expm1, "sigmoid": sigmoid, "log": log, "log1p": log1p, "sin": sin,
+    "cos": cos, "tanh": tanh, "erf": erf, "sqrt": square_root, "rsqrt": rsqrt, "abs": absolute,
+    "exp2": exp2, "log2": log2, "atan2": atan2, "atanh": atanh, "pow": power, "tan": tan,
+    "asin": asin, "acos": acos, "atan": atan,
 }  # fmt: skip
 FUNCTIONS |= {f.__name__: in_double(f) for f in (log10, sinh, cosh, asinh, acosh)}
 # In double these would need intermediate results in more than double precision.

@@ -1,4 +1,5 @@
-"""Index expressions and memory accesses: from an `Expr` and the loops around it to addresses, loads and stores."""
+"""Index expressions and memory accesses: from an `Expr` and the loops around it to addresses, loads
+and stores."""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ def split_constant(e: Expr) -> tuple[Expr, int]:
 class Memory:
     """The buffers of one kernel and the index symbols in scope.
 
-    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the lanes, or None while code
-    runs once per point; it is bound to lane 0's value less `shift`, a constant that differs between unrolled copies.
-    `mask` says which lanes are in range (None: all).
+    A symbol is bound to an i64 value. `vector` is the symbol whose successive values fill the
+    lanes, or None while code runs once per point; it is bound to lane 0's value less `shift`, a
+    constant that differs between unrolled copies. `mask` says which lanes are in range (None: all).
     """
 
     def __init__(self, emitter: Emitter, sizes: dict[Symbol, int]) -> None:
@@ -50,15 +51,17 @@ class Memory:
         self.mutable: set[str] = set()
         self.per_lane: set[str] = set()  # rows of which every lane has one of its own
         self.lengths: dict[str, Expr] = {}  # elements of a buffer, where known
-        self.fail_if: Callable[[Value, Fault, Value | None], None] | None = None  # given where bounds are checked
+        # given where bounds are checked
+        self.fail_if: Callable[[Value, Fault, Value | None], None] | None = None
         self.strided: list[tuple[str, Expr]] = []  # the unconditional loads of the present body
-        self.transposed: dict[tuple[str, Expr], Value] = {}  # loads of which the present vector lies transposed here
+        # loads of which the present vector lies transposed here
+        self.transposed: dict[tuple[str, Expr], Value] = {}
 
-    # -- index arithmetic ----------------------------------------------------------------------------------------------
+    # -- index arithmetic --------------------------------------------------------------------------
 
     def index(self, expr: Expr, type: str = "i64") -> Value:
-        """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards. As an i32 it is
-        right where it fits, whatever its parts are."""
+        """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards.
+        As an i32 it is right where it fits, whatever its parts are."""
         e = self.emitter
         if expr.constant is not None:
             return e.constant(expr.constant, type)
@@ -71,7 +74,10 @@ class Memory:
 
     def _term(self, coefficient: int, atoms: tuple[Expr, ...], type: str) -> Value:
         values = (self._atom(a) for a in atoms)
-        factors = sorted((self._short(v) if type == "i32" else v for v in values), key=lambda v: (v.lanes, v.depth))
+        factors = sorted(
+            (self._short(v) if type == "i32" else v for v in values),
+            key=lambda v: (v.lanes, v.depth),
+        )
         if coefficient != 1 or not factors:
             factors.insert(0, self.emitter.constant(coefficient, type))
         total = factors[0]
@@ -101,7 +107,9 @@ class Memory:
 
     def _short(self, value: Value) -> Value:
         e = self.emitter
-        return e.constant(int(value.text), "i32") if value.constant else e.cast("trunc", value, "i32")
+        return (
+            e.constant(int(value.text), "i32") if value.constant else e.cast("trunc", value, "i32")
+        )
 
     def _size(self, symbol: Symbol) -> Value:
         e = self.emitter
@@ -115,18 +123,28 @@ class Memory:
         numbers = ", ".join(f"i64 {stride * (lane + self.shift)}" for lane in range(e.lanes))
         return Value(e, f"<{numbers}>", "i64", e.lanes, 0)
 
-    # -- addresses -----------------------------------------------------------------------------------------------------
+    # -- addresses ---------------------------------------------------------------------------------
 
     def address(self, buffer: str, expr: Expr) -> tuple[Value, bool]:
-        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes` adjacent
-        elements."""
+        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes`
+        adjacent elements."""
         e = self.emitter
         base, type = self.base[buffer], REPRESENTATIONS[self.dtypes[buffer]].memory
         if buffer in self.per_lane:
             pointer = e.pointer(base, type, self.index(expr) * e.lanes)
-            return (pointer, True) if pointer.lanes == 1 else (e.pointer(pointer, type, e.iota("i64")), False)
-        varying = [s for s in expr.symbols if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)]
-        linear = expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
+            return (
+                (pointer, True)
+                if pointer.lanes == 1
+                else (e.pointer(pointer, type, e.iota("i64")), False)
+            )
+        varying = [
+            s
+            for s in expr.symbols
+            if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)
+        ]
+        linear = (
+            expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
+        )
         if linear is None:
             narrow = varying and fits_short(expr)
             return e.pointer(base, type, self.index(expr, "i32" if narrow else "i64")), False
@@ -144,7 +162,8 @@ class Memory:
         return e.pointer(pointer, type, self._lane_numbers(1) * step), False
 
     def _stride(self, buffer: str, expr: Expr) -> tuple[int, Expr] | None:
-        """(the constant distance between neighbouring lanes' elements, the index without the vector loop's share)."""
+        """(the constant distance between neighbouring lanes' elements, the index without the vector
+        loop's share)."""
         vector = self.vector
         if vector is None or vector not in expr.symbols or buffer in self.per_lane:
             return None
@@ -163,7 +182,8 @@ class Memory:
         return e.pointer(pointer, type, (self.shift + lane) * stride)
 
     def sure_depth(self, depth: int) -> int:
-        """The outermost depth, not less than `depth`, from which the present point is sure to be reached."""
+        """The outermost depth, not less than `depth`, from which the present point is sure to be
+        reached."""
         scopes = self.emitter.scopes
         return next((d for d in range(len(scopes) - 1, depth, -1) if not scopes[d].sure), depth)
 
@@ -172,8 +192,8 @@ class Memory:
         return a if b is None else b if a is None else a & b
 
     def check(self, buffer: str, pointer: Value, adjacent: bool, condition: Value | None) -> None:
-        """Where bounds are checked: report an access at `pointer` that is not within the buffer. Of a run of adjacent
-        elements those in range and under `condition` count."""
+        """Where bounds are checked: report an access at `pointer` that is not within the buffer. Of
+        a run of adjacent elements those in range and under `condition` count."""
         if self.fail_if is None or buffer not in self.lengths:
             return
         e, form = self.emitter, REPRESENTATIONS[self.dtypes[buffer]]
@@ -184,7 +204,7 @@ class Memory:
         fault = Fault(OutOfBounds, f"a kernel touches memory outside of its buffer {buffer}")
         self.fail_if(e.compare("uge", offset, end), fault, condition)
 
-    # -- loads ---------------------------------------------------------------------------------------------------------
+    # -- loads -------------------------------------------------------------------------------------
 
     def load(self, buffer: str, expr: Expr, condition: Value | None) -> Value:
         """The element at `expr`, in its register type; 0 where `condition` does not hold."""
@@ -221,45 +241,64 @@ class Memory:
             return self.emitter.here(text, type, lanes)
         return self.emitter.place(text, type, lanes, self.sure_depth(depth))
 
-    def _load_one(self, pointer: Value, type: str, size: int, condition: Value | None, buffer: str) -> Value:
+    def _load_one(
+        self, pointer: Value, type: str, size: int, condition: Value | None, buffer: str
+    ) -> Value:
         e = self.emitter
         if condition is None:
-            return self._fetch(f"load {type}, ptr {pointer.text}, align {size}", type, 1, pointer.depth, buffer)
+            return self._fetch(
+                f"load {type}, ptr {pointer.text}, align {size}", type, 1, pointer.depth, buffer
+            )
         reached = e.any_lane(condition if condition.lanes == 1 else self.both(self.mask, condition))
         safe = e.select(reached, pointer, Value(e, "@ingot.zeros", "ptr", 1, 0))
-        value = self._fetch(f"load {type}, ptr {safe.text}, align {size}", type, 1, safe.depth, buffer)
+        value = self._fetch(
+            f"load {type}, ptr {safe.text}, align {size}", type, 1, safe.depth, buffer
+        )
         return e.select(condition, value, 0) if condition.lanes > 1 else value
 
-    def _load_adjacent(self, pointer: Value, type: str, size: int, mask: Value | None, buffer: str) -> Value:
+    def _load_adjacent(
+        self, pointer: Value, type: str, size: int, mask: Value | None, buffer: str
+    ) -> Value:
         e = self.emitter
         vector = vector_type(type, e.lanes)
         if mask is None:
-            return self._fetch(f"load {vector}, ptr {pointer.text}, align {size}", type, e.lanes, pointer.depth, buffer)
+            return self._fetch(
+                f"load {vector}, ptr {pointer.text}, align {size}",
+                type,
+                e.lanes,
+                pointer.depth,
+                buffer,
+            )
         masks = vector_type("i1", e.lanes)
         function = f"llvm.masked.load.{mangled(type, e.lanes)}.p0"
         e.declare(vector, function, f"ptr, i32, {masks}, {vector}")
         text = (
-            f"call {vector} @{function}(ptr {pointer.text}, i32 {size}, {masks} {e.argument(mask, e.lanes)}, "
+            f"call {vector} @{function}(ptr {pointer.text}, i32 {size}, {masks} "
+            f"{e.argument(mask, e.lanes)}, "
             f"{vector} zeroinitializer)"
         )
         return self._fetch(text, type, e.lanes, max(pointer.depth, mask.depth), buffer)
 
-    def _gather(self, pointers: Value, type: str, size: int, mask: Value | None, buffer: str) -> Value:
+    def _gather(
+        self, pointers: Value, type: str, size: int, mask: Value | None, buffer: str
+    ) -> Value:
         e = self.emitter
         vector, masks, addresses = (vector_type(t, e.lanes) for t in (type, "i1", "ptr"))
         function = f"llvm.masked.gather.{mangled(type, e.lanes)}.v{e.lanes}p0"
         e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
         allowed = e.argument(mask, e.lanes) if mask is not None else "splat (i1 true)"
         text = (
-            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} {allowed}, "
+            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} "
+            f"{allowed}, "
             f"{vector} zeroinitializer)"
         )
         depth = max(pointers.depth, mask.depth if mask is not None else 0)
         return self._fetch(text, type, e.lanes, depth, buffer)
 
     def _load_strided(self, buffer: str, stride: int, offset: Expr) -> Value:
-        """Whole vectors are loaded, from the first lane's element to the last one's, and the elements picked out. Loads
-        that together take all of the elements between share the vectors."""
+        """Whole vectors are loaded, from the first lane's element to the last one's, and the
+        elements picked out. Loads that together take all of the elements between share the
+        vectors."""
         e, step = self.emitter, abs(stride)
         form, size = REPRESENTATIONS[self.dtypes[buffer]], self.dtypes[buffer].itemsize
         phase = self._phase(buffer, stride, offset)
@@ -268,13 +307,18 @@ class Memory:
             phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
         first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
         pointers = (e.pointer(first, form.memory, start) for start in starts)
-        parts = [self._load_adjacent(pointer, form.memory, size, None, buffer) for pointer in pointers]
+        parts = [
+            self._load_adjacent(pointer, form.memory, size, None, buffer) for pointer in pointers
+        ]
         elements = range(phase, phase + e.lanes * step, step)
-        places = [next((p, n - s) for p, s in enumerate(starts) if 0 <= n - s < e.lanes) for n in elements]
+        places = [
+            next((p, n - s) for p, s in enumerate(starts) if 0 <= n - s < e.lanes) for n in elements
+        ]
         return e.collect(parts, places if stride > 0 else places[::-1])
 
     def _phase(self, buffer: str, stride: int, offset: Expr) -> int | None:
-        """The element's number among `stride` ones that lie side by side, where all of them are loaded; else None."""
+        """The element's number among `stride` ones that lie side by side, where all of them are
+        loaded; else None."""
         rest, own = split_constant(offset)
         loaded = set()
         for other, expr in self.strided if stride > 0 else ():
@@ -286,11 +330,11 @@ class Memory:
         first = own - (own - min(loaded)) % stride
         return own - first if loaded.issuperset(range(first, first + stride)) else None
 
-    # -- stores --------------------------------------------------------------------------------------------------------
+    # -- stores ------------------------------------------------------------------------------------
 
     def store_all(self, stores: Sequence[tuple[str, Expr, Value, str]]) -> None:
-        """Several stores, as `store` takes them, of one body. Those that together write side by side do so in whole
-        vectors."""
+        """Several stores, as `store` takes them, of one body. Those that together write side by
+        side do so in whole vectors."""
         sides: dict[tuple[str, int, Expr], dict[int, tuple[Expr, Value]]] = {}
         for buffer, expr, value, mode in stores:
             found = self._stride(buffer, expr) if mode == "store" and self.mask is None else None
@@ -309,7 +353,9 @@ class Memory:
                 elif own in members:
                     self.store(buffer, *members[own], "store")
 
-    def _store_side_by_side(self, buffer: str, stride: int, offset: Expr, group: list[tuple[Expr, Value]]) -> None:
+    def _store_side_by_side(
+        self, buffer: str, stride: int, offset: Expr, group: list[tuple[Expr, Value]]
+    ) -> None:
         e, lanes, size = self.emitter, self.emitter.lanes, self.dtypes[buffer].itemsize
         for expr, _ in group:
             self.check(buffer, *self.address(buffer, expr), None)
@@ -325,11 +371,15 @@ class Memory:
         e = self.emitter
         if self.dtypes[buffer] is not torch.bool:
             return value
-        return e.cast("zext", value, "i8") if not value.constant else e.constant(value.text == "true", "i8")
+        return (
+            e.cast("zext", value, "i8")
+            if not value.constant
+            else e.constant(value.text == "true", "i8")
+        )
 
     def store(self, buffer: str, expr: Expr, value: Value, mode: str) -> None:
-        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, the other modes combine, lane after
-        lane."""
+        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, the other modes
+        combine, lane after lane."""
         e = self.emitter
         value = self._stored(buffer, value)
         pointer, adjacent = self.address(buffer, expr)
@@ -339,11 +389,16 @@ class Memory:
         if mode != "store":
             self._update(buffer, pointer, adjacent, value, mode)
         elif found is not None and 1 < found[0] <= SHORT_STRIDE and self._masks_stores(buffer):
-            self._store_strided(self._lane_pointer(buffer, *found, 0), found[0], value, self.dtypes[buffer].itemsize)
+            self._store_strided(
+                self._lane_pointer(buffer, *found, 0), found[0], value, self.dtypes[buffer].itemsize
+            )
         elif adjacent:
             self._store_adjacent(pointer, value, self.dtypes[buffer].itemsize, mask)
         elif pointer.lanes == 1 and value.lanes == 1:
-            e.line(f"store {value.type} {value.text}, ptr {pointer.text}, align {self.dtypes[buffer].itemsize}")
+            e.line(
+                f"store {value.type} {value.text}, ptr {pointer.text}, align "
+                f"{self.dtypes[buffer].itemsize}"
+            )
         else:
             self._scatter(e.splat(pointer, e.lanes), value, self.dtypes[buffer].itemsize, mask)
 
@@ -372,7 +427,10 @@ class Memory:
         masks = vector_type("i1", e.lanes)
         function = f"llvm.masked.store.{mangled(value.type, e.lanes)}.p0"
         e.declare("void", function, f"{vector}, ptr, i32, {masks}")
-        e.line(f"call void @{function}({vector} {operand}, ptr {pointer.text}, i32 {size}, {masks} {mask.text})")
+        e.line(
+            f"call void @{function}({vector} {operand}, ptr {pointer.text}, i32 {size}, {masks} "
+            f"{mask.text})"
+        )
 
     def _scatter(self, pointers: Value, value: Value, size: int, mask: Value | None) -> None:
         e = self.emitter
@@ -381,10 +439,14 @@ class Memory:
         e.declare("void", function, f"{vector}, {addresses}, i32, {masks}")
         allowed = mask.text if mask is not None else "splat (i1 true)"
         operand = e.argument(value, e.lanes)
-        e.line(f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, {masks} {allowed})")
+        e.line(
+            f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, "
+            f"{masks} {allowed})"
+        )
 
     def _update(self, buffer: str, pointer: Value, adjacent: bool, value: Value, mode: str) -> None:
-        """One lane at a time where lanes may meet at one address; lanes out of range write to a place of their own."""
+        """One lane at a time where lanes may meet at one address; lanes out of range write to a
+        place of their own."""
         e, dtype = self.emitter, self.dtypes[buffer]
         if self.vector is None and pointer.lanes == value.lanes == 1:
             self._update_one(buffer, pointer, value, mode)
@@ -395,7 +457,9 @@ class Memory:
             self._store_adjacent(pointer, new, dtype.itemsize, self.mask)
             return
         type = REPRESENTATIONS[dtype].memory
-        pointers = e.pointer(pointer, type, e.iota("i64")) if adjacent else e.splat(pointer, e.lanes)
+        pointers = (
+            e.pointer(pointer, type, e.iota("i64")) if adjacent else e.splat(pointer, e.lanes)
+        )
         if self.mask is not None:
             pointers = e.select(self.mask, pointers, Value(e, "%nowhere", "ptr", 1, 0))
         values = e.splat(value, e.lanes)

@@ -34,7 +34,9 @@ class CompiledKernels:
     `seconds` maps "emit", "parse", "optimize", "generate" and "load" to the time each took.
     """
 
-    def __init__(self, functions: dict[AnyKernel, tuple[str, Function]], texts: list[str], target: Target) -> None:
+    def __init__(
+        self, functions: dict[AnyKernel, tuple[str, Function]], texts: list[str], target: Target
+    ) -> None:
         self.seconds: dict[str, float] = {}
         self._functions = functions
         self._texts = texts
@@ -61,7 +63,10 @@ class CompiledKernels:
 
     def assembly(self) -> str:
         """The assembly of all kernels; compiled once more for it."""
-        return "\n".join(self._target.machine().emit_assembly(optimized(t, self._target, {})) for t in self._texts)
+        return "\n".join(
+            self._target.machine().emit_assembly(optimized(t, self._target, {}))
+            for t in self._texts
+        )
 
     @property
     def object_code(self) -> bytes:
@@ -94,11 +99,13 @@ def compile_kernels(
     load: bool = True,
     check_bounds: bool | None = None,
 ) -> CompiledKernels:
-    """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies once.
+    """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies
+    once.
 
-    `target` is this machine by default (or what INGOT_TARGET names); another can be compiled for with `load=False`.
-    With `check_bounds` (by default what INGOT_CHECK_BOUNDS says) every access to a buffer of known length is checked,
-    and one outside of it reports the fault `OutOfBounds`. Raises Unsupported for an op that has no code.
+    `target` is this machine by default (or what INGOT_TARGET names); another can be compiled for
+    with `load=False`. With `check_bounds` (by default what INGOT_CHECK_BOUNDS says) every access to
+    a buffer of known length is checked, and one outside of it reports the fault `OutOfBounds`.
+    Raises Unsupported for an op that has no code.
     """
     start = perf_counter()
     compiled = emit_kernels(kernels, symbols, target, check_bounds)
@@ -116,7 +123,8 @@ def emit_kernels(
     target: Target | None = None,
     check_bounds: bool | None = None,
 ) -> CompiledKernels:
-    """The LLVM text of `kernels`, and no machine code yet; the arguments are those of `compile_kernels`."""
+    """The LLVM text of `kernels`, and no machine code yet; the arguments are those of
+    `compile_kernels`."""
     target = target or chosen()
     if check_bounds is None:
         check_bounds = os.environ.get("INGOT_CHECK_BOUNDS", "0") not in ("", "0")
@@ -132,17 +140,23 @@ def emit_kernels(
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
     parts = in_parts([(function.text, function.declarations) for function in different.values()])
-    return CompiledKernels(functions, [_text(list(different.items()), part) for part in parts], target)
+    return CompiledKernels(
+        functions, [_text(list(different.items()), part) for part in parts], target
+    )
 
 
 def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
     """The module of some of the named functions, with what they call."""
     chosen = [functions[k] for k in part]
     declarations = sorted(set().union(*(f.declarations for _, f in chosen)))
-    return "\n".join([HEADER, *declarations, *(f.text.replace("@KERNEL", f"@{name}") for name, f in chosen)])
+    return "\n".join(
+        [HEADER, *declarations, *(f.text.replace("@KERNEL", f"@{name}") for name, f in chosen)]
+    )
 
 
-def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool) -> Function:
+def _emit(
+    kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool
+) -> Function:
     if isinstance(kernel, AttentionKernel):
         return emit_attention(kernel, symbols, target, check_bounds)
     if isinstance(kernel, AttentionBackwardKernel):
@@ -152,10 +166,14 @@ def _emit(kernel: AnyKernel, symbols: Sequence[Symbol], target: Target, check_bo
 
 
 def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
-    """The kernel with its name and origin dropped and its buffers named by position: equal for equal code, which
-    depends on the buffers' lengths if those are checked."""
+    """The kernel with its name and origin dropped and its buffers named by position: equal for
+    equal code, which depends on the buffers' lengths if those are checked."""
     if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
-        declared = kernel.parameters if keep_lengths else tuple(p._replace(length=None) for p in kernel.parameters)
+        declared = (
+            kernel.parameters
+            if keep_lengths
+            else tuple(p._replace(length=None) for p in kernel.parameters)
+        )
         return replace(kernel, name="", origin=Origin(()), parameters=declared)
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
         r.name: f"r{k}" for k, r in enumerate(kernel.rows)
@@ -173,7 +191,8 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
         for stage in kernel.stages
     )
     parameters = tuple(
-        p._replace(name=names[p.name], length=p.length if keep_lengths else None) for p in kernel.parameters
+        p._replace(name=names[p.name], length=p.length if keep_lengths else None)
+        for p in kernel.parameters
     )
     rows = tuple(r._replace(name=names[r.name]) for r in kernel.rows)
     product = kernel.product
@@ -181,5 +200,11 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
         left, right = (replace(a, buffer=names[a.buffer]) for a in (product.left, product.right))
         product = replace(product, left=left, right=right)
     return replace(
-        kernel, name="", origin=Origin(()), stages=stages, parameters=parameters, rows=rows, product=product
+        kernel,
+        name="",
+        origin=Origin(()),
+        stages=stages,
+        parameters=parameters,
+        rows=rows,
+        product=product,
     )

@@ -1,5 +1,5 @@
-"""LLVM text becomes machine code: parsed, optimized and generated, in as many modules at a time as there are
-processors."""
+"""LLVM text becomes machine code: parsed, optimized and generated, in as many modules at a time as
+there are processors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from ingot.serial import awaited_by_forks, in_threads
 _thread = threading.local()
 
 PART = 60_000
-"""Characters of text that are worth a module of their own, each of which takes 10 ms before its first function."""
+"""Characters of text that are worth a module of their own, each of which takes 10 ms before its
+first function."""
 
 SHORT = 30_000
 """Characters of text that take no other thread: a signal can wait for them."""
 
 EVEN = 1.1
-"""How much longer than the mean a part may be made by a function of which it has already what that calls."""
+"""How much longer than the mean a part may be made by a function of which it has already what that
+calls."""
 
 
 def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]:
-    """The positions of the functions, each a text and what it calls, in parts that take about as long to compile, one
-    for each processor at most. What several call is compiled in each part that does: they stay together."""
+    """The positions of the functions, each a text and what it calls, in parts that take about as
+    long to compile, one for each processor at most. What several call is compiled in each part that
+    does: they stay together."""
     called = frozenset().union(*(own for _, own in functions))
     total = sum(len(text) for text, _ in functions) + sum(map(len, called))
     parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), total // PART)))]
@@ -40,7 +43,10 @@ def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]
         more = [len(text) + sum(map(len, own - there)) for there in known]
         longer = list(map(operator.add, lengths, more))
         fits = [p for p, length in enumerate(longer) if length <= total * EVEN / len(parts)]
-        part = min(fits or range(len(parts)), key=lambda p: (more[p], longer[p]) if fits else (longer[p], 0))
+        part = min(
+            fits or range(len(parts)),
+            key=lambda p: (more[p], longer[p]) if fits else (longer[p], 0),
+        )
         parts[part].append(k)
         lengths[part], known[part] = longer[part], known[part] | own
     return [sorted(part) for part in parts if part]
@@ -58,7 +64,9 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
     if sum(map(len, texts)) < SHORT:
         made = [_object_of(text, target, time) for text, time in zip(texts, times)]
     else:
-        made = in_threads(lambda k: _object_of(texts[k], target, times[k]), range(len(texts)), len(texts))
+        made = in_threads(
+            lambda k: _object_of(texts[k], target, times[k]), range(len(texts)), len(texts)
+        )
     slowest: dict[str, float] = max(times, key=lambda time: sum(time.values()))
     seconds.update(slowest)
     return made
@@ -73,7 +81,8 @@ def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
 
 
 def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
-    """The parsed module after the few passes that code which is written loop by loop still needs."""
+    """The parsed module after the few passes that code which is written loop by loop still
+    needs."""
     binding = llvm()
     start = perf_counter()
     module = binding.parse_assembly(text, binding.create_context())  # threads share none
@@ -81,7 +90,9 @@ def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
     machine = target.machine()
     module.data_layout = str(machine.target_data)
     parsed = perf_counter()
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+    builder = binding.create_pass_builder(
+        machine, binding.create_pipeline_tuning_options(speed_level=2)
+    )
     passes = binding.create_new_function_pass_manager()
     passes.add_sroa_pass()  # accumulators into registers
     passes.add_instruction_combine_pass()
@@ -103,14 +114,17 @@ def _generated(machine: Any, module: Any) -> bytes:
         if not buffer:
             raise RuntimeError(str(problem))
     try:
-        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+        return ctypes.string_at(
+            ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer)
+        )
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _unlocked(name: str) -> Callable[..., Any]:
-    """A function of the library's that several threads may be in. llvmlite lets in one at a time, which is more than
-    LLVM asks: that no two work on one context. Each has a lock of its own, that a fork waits for."""
+    """A function of the library's that several threads may be in. llvmlite lets in one at a time,
+    which is more than LLVM asks: that no two work on one context. Each has a lock of its own, that
+    a fork waits for."""
     function = getattr(llvm().ffi.lib, name)
     bare = getattr(function, "_cfn", function)
 

@@ -28,7 +28,8 @@ UNSIGNED = "unsigned"  # the kind of the integer types whose order and shifts di
 
 
 def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
-    """`a` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0 is True."""
+    """`a` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0 is
+    True."""
     if source is target:
         return a
     e = a.emitter
@@ -67,7 +68,8 @@ def _to_float(a: Value, kind: str, want: str) -> Value:
     if kind == "float":
         if BITS[a.type] < BITS[want]:
             wide = e.cast("fpext", a, want)
-            # else LLVM would round halves to whole numbers as they are, for which there is no instruction
+            # else LLVM would round halves to whole numbers as they are, for which there is no
+            # instruction
             return e.intrinsic("arithmetic.fence", (wide,)) if a.type == "half" else wide
         if (a.type, want) == ("double", "half"):  # as eager: through float
             return _to_half(e.cast("fptrunc", a, "float"))
@@ -79,17 +81,22 @@ def _to_float(a: Value, kind: str, want: str) -> Value:
 
 
 def _to_half(a: Value) -> Value:
-    """A float as a half. Of scalars LLVM is not shown the conversion: it would combine it with others into one from
-    double, for which it has no instruction."""
+    """A float as a half. Of scalars LLVM is not shown the conversion: it would combine it with
+    others into one from double, for which it has no instruction."""
     e = a.emitter
     if a.lanes > 1:
         return e.cast("fptrunc", a, "half")
     e.declare("i16", "llvm.convert.to.fp16.f32", "float")
-    return e.cast("bitcast", e.place(f"call i16 @llvm.convert.to.fp16.f32(float {a.text})", "i16", 1, a.depth), "half")
+    return e.cast(
+        "bitcast",
+        e.place(f"call i16 @llvm.convert.to.fp16.f32(float {a.text})", "i16", 1, a.depth),
+        "half",
+    )
 
 
 def _truncated(a: Value, want: str, kind: str) -> Value:
-    """A float as an integer: any value will do where it does not fit, as in C, but it must be one value."""
+    """A float as an integer: any value will do where it does not fit, as in C, but it must be one
+    value."""
     e = a.emitter
     if a.type == "half":
         a = e.cast("fpext", a, "float")
@@ -148,8 +155,8 @@ def _sign(kind: str, a: Value) -> Value:
 
 
 def _quotient(kind: str, a: Value, b: Value) -> Value:
-    """a / b toward zero, b not 0. Narrow types divide as floats, exactly; the quotient of the least number by -1
-    wraps."""
+    """a / b toward zero, b not 0. Narrow types divide as floats, exactly; the quotient of the least
+    number by -1 wraps."""
     e = a.emitter
     if BITS[a.type] < 64:
         wide = "float" if BITS[a.type] < 32 else "double"
@@ -183,8 +190,9 @@ def _remainder(kind: str, a: Value, b: Value) -> Value:
 
 
 def _fmod(kind: str, a: Value, b: Value) -> Value:
-    """C's fmod: the sign of the dividend. With a moderate quotient it is exact: computed in double, a float's quotient
-    is right, and a double's too large by one at most, so that the rest can be represented either way."""
+    """C's fmod: the sign of the dividend. With a moderate quotient it is exact: computed in double,
+    a float's quotient is right, and a double's too large by one at most, so that the rest can be
+    represented either way."""
     e = a.emitter
     if a.type not in FLOATS:
         return a - _quotient(kind, a, b) * b
@@ -197,7 +205,10 @@ def _fmod(kind: str, a: Value, b: Value) -> Value:
     if a.type == "double":
         rest = e.select(e.compare("olt", rest, 0.0), rest + y, rest)
     rest = vector_math.copysign(e.cast("fptrunc", rest, a.type), a)
-    rare = ~(e.compare("olt", quotient, 2.0**28 if a.type == "float" else 2.0**52) & e.compare("olt", y, inf))
+    rare = ~(
+        e.compare("olt", quotient, 2.0**28 if a.type == "float" else 2.0**52)
+        & e.compare("olt", y, inf)
+    )
     return e.unless_rare(e.splat(rare, lanes), e.splat(rest, lanes), slow)
 
 
@@ -229,12 +240,15 @@ def _copysign(kind: str, a: Value, b: Value) -> Value:
 
 
 def _next_after(kind: str, a: Value, b: Value) -> Value:
-    """The neighbour of `a` on the way to `b`: floats are ordered as the integers of their bits, but for the sign."""
+    """The neighbour of `a` on the way to `b`: floats are ordered as the integers of their bits, but
+    for the sign."""
     e = a.emitter
     outwards = e.compare("olt", a, b) ^ _signbit(kind, a)
     bits = e.bits(a)
     neighbour = e.cast("bitcast", e.select(outwards, bits + 1, bits - 1), a.type)
-    smallest = e.cast("bitcast", e.select(_signbit(kind, b), e.bits(e.constant(-0.0, a.type)), 0) | 1, a.type)
+    smallest = e.cast(
+        "bitcast", e.select(_signbit(kind, b), e.bits(e.constant(-0.0, a.type)), 0) | 1, a.type
+    )
     result = e.select(e.compare("oeq", a, 0.0), smallest, neighbour)
     result = e.select(e.compare("oeq", a, b), b, result)
     return e.select(e.compare("uno", a, b), a + b, result)
@@ -308,7 +322,8 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
 TABLE |= {name: (REALS, _plain(f)) for name, f in vector_math.FUNCTIONS.items() if name != "abs"}
 TABLE["pow"] = (NUMBERS, _power)
 TABLE |= {
-    name: ({torch.float32}, _plain(f)) for name, f in (vector_math.FLOAT_ONLY | special.FLOAT_ONLY).items()
+    name: ({torch.float32}, _plain(f))
+    for name, f in (vector_math.FLOAT_ONLY | special.FLOAT_ONLY).items()
 }
 
 # What code generation can emit: op -> dtypes of its arguments (of the values chosen, for `where`).
@@ -323,8 +338,11 @@ INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 Accumulator = tuple[Value, ...]  # (value,), or (value, position) for argmax and argmin
 
 
-def identity(kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value], position: str = "i64") -> Accumulator:
-    """The accumulator of nothing; `make(number, type)` gives constants, `position` is the type of positions."""
+def identity(
+    kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value], position: str = "i64"
+) -> Accumulator:
+    """The accumulator of nothing; `make(number, type)` gives constants, `position` is the type of
+    positions."""
     type = REPRESENTATIONS[dtype].register
     if kind in ("sum", "prod", "any", "all"):
         return (make(kind in ("prod", "all"), type),)
@@ -337,7 +355,11 @@ def identity(kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value], p
         info = torch.iinfo(dtype)
         extreme = info.max if sign > 0 else info.min
     value = make(extreme, type)
-    return (value, make(2 ** (BITS[position] - 1) - 1, position)) if kind.startswith("arg") else (value,)
+    return (
+        (value, make(2 ** (BITS[position] - 1) - 1, position))
+        if kind.startswith("arg")
+        else (value,)
+    )
 
 
 def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -356,7 +378,8 @@ def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Ac
 
 
 def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumulator:
-    """The pair of the more extreme value, NaN being the most extreme, or of the smaller position where they tie."""
+    """The pair of the more extreme value, NaN being the most extreme, or of the smaller position
+    where they tie."""
     (x, i), (y, j) = a, b
     e = x.emitter
     if x.type in FLOATS:

@@ -10,39 +10,52 @@ from ingot.codegen.llvm.types import FLOATS, REPRESENTATIONS, vector_type
 
 
 class Running:
-    """The accumulator of one scan. Where the lanes are steps of the loop (`across`), it is that of the last one, and
-    a vector's values are combined with those before them by shifting the lanes; where they are points of an outer loop,
-    each has its own."""
+    """The accumulator of one scan. Where the lanes are steps of the loop (`across`), it is that of
+    the last one, and a vector's values are combined with those before them by shifting the lanes;
+    where they are points of an outer loop, each has its own."""
 
-    def __init__(self, emitter: Emitter, kind: str, dtype: torch.dtype, across: bool, position: str) -> None:
+    def __init__(
+        self, emitter: Emitter, kind: str, dtype: torch.dtype, across: bool, position: str
+    ) -> None:
         self.emitter, self.kind, self.dtype, self.across = emitter, kind, dtype, across
-        self.start = identity("max" if kind == "logaddexp" else kind, dtype, emitter.constant, position)
-        self.variables = [emitter.variable(v.type, 1 if across else emitter.lanes) for v in self.start]
+        self.start = identity(
+            "max" if kind == "logaddexp" else kind, dtype, emitter.constant, position
+        )
+        self.variables = [
+            emitter.variable(v.type, 1 if across else emitter.lanes) for v in self.start
+        ]
         for variable, value in zip(self.variables, self.start, strict=True):
             variable.store(value)
 
     def step(self, value: Accumulator, in_order: bool, present: Value) -> Accumulator:
-        """`value`, of which the first lanes are `present`, combined with all before it. Floats whose partial results
-        may overflow are combined `in_order`."""
+        """`value`, of which the first lanes are `present`, combined with all before it. Floats
+        whose partial results may overflow are combined `in_order`."""
         e, carried = self.emitter, tuple(v.load() for v in self.variables)
         if not self.across:
             result = last = self._combined(carried, value)
         else:
             value = tuple(e.splat(v, e.lanes) for v in value)
-            result = self._one_by_one(carried, value) if in_order else self._combined(carried, self._within(value))
+            result = (
+                self._one_by_one(carried, value)
+                if in_order
+                else self._combined(carried, self._within(value))
+            )
             last = tuple(self._lane(v, present - 1) for v in result)
         for variable, new in zip(self.variables, last, strict=True):
             variable.store(new)
         return result
 
     def _within(self, value: Accumulator) -> Accumulator:
-        """Each lane combined with those before it, in as many steps as their number has binary digits."""
+        """Each lane combined with those before it, in as many steps as their number has binary
+        digits."""
         e, lanes = self.emitter, self.emitter.lanes
         start = [e.splat(v, lanes) for v in self.start]
         distance = 1
         while distance < lanes:
             order = [lanes if lane < distance else lane - distance for lane in range(lanes)]
-            value = self._combined(tuple(e.shuffle(v, s, order) for v, s in zip(value, start)), value)
+            value = self._combined(
+                tuple(e.shuffle(v, s, order) for v, s in zip(value, start)), value
+            )
             distance *= 2
         return value
 
@@ -51,7 +64,11 @@ class Running:
         type, text, depth = vector_type(vector.type, e.lanes), "poison", vector.depth
         for lane in range(e.lanes):
             carried = self._combined(carried, (self._lane(vector, e.constant(lane, "i64")),))
-            text = e.here(f"insertelement {type} {text}, {vector.type} {carried[0].text}, i64 {lane}", "", e.lanes).text
+            text = e.here(
+                f"insertelement {type} {text}, {vector.type} {carried[0].text}, i64 {lane}",
+                "",
+                e.lanes,
+            ).text
         return (Value(e, text, vector.type, e.lanes, max(depth, e.depth)),)
 
     def _lane(self, vector: Value, lane: Value) -> Value:

@@ -25,7 +25,8 @@ class Target:
         return "+avx512bf16" in self.features.split(",")
 
     def machine(self) -> Any:
-        """A new llvmlite TargetMachine. Position independent code, because a compiled object may be loaded anywhere."""
+        """A new llvmlite TargetMachine. Position independent code, because a compiled object may be
+        loaded anywhere."""
         target = llvm().Target.from_triple(self.triple)
         return target.create_target_machine(
             cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="small", jit=True
@@ -37,12 +38,21 @@ def host() -> Target:
     """This machine."""
     binding = llvm()
     features = binding.get_host_cpu_features()
-    width = 64 if features.get("avx512f") and features.get("avx512dq") else 32 if features.get("avx2") else 16
-    return Target(binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), width)
+    width = (
+        64
+        if features.get("avx512f") and features.get("avx512dq")
+        else 32
+        if features.get("avx2")
+        else 16
+    )
+    return Target(
+        binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), width
+    )
 
 
 def chosen() -> Target:
-    """What code is generated for by default: this machine, or the target that INGOT_TARGET names."""
+    """What code is generated for by default: this machine, or the target that INGOT_TARGET
+    names."""
     name = os.environ.get("INGOT_TARGET")
     if not name:
         return host()
@@ -61,7 +71,8 @@ NAMED = {
 
 
 def named(name: str) -> Target:
-    """The target called `name` in `NAMED`; all of LLVM's targets are initialized. Raises KeyError for another name."""
+    """The target called `name` in `NAMED`; all of LLVM's targets are initialized. Raises KeyError
+    for another name."""
     binding = llvm()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()

@@ -1,7 +1,8 @@
-"""The functions that contractions are made of: one that multiplies a tile, and those that pack an operand for it.
+"""The functions that contractions are made of: one that multiplies a tile, and those that pack an
+operand for it.
 
-They are LLVM text with every size but the tile's own passed at run time, so that all contractions of a module share
-them. All strides are in bytes.
+They are LLVM text with every size but the tile's own passed at run time, so that all contractions
+of a module share them. All strides are in bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ingot.codegen.llvm.types import BITS, mangled, vector_type
 
 
 class Tile(NamedTuple):
-    """What is computed at once, in registers: `rows` by `vectors` of `lanes` elements of an LLVM float type."""
+    """What is computed at once, in registers: `rows` by `vectors` of `lanes` elements of an LLVM
+    float type."""
 
     type: str
     lanes: int
@@ -36,9 +38,10 @@ class Tile(NamedTuple):
         return f"{self.type}_{self.rows}x{self.vectors}x{self.lanes}"
 
 
-# Rows of a tile by how many vectors wide it is. The accumulators, a row of the packed operand and a repeated element of
-# the other one fill the registers; with two multiply-adds begun in each cycle and four cycles until their end, less
-# than eight accumulators would leave them idle. Each row has a pointer: of more than eight, some would be in memory.
+# Rows of a tile by how many vectors wide it is. The accumulators, a row of the packed operand and a
+# repeated element of the other one fill the registers; with two multiply-adds begun in each cycle
+# and four cycles until their end, less than eight accumulators would leave them idle. Each row has
+# a pointer: of more than eight, some would be in memory.
 _ROWS_OF_32 = {3: 8, 4: 6, 2: 8, 1: 8}
 _ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
 
@@ -47,8 +50,9 @@ FEWEST_ROWS = 4  # with fewer, reading operands takes longer than multiplying th
 
 
 def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together: int = 0) -> Tile:
-    """The tile for blocks of `rows` rows, if that many are known, and `columns` columns, a multiple of 16: its width
-    divides that, its height divides `together`, and tiles of that height take the fewest instructions for the rows."""
+    """The tile for blocks of `rows` rows, if that many are known, and `columns` columns, a multiple
+    of 16: its width divides that, its height divides `together`, and tiles of that height take the
+    fewest instructions for the rows."""
     lanes = target.vector_bytes * 8 // BITS[type]
     many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
     rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
@@ -56,14 +60,16 @@ def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together
     all_heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
     heights = [height for height in all_heights if together % height == 0]
 
-    def instructions(height: int) -> int:  # of a step of all tiles: multiply-adds, reading both operands, and counting
+    # of a step of all tiles: multiply-adds, reading both operands, and counting
+    def instructions(height: int) -> int:
         return -(-rows // height) * (height * vectors + height + vectors + 3)
 
     return Tile(type, lanes, min(heights, key=instructions), vectors)
 
 
 class Helper(NamedTuple):
-    """A function that kernels of one module share: its name, its definition and the intrinsics it declares."""
+    """A function that kernels of one module share: its name, its definition and the intrinsics it
+    declares."""
 
     name: str
     text: str
@@ -71,22 +77,26 @@ class Helper(NamedTuple):
 
 
 _MULTIPLIES = (
-    "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, i64 %apart, i64 %taps, ptr %sums, i1 %add, ptr %soon"
+    "i64 %step, ptr %offsets, ptr %panel, i64 %along, i64 %count, i64 %apart, i64 %taps, "
+    "ptr %sums, i1 %add, ptr %soon"
 )
 
 
-UNROLL = 4  # steps at once where rows have a known step: counting each takes as many instructions as reading a row
+# steps at once where rows have a known step: counting each takes as many instructions as reading a
+# row
+UNROLL = 4
 SOON = 2  # lines that are asked for in these steps
 
 
 def multiply(tile: Tile, step: int | None) -> Helper:
-    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, i64 apart, i64 taps, ptr sums,
-    i1 add, ptr soon): sums (+)= rows * panel.
+    """void(ptr row 0, ..., i64 step, ptr offsets, ptr panel, i64 along, i64 count, i64 apart, i64
+    taps, ptr sums, i1 add, ptr soon): sums (+)= rows * panel.
 
-    Each row has `count` elements, `step` bytes apart (given here if that is known), at each of the `taps` offsets. The
-    panel has rows of the tile's width, `along` apart from one step to the next and `apart` from one tap to the next;
-    `sums` holds the tile row by row. At `soon` are addresses, `SOON` for each `UNROLL` steps of a known step, that will
-    be read or written: they are fetched as for reading, since two threads may be about to pack the same memory.
+    Each row has `count` elements, `step` bytes apart (given here if that is known), at each of the
+    `taps` offsets. The panel has rows of the tile's width, `along` apart from one step to the next
+    and `apart` from one tap to the next; `sums` holds the tile row by row. At `soon` are addresses,
+    `SOON` for each `UNROLL` steps of a known step, that will be read or written: they are fetched
+    as for reading, since two threads may be about to pack the same memory.
     """
     suffix = "" if step is None else f"_{step}"
     name, vector = f"multiply_{tile.suffix}{suffix}", vector_type(tile.type, tile.lanes)
@@ -163,12 +173,18 @@ def multiply(tile: Tile, step: int | None) -> Helper:
         yield "  %some = icmp slt i64 %whole, %count"
         yield "  br i1 %some, label %rest, label %tap.end"
         yield "rest:"
-        for value, type, start in (("i", "i64", "0"), ("at", "i64", "%offset"), ("b", "ptr", "%row")):
+        for value, type, start in (
+            ("i", "i64", "0"),
+            ("at", "i64", "%offset"),
+            ("b", "ptr", "%row"),
+        ):
             yield f"  %{value}.rest = phi {type} [{start}, %tap], [%{value}.body.next, %body.end]"
         for r, v in cells:
             yield f"  %u{r}.{v} = phi {vector} [%r{r}.{v}, %tap], [%body.{many - 1}.{r}.{v}, %body.end]"
         yield "  br label %single"
-        yield from loop("single", "rest", ("%i.rest", "%at.rest", "%b.rest"), "u", 1, "%count", "tap.end")
+        yield from loop(
+            "single", "rest", ("%i.rest", "%at.rest", "%b.rest"), "u", 1, "%count", "tap.end"
+        )
         yield "tap.end:"
         for r, v in cells:
             yield f"  %t{r}.{v} = phi {vector} [%body.{many - 1}.{r}.{v}, %body.end], [%single.0.{r}.{v}, %single]"
@@ -191,7 +207,10 @@ def multiply(tile: Tile, step: int | None) -> Helper:
         yield "  ret void"
         yield "}"
 
-    declared = [_declaration(vector, fma, [vector] * 3), _declaration("i64", "llvm.expect.i64", ["i64", "i64"])]
+    declared = [
+        _declaration(vector, fma, [vector] * 3),
+        _declaration("i64", "llvm.expect.i64", ["i64", "i64"]),
+    ]
     return Helper(name, "\n".join(lines()), frozenset([*declared, _PREFETCH]))
 
 
@@ -202,9 +221,9 @@ def _declaration(result: str, function: str, arguments: Sequence[str]) -> str:
 _AHEAD = 8  # rows: lines of a page that no row before was on are not fetched by themselves in time
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 
-# Packing: `count` rows of the tile's width from elements that are `step` apart along a row and `along` apart from row
-# to row, both void(ptr from, i64 step, i64 along, i64 count, i64 columns, ptr packed). What lies beyond `columns` is
-# undefined: no sum that is used depends on it.
+# Packing: `count` rows of the tile's width from elements that are `step` apart along a row and
+# `along` apart from row to row, both void(ptr from, i64 step, i64 along, i64 count, i64 columns,
+# ptr packed). What lies beyond `columns` is undefined: no sum that is used depends on it.
 _PACKS = "ptr %from, i64 %step, i64 %along, i64 %count, i64 %columns, ptr %packed"
 
 
@@ -243,8 +262,12 @@ end:
 
 
 def pack_rows(tile: Tile) -> Helper:
-    """For rows that are adjacent in memory (`step` is an element's size): copied a vector at a time."""
-    name, vector = f"pack_rows_{tile.type}_{tile.width}x{tile.lanes}", vector_type(tile.type, tile.lanes)
+    """For rows that are adjacent in memory (`step` is an element's size): copied a vector at a
+    time."""
+    name, vector = (
+        f"pack_rows_{tile.type}_{tile.width}x{tile.lanes}",
+        vector_type(tile.type, tile.lanes),
+    )
     size = tile.lanes * tile.size
 
     def lines() -> Iterator[str]:
@@ -286,12 +309,12 @@ _COPIES = "ptr %from, i64 %along, i64 %count, i64 %rows, i64 %apart, ptr %to"
 
 
 def copy_rows(tile: Tile) -> Helper:
-    """void(ptr from, i64 along, i64 count, i64 rows, i64 apart, ptr to): rows that are adjacent in memory, `count`
-    steps of them `along` apart. A tile's rows are copied side by side, step after step, and tiles `apart` from each
-    other; rows of the last tile that are not there are zeros.
+    """void(ptr from, i64 along, i64 count, i64 rows, i64 apart, ptr to): rows that are adjacent in
+    memory, `count` steps of them `along` apart. A tile's rows are copied side by side, step after
+    step, and tiles `apart` from each other; rows of the last tile that are not there are zeros.
 
-    A row is copied as a vector of a power of two. What that has beyond the tile's rows, the next step's overwrites; the
-    last step's lies between two tiles."""
+    A row is copied as a vector of a power of two. What that has beyond the tile's rows, the next
+    step's overwrites; the last step's lies between two tiles."""
     name, count = f"copy_rows_{tile.type}_{tile.rows}", TOGETHER // tile.rows
     part = vector_type(tile.type, 1 << (tile.rows - 1).bit_length())
     exact = vector_type(tile.type, tile.rows)

@@ -1,8 +1,10 @@
-"""Transposing a block of memory through vector registers, as an LLVM function that the kernels of a module share.
+"""Transposing a block of memory through vector registers, as an LLVM function that the kernels of a
+module share.
 
-Vectors are interleaved within their 128-bit parts (one instruction on every target), so one way serves registers of any
-width. Where there are rows for whole vectors of a column, parts of rows are loaded, to lie one after the other in a
-vector: its columns are stored at once. Else rows are loaded as vectors and stored part by part.
+Vectors are interleaved within their 128-bit parts (one instruction on every target), so one way
+serves registers of any width. Where there are rows for whole vectors of a column, parts of rows are
+loaded, to lie one after the other in a vector: its columns are stored at once. Else rows are loaded
+as vectors and stored part by part.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ PREFETCH = "llvm.prefetch.p0"
 
 
 def interleaved(count: int, group: int) -> tuple[list[int], list[int]]:
-    """Shuffle masks that interleave the lower and the upper halves of each group of `group` elements out of two vectors
-    of `count`."""
+    """Shuffle masks that interleave the lower and the upper halves of each group of `group`
+    elements out of two vectors of `count`."""
     half = group // 2
     masks: tuple[list[int], list[int]] = ([], [])
     for start in range(0, count, group):
@@ -37,10 +39,10 @@ def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tup
 
         void name(ptr source, i64 stride, ptr target, i64 present, i64 columns)
 
-    that writes element (r, c) of the source, whose rows are `stride` elements apart, to element c * rows + r of the
-    target, for `present` of `rows` rows (a power of 2, or a multiple of 4; what the others get is undefined) and any
-    number of columns. What lies `ahead` elements behind those in their rows may be fetched as well, to be in the cache
-    when it is wanted.
+    that writes element (r, c) of the source, whose rows are `stride` elements apart, to element c *
+    rows + r of the target, for `present` of `rows` rows (a power of 2, or a multiple of 4; what the
+    others get is undefined) and any number of columns. What lies `ahead` elements behind those in
+    their rows may be fetched as well, to be in the cache when it is wanted.
     """
     size = BITS[element] // 8
     columns = vector_bytes // size
@@ -80,7 +82,12 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
                 f"%x{start}.{r} = load {part}, ptr %p{start}.{r}, align {size}",
             ]
         for r in range(group):
-            lines += _joined([f"%x{start}.{k}" for k in range(r, columns, group)], f"%v{start}.0.{r}", element, group)
+            lines += _joined(
+                [f"%x{start}.{k}" for k in range(r, columns, group)],
+                f"%v{start}.0.{r}",
+                element,
+                group,
+            )
         lines += _interleaving(f"%v{start}.", wide, columns, group)
         stages = group.bit_length() - 1
         for r in range(group):
@@ -123,13 +130,17 @@ def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]
         taken, mask = vector_type(element, length), mask_text(range(2 * length))
         pairs = list(zip(parts[::2], parts[1::2]))
         parts = [name if len(pairs) == 1 else f"{name}.{length}.{k}" for k in range(len(pairs))]
-        lines += [f"{to} = shufflevector {taken} {a}, {taken} {b}, {mask}" for to, (a, b) in zip(parts, pairs)]
+        lines += [
+            f"{to} = shufflevector {taken} {a}, {taken} {b}, {mask}"
+            for to, (a, b) in zip(parts, pairs)
+        ]
         length *= 2
     return lines
 
 
 def _interleaving(prefix: str, wide: str, columns: int, group: int) -> list[str]:
-    """The steps that transpose each part of `group` vectors: from `prefix`0.r to the last stage's."""
+    """The steps that transpose each part of `group` vectors: from `prefix`0.r to the last
+    stage's."""
     masks = [mask_text(mask) for mask in interleaved(columns, group)]
     lines = []
     for stage in range(group.bit_length() - 1):

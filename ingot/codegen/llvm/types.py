@@ -8,7 +8,8 @@ import torch
 
 
 class Representation(NamedTuple):
-    """`register` and `memory` are LLVM element types; `kind` is "float", "signed", "unsigned", "bool" or "brain"."""
+    """`register` and `memory` are LLVM element types; `kind` is "float", "signed", "unsigned",
+    "bool" or "brain"."""
 
     register: str
     memory: str
@@ -32,7 +33,17 @@ REPRESENTATIONS: dict[torch.dtype, Representation] = {
     torch.int64: Representation("i64", "i64", "signed"),
 }
 
-BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64, "ptr": 64}
+BITS = {
+    "i1": 1,
+    "i8": 8,
+    "i16": 16,
+    "i32": 32,
+    "i64": 64,
+    "half": 16,
+    "float": 32,
+    "double": 64,
+    "ptr": 64,
+}
 MANGLED = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 FLOATS = frozenset(("half", "float", "double"))
 SAME_SIZE_INTEGER = {"half": "i16", "float": "i32", "double": "i64"}

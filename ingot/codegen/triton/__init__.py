@@ -1,5 +1,5 @@
-"""GPU code through Triton: `compile_kernels` and what it can emit. Triton is imported with the first
-kernel."""
+"""GPU code through Triton: `compile_kernels` and what it can emit. Triton is imported with the
+first kernel."""
 
 from ingot.codegen.triton.kernel import TritonKernel, write_kernel
 from ingot.codegen.triton.module import CompiledKernels, Gpu, compile_kernels

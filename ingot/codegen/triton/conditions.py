@@ -1,4 +1,5 @@
-"""Loads that have a condition, outside of which they give 0, and when they may be made everywhere."""
+"""Loads that have a condition, outside of which they give 0, and when they may be made
+everywhere."""
 
 from __future__ import annotations
 
@@ -12,17 +13,24 @@ FEW = 16  # one in so many elements may be loaded for nothing
 
 
 def is_left_out(stage: Stage, at: int) -> bool:
-    """Whether all that reads a load chooses something else where the load's condition does not hold."""
+    """Whether all that reads a load chooses something else where the load's condition does not
+    hold."""
     instructions = stage.body.instructions
-    kept = {s.value for s in stage.stores} | {a.value for a in stage.reductions} | {d.value for d in stage.scalars}
+    kept = (
+        {s.value for s in stage.stores}
+        | {a.value for a in stage.reductions}
+        | {d.value for d in stage.scalars}
+    )
     readers = [i for i in instructions if at in i.args]
-    chosen = all(i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers)
+    chosen = all(
+        i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers
+    )
     return chosen and at not in kept
 
 
 def holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:
-    """Whether a condition is known to be about an index alone, and to hold for most of its values, or not to be about
-    any of the symbols."""
+    """Whether a condition is known to be about an index alone, and to hold for most of its values,
+    or not to be about any of the symbols."""
     i = instructions[at]
     if i.op == "logical_and":
         return all(holds_mostly(instructions, k, symbols) for k in i.args)

@@ -24,8 +24,8 @@ def multiply(a, b):
 
 @triton.jit
 def divide_by_few(a, b):
-    """a / b, rounded once, where there are many `a` to each `b`: by its inverse, and the rest that this leaves
-    (Markstein, 1990). A tiny `b`, whose inverse is infinite, is scaled."""
+    """a / b, rounded once, where there are many `a` to each `b`: by its inverse, and the rest that
+    this leaves (Markstein, 1990). A tiny `b`, whose inverse is infinite, is scaled."""
     tiny = tl.abs(b) < 2.0**-100
     scaled = tl.where(tiny, b * 2.0**64, b)
     inverse = tl.div_rn(1.0, scaled)
@@ -82,7 +82,8 @@ def copy_sign_of_half(a, b):
 
 @tl.core.builtin
 def exp2_flushed(x, _semantic=None):
-    """exp2(x) of float32, 0 in place of what is too small to be normal, which it takes more instructions to keep."""
+    """exp2(x) of float32, 0 in place of what is too small to be normal, which it takes more
+    instructions to keep."""
     if getattr(_semantic.builder.options, "backend_name", None) != "cuda":
         return tl.exp2(x, _semantic=_semantic)
     text = "ex2.approx.ftz.f32 $0, $1;"
@@ -91,8 +92,8 @@ def exp2_flushed(x, _semantic=None):
 
 @triton.jit
 def power(x):
-    """exp(x) of what is not above 0, to be summed beside a term of 1: of float32 within abs(x) and few units in the
-    last place, at a quarter of the instructions of exp."""
+    """exp(x) of what is not above 0, to be summed beside a term of 1: of float32 within abs(x) and
+    few units in the last place, at a quarter of the instructions of exp."""
     if x.dtype == tl.float32:
         return exp2_flushed(x * 1.4426950408889634)
     else:
@@ -107,8 +108,9 @@ def finite_top(top):
 
 @triton.jit
 def add_powers(top, total, value, GROUP: tl.constexpr, WIDE: tl.constexpr):
-    """The largest elements, and the sums of exp(v - largest), of groups of a row's elements, with those of `value`. A
-    thread has all of a group's: neighbours where they are loaded at once (`WIDE`), else those that lie apart evenly."""
+    """The largest elements, and the sums of exp(v - largest), of groups of a row's elements, with
+    those of `value`. A thread has all of a group's: neighbours where they are loaded at once
+    (`WIDE`), else those that lie apart evenly."""
     if GROUP == 1:
         larger = nan_maximum(top, value)
         base = finite_top(larger)
@@ -153,7 +155,8 @@ def one_minus_square_of_tanh(x):
 
 @triton.jit
 def further_up(a, i, b, j):
-    """Of two (value, position) pairs the one of the larger value, NaN being the largest, or of the lower position."""
+    """Of two (value, position) pairs the one of the larger value, NaN being the largest, or of the
+    lower position."""
     a_nan, b_nan = a != a, b != b
     beyond = (b > a) | (b_nan & (a_nan == 0))
     tie = (b == a) | (b_nan & a_nan)
@@ -163,7 +166,8 @@ def further_up(a, i, b, j):
 
 @triton.jit
 def further_down(a, i, b, j):
-    """Of two (value, position) pairs the one of the smaller value, NaN being the smallest, or of the lower position."""
+    """Of two (value, position) pairs the one of the smaller value, NaN being the smallest, or of
+    the lower position."""
     a_nan, b_nan = a != a, b != b
     beyond = (b < a) | (b_nan & (a_nan == 0))
     tie = (b == a) | (b_nan & a_nan)

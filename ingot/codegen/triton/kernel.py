@@ -1,7 +1,8 @@
 """One readable Triton kernel for each kernel of the schedule.
 
-A block of threads takes some points of the outer loops, the axis `x`; inner loops are the axis `r` beside it, whole
-where the schedule says so (`schedule/blocks.py`), else in steps. A tile has two axes of outer loops, `y` and `x`.
+A block of threads takes some points of the outer loops, the axis `x`; inner loops are the axis `r`
+beside it, whole where the schedule says so (`schedule/blocks.py`), else in steps. A tile has two
+axes of outer loops, `y` and `x`.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """The text of a kernel and how it is launched: with the buffers of `parameters`, then the values of `sizes`, in
-    `grid` blocks of `warps` warps; `constants` are its block sizes, `stages` how far a loop reads ahead, where that is
-    said. Index arithmetic and sizes are in 32 bits if it is `short`, else in 64.
+    """The text of a kernel and how it is launched: with the buffers of `parameters`, then the
+    values of `sizes`, in `grid` blocks of `warps` warps; `constants` are its block sizes, `stages`
+    how far a loop reads ahead, where that is said. Index arithmetic and sizes are in 32 bits if it
+    is `short`, else in 64.
 
-    With a `table` it takes the address of one instead, of 64-bit integers: the first block of each set of buffers, in
-    `table` places, of which those that are left over hold the largest integer; and a row for each set, of its first
-    block, its number of points, and the address, or the number, of each parameter."""
+    With a `table` it takes the address of one instead, of 64-bit integers: the first block of each
+    set of buffers, in `table` places, of which those that are left over hold the largest integer;
+    and a row for each set, of its first block, its number of points, and the address, or the
+    number, of each parameter."""
 
     name: str
     source: str
@@ -80,8 +83,8 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """A way to compute a kernel: in these blocks, with index arithmetic in 32 bits if it is `short`, where each of the
-    `conditions` holds: an expression is not greater than a number."""
+    """A way to compute a kernel: in these blocks, with index arithmetic in 32 bits if it is
+    `short`, where each of the `conditions` holds: an expression is not greater than a number."""
 
     blocks: Blocks
     short: bool
@@ -89,8 +92,9 @@ class Form:
 
 
 def forms_of(kernel: Kernel) -> list[Form]:
-    """The forms of a kernel, of which the first is launched whose conditions hold. The last one has none, and there is
-    no other where all sizes are known. Index arithmetic is in 32 bits where that is ever right."""
+    """The forms of a kernel, of which the first is launched whose conditions hold. The last one has
+    none, and there is no other where all sizes are known. Index arithmetic is in 32 bits where that
+    is ever right."""
     blocks = choose_blocks(kernel)
     some = blocks_for_some_sizes(kernel)
     slack = max(b.slack for b in (blocks, *(b for b, _ in some)))
@@ -105,14 +109,18 @@ def forms_of(kernel: Kernel) -> list[Form]:
 
 
 def general_form(kernel: Kernel) -> Form:
-    """The form for sizes of all kinds, but for those that need 64 bits where that is asked at each launch."""
+    """The form for sizes of all kinds, but for those that need 64 bits where that is asked at each
+    launch."""
     blocks = choose_blocks(kernel)
     return next(form for form in forms_of(kernel) if form.blocks == blocks)
 
 
-def write_kernel(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbol] = ()) -> TritonKernel:
-    """The Triton code of a form, by default the general one, of a kernel whose rows, if it has any, fit registers. The
-    sizes that it takes begin with `sizes`. Raises Unsupported for what has no code."""
+def write_kernel(
+    kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbol] = ()
+) -> TritonKernel:
+    """The Triton code of a form, by default the general one, of a kernel whose rows, if it has any,
+    fit registers. The sizes that it takes begin with `sizes`. Raises Unsupported for what has no
+    code."""
     kernel = replace(kernel, stages=tuple(in_other_words(stage) for stage in kernel.stages))
     if kernel.product is not None:
         from ingot.codegen.triton.product import write_product
@@ -125,7 +133,9 @@ def write_kernel(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbo
 
 
 class Writer:
-    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()) -> None:
+    def __init__(
+        self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()
+    ) -> None:
         self.kernel, self.blocks = kernel, blocks
         self.lines: list[str] = []
         self.indent = 1
@@ -136,7 +146,9 @@ class Writer:
         self.constants: dict[str, int] = {}
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
         self.numbers = {p.name: p.dtype for p in kernel.parameters if p.on_host}
-        self.lengths = {p.name: p.length.constant if p.length is not None else None for p in kernel.parameters}
+        self.lengths = {
+            p.name: p.length.constant if p.length is not None else None for p in kernel.parameters
+        }
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
         # What was last stored in a buffer, and where.
@@ -160,11 +172,14 @@ class Writer:
         lent = {parameters[k].name: parameters[to].name for k, to in loans(parameters)}
         for number, stage in enumerate(self.kernel.stages):
             self.stage_number = number
-            loads = {i.attrs[0] for i in stage.body.loads if self.stored(i, stage) is None} - self.rows.keys()
+            loads = {
+                i.attrs[0] for i in stage.body.loads if self.stored(i, stage) is None
+            } - self.rows.keys()
             loads = {lent.get(name, name) for name in loads}
             stores = {store.buffer for store in stage.stores} - self.rows.keys()
             if loads & stored or stores & touched:
-                self.line("tl.debug_barrier()")  # other threads of the block have written or read there
+                # other threads of the block have written or read there
+                self.line("tl.debug_barrier()")
             touched |= loads | stores
             stored |= stores
             self.stage(stage)
@@ -211,7 +226,7 @@ class Writer:
         self.line(f"{value.text} = {text}")
         return value
 
-    # -- axes ------------------------------------------------------------------------------------------------------
+    # -- axes --------------------------------------------------------------------------------------
 
     def outer(self) -> None:
         """The points of this block."""
@@ -230,7 +245,9 @@ class Writer:
             column = "[:, None]" if self.rank == 2 else ""
             fixed = self.loops_of_block()
             if fixed:
-                blocks = (product(s.extent for s in self.kernel.loops[fixed:]).constant or 0) // self.blocks.points
+                blocks = (
+                    product(s.extent for s in self.kernel.loops[fixed:]).constant or 0
+                ) // self.blocks.points
                 self.line(f"block = {block} // {blocks}")
                 self.split("block", "", self.kernel.loops[:fixed])
                 block += f" % {blocks}"
@@ -246,7 +263,10 @@ class Writer:
         )
         self.line(f"block = {block}")
         self.line(f"x = block % {_factor(across)} * XBLOCK + tl.arange(0, XBLOCK)[None, :]")
-        self.line(f"y = block // {_factor(across)} % {_factor(down)} * YBLOCK + tl.arange(0, YBLOCK)[:, None]")
+        self.line(
+            f"y = block // {_factor(across)} % {_factor(down)} * YBLOCK + tl.arange(0, YBLOCK)[:, "
+            "None]"
+        )
         self.mask("x", vector.extent, self.blocks.points)
         self.mask("y", tile.extent, self.blocks.tile)
         self.symbols[vector] = Value("x", frozenset("x"))
@@ -256,7 +276,8 @@ class Writer:
             self.split("z", "", rest)
 
     def in_runs(self, block: str) -> None:
-        """The points of this block, one or some after the other. What belongs to columns stays in registers."""
+        """The points of this block, one or some after the other. What belongs to columns stays in
+        registers."""
         run, stages = self.kernel.run, [stage for stage in self.kernel.stages if stage.loops]
         self.line(f"block = {block}")
         self.inner_loops = stages[0].loops
@@ -276,7 +297,8 @@ class Writer:
         self.split("x", "x", self.kernel.loops)
 
     def before_steps(self, stage: Stage, axes: Sequence[Symbol] | None = None) -> None:
-        """Load what does not change from step to step: what depends on `axes` alone, by default on outer loops."""
+        """Load what does not change from step to step: what depends on `axes` alone, by default on
+        outer loops."""
         axes = self.kernel.loops if axes is None else axes
         for i in stage.body.loads:
             fixed = not i.args and i.attrs[1].symbols.issubset(axes)
@@ -284,8 +306,8 @@ class Writer:
                 self.instruction(i, [], stage)
 
     def steps_ahead(self) -> int:
-        """In how many steps of a run at once a block may be, of which one computes and the others load. One where it
-        loads what it has stored before, or where there is no memory for more."""
+        """In how many steps of a run at once a block may be, of which one computes and the others
+        load. One where it loads what it has stored before, or where there is no memory for more."""
         stored: dict[str, set[tuple[Expr, tuple[Symbol, ...]]]] = {}
         elements = self.blocks.points * self.blocks.inner
         loaded: dict[tuple[str, Expr], int] = {}
@@ -314,7 +336,8 @@ class Writer:
             self.line(f"tl.store({pointer}, {total}{'' if mask is None else f', mask={mask}'})")
 
     def loops_of_block(self) -> int:
-        """How many of the outer loops, from the outermost one, have one index in a block: blocks fill those within."""
+        """How many of the outer loops, from the outermost one, have one index in a block: blocks
+        fill those within."""
         for k in range(len(self.kernel.loops) - 1, 0, -1):
             within = product(s.extent for s in self.kernel.loops[k:]).constant
             if self.blocks.points == 1 or within is None:
@@ -328,13 +351,19 @@ class Writer:
         self.constants |= {"XBLOCK": self.blocks.points, "PARTS": self.kernel.table}
         number = "tl.int32" if self.short else "tl.int64"
         self.line("block = tl.program_id(0)")
-        self.line("part = tl.sum((tl.load(table + tl.arange(0, PARTS)) <= block).to(tl.int32), 0) - 1")
+        self.line(
+            "part = tl.sum((tl.load(table + tl.arange(0, PARTS)) <= block).to(tl.int32), 0) - 1"
+        )
         self.line(f"row = table + PARTS + part * {len(self.kernel.parameters) + 2}")
         self.line(f"x = (block - tl.load(row)).to({number}) * XBLOCK + tl.arange(0, XBLOCK)")
         self.line(f"xmask = x < tl.load(row + 1).to({number})")
         for k, p in enumerate(self.kernel.parameters, 2):
             pointer = f"tl.pointer_type({ops.TYPES[p.dtype]})"
-            text = f"tl.load((row + {k}).to({pointer}))" if p.on_host else f"tl.load(row + {k}).to({pointer})"
+            text = (
+                f"tl.load((row + {k}).to({pointer}))"
+                if p.on_host
+                else f"tl.load(row + {k}).to({pointer})"
+            )
             self.line(f"{p.name} = {text}")
         self.masks["x"] = "xmask"
         self.split("x", "x", self.kernel.loops)
@@ -369,13 +398,15 @@ class Writer:
             return "[XBLOCK]"
         first, second = ("y", "x") if self.blocks.tile else ("x", "r")
         sizes = {"x": "XBLOCK", "y": "YBLOCK", "r": self.inner_block}
-        return "[" + ", ".join(sizes[axis] if axis in axes else "1" for axis in (first, second)) + "]"
+        return (
+            "[" + ", ".join(sizes[axis] if axis in axes else "1" for axis in (first, second)) + "]"
+        )
 
     @property
     def point_axes(self) -> frozenset[str]:
         return frozenset("xy" if self.blocks.tile else "x")
 
-    # -- stages ----------------------------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     inner_block = inner_axis = ""  # the names of the axis r of the present stage, and of its size
     inner_loops: tuple[Symbol, ...] = ()
@@ -410,7 +441,8 @@ class Writer:
         return text if self.short else f"{text}.to(tl.int64)"
 
     def looped(self, stage: Stage, size: Expr) -> None:
-        """A stage whose inner loops are taken in steps: whole ones, without masks, and what is left."""
+        """A stage whose inner loops are taken in steps: whole ones, without masks, and what is
+        left."""
         self.inner_block = "RBLOCK"
         self.before_steps(stage)
         accumulators = self.accumulators(stage)
@@ -418,7 +450,11 @@ class Writer:
         whole = count // block * block
         if self.kernel.vector is None and 0 < whole < count:
             powers = [a for a, names in accumulators if names[0].endswith("_top")]
-            parts = (min(REST, self.group) if powers else min(REST, block)) if len(powers) == len(accumulators) else 1
+            parts = (
+                (min(REST, self.group) if powers else min(REST, block))
+                if len(powers) == len(accumulators)
+                else 1
+            )
             self.steps(settled(stage, whole), "0", integer(whole), block, accumulators)
             self.steps(stage, str(whole), size, block // parts, accumulators)
         else:
@@ -427,17 +463,28 @@ class Writer:
             self.reduce(a, names, stage.body.instructions[a.value].dtype)
 
     def steps(
-        self, stage: Stage, begin: str, end: Expr, block: int, accumulators: Sequence[tuple[Accumulate, list[str]]]
+        self,
+        stage: Stage,
+        begin: str,
+        end: Expr,
+        block: int,
+        accumulators: Sequence[tuple[Accumulate, list[str]]],
     ) -> None:
         """A loop over steps of a stage's inner loops, as one axis."""
-        self.inner_block = "RBLOCK" if block == self.blocks.inner else f"REST{self.blocks.inner // block}"
+        self.inner_block = (
+            "RBLOCK" if block == self.blocks.inner else f"REST{self.blocks.inner // block}"
+        )
         self.constants |= {"RBLOCK": self.blocks.inner, self.inner_block: block}
         number, self.count = self.count, self.count + 1
         known, self.known = self.known, dict(self.known)
-        self.line(f"for start{number} in range({begin}, {self.index(end).text}, {self.inner_block}):")
+        self.line(
+            f"for start{number} in range({begin}, {self.index(end).text}, {self.inner_block}):"
+        )
         self.indent += 1
         name = self.inner_axis = f"r{number}"
-        self.line(f"{name} = start{number} + {self.wide(f'tl.arange(0, {self.inner_block})')}[None, :]")
+        self.line(
+            f"{name} = start{number} + {self.wide(f'tl.arange(0, {self.inner_block})')}[None, :]"
+        )
         self.mask("r", end, block, name)
         self.split(name, "r", stage.loops)
         values = self.body(replace(stage, reductions=()), frozenset("xr"))
@@ -459,11 +506,17 @@ class Writer:
             value = self.full(values[a.value])
             mask = self.masks["r"]
             if mask is not None:
-                value = self.fresh(f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})", value.axes)
-            self.reduce(a, [value.text, self.position()] if a.kind.startswith("arg") else [value.text], dtype)
+                value = self.fresh(
+                    f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})", value.axes
+                )
+            self.reduce(
+                a,
+                [value.text, self.position()] if a.kind.startswith("arg") else [value.text],
+                dtype,
+            )
         return values
 
-    # -- reductions ------------------------------------------------------------------------------------------------
+    # -- reductions --------------------------------------------------------------------------------
 
     def full(self, value: Value) -> Value:
         """A value at each element of the block."""
@@ -478,7 +531,9 @@ class Writer:
     def accumulators(self, stage: Stage) -> list[tuple[Accumulate, list[str]]]:
         """The variables of partial results. Those of powers have the largest elements besides."""
         powers = {a.value: f"{a.name}_top" for a in stage.reductions if a.kind == POWERS}
-        found = {a: [powers[a.value]] for a in stage.reductions if a.kind == "max" and a.value in powers}
+        found = {
+            a: [powers[a.value]] for a in stage.reductions if a.kind == "max" and a.value in powers
+        }
         return [(a, found.get(a) or self.accumulator(a, stage)) for a in stage.reductions]
 
     def accumulator(self, a: Accumulate, stage: Stage) -> list[str]:
@@ -492,14 +547,18 @@ class Writer:
                 self.line(f"{name} = tl.full({shape}, {number}, {ops.TYPES[dtype]})")
             return names
         names = [f"{a.name}_all"]
-        self.line(f"{names[0]} = tl.full({self.shape('xr')}, {ops.identity(a.kind, dtype)}, {ops.TYPES[dtype]})")
+        self.line(
+            f"{names[0]} = tl.full({self.shape('xr')}, {ops.identity(a.kind, dtype)}, "
+            f"{ops.TYPES[dtype]})"
+        )
         if a.kind.startswith("arg"):
             names.append(f"{a.name}_at")
             self.line(f"{names[1]} = tl.full({self.shape('xr')}, {2**63 - 1}, tl.int64)")
         return names
 
     def group_of_powers(self, stage: Stage) -> tuple[int, bool]:
-        """How many elements of a step a thread has, or of those that it loads at once, if these are more than one."""
+        """How many elements of a step a thread has, or of those that it loads at once, if these are
+        more than one."""
         loads = [i for i in stage.body.loads if not i.attrs[-1].symbols.isdisjoint(stage.loops)]
         each = max(1, self.blocks.inner * self.blocks.points // (32 * self.blocks.warps))
         if self.kernel.vector is not None or not loads:
@@ -511,18 +570,32 @@ class Writer:
         dtype, mask = stage.body.instructions[a.value].dtype, self.masks["r"]
         if names[0].endswith("_top"):
             if a.kind == POWERS:
-                masked = value.text if mask is None else f'tl.where({mask}, {value.text}, float("-inf"))'
+                masked = (
+                    value.text if mask is None else f'tl.where({mask}, {value.text}, float("-inf"))'
+                )
                 group = self.group * self.constants[self.inner_block] // self.constants["RBLOCK"]
                 grouping = f"{group}, {self.wide_group}"
-                self.line(f"{', '.join(names)} = helpers.add_powers({', '.join(names)}, {masked}, {grouping})")
+                self.line(
+                    f"{', '.join(names)} = helpers.add_powers({', '.join(names)}, {masked}, "
+                    f"{grouping})"
+                )
             return
         if len(names) == 2:
-            masked = value.text if mask is None else f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})"
+            masked = (
+                value.text
+                if mask is None
+                else f"tl.where({mask}, {value.text}, {ops.identity(a.kind, dtype)})"
+            )
             function = "further_up" if a.kind == "argmax" else "further_down"
-            self.line(f"{', '.join(names)} = helpers.{function}({', '.join(names)}, {masked}, {self.position()})")
+            self.line(
+                f"{', '.join(names)} = helpers.{function}({', '.join(names)}, {masked}, "
+                f"{self.position()})"
+            )
             return
         total = ops.combine(a.kind, dtype, names[0], value.text)
-        self.line(f"{names[0]} = {total if mask is None else f'tl.where({mask}, {total}, {names[0]})'}")
+        self.line(
+            f"{names[0]} = {total if mask is None else f'tl.where({mask}, {total}, {names[0]})'}"
+        )
 
     def reduce(self, a: Accumulate, names: list[str], dtype: torch.dtype) -> None:
         """Finish a reduction: its result becomes the scalar."""
@@ -540,7 +613,7 @@ class Writer:
         self.line(f"{a.name} = {result}")
         self.scalars[a.name] = Value(a.name, frozenset("x"))
 
-    # -- instructions ----------------------------------------------------------------------------------------------
+    # -- instructions ------------------------------------------------------------------------------
 
     def instruction(self, i: Instruction, values: list[Value], stage: Stage) -> Value:
         arguments = [values[k] for k in i.args]
@@ -558,12 +631,19 @@ class Writer:
         if i.op in ("load", "index") and not i.attrs[-1].symbols.isdisjoint(stage.loops):
             loops = stage.loops
         key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
-        if i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written) or key not in self.known:
-            self.known[key] = self.emit(i, arguments, [stage.body.instructions[k].dtype for k in i.args])
+        if (
+            i.op == "indirect"
+            or (i.op == "load" and i.attrs[0] in self.written)
+            or key not in self.known
+        ):
+            self.known[key] = self.emit(
+                i, arguments, [stage.body.instructions[k].dtype for k in i.args]
+            )
         return self.known[key]
 
     def where_wanted(self, value: Value, conditions: list[Value], at: int, stage: Stage) -> Value:
-        """What a load gives that was made without its conditions: 0 where these do not hold, unless nobody asks."""
+        """What a load gives that was made without its conditions: 0 where these do not hold, unless
+        nobody asks."""
         if not conditions or is_left_out(stage, at):
             return value
         holds = " & ".join(c.text for c in conditions)
@@ -594,7 +674,8 @@ class Writer:
         return self.fresh(ops.call(i.op, dtype, texts), axes)
 
     def indirect(self, i: Instruction, arguments: list[Value]) -> Value:
-        """Name an index that is a value, and assert that it is in range, as eager's kernels do, where it may not be."""
+        """Name an index that is a value, and assert that it is in range, as eager's kernels do,
+        where it may not be."""
         symbol, extent, fault = i.attrs
         value, size = arguments[0], self.index(extent).text
         axes = value.axes
@@ -602,18 +683,22 @@ class Writer:
             at = self.fresh(f"{value.text}.to({'tl.int32' if self.short else 'tl.int64'})", axes)
             self.symbols[symbol] = at
             return at
-        at = self.fresh(f"tl.where({value.text} < 0, {value.text} + {_factor(size)}, {value.text})", axes)
+        at = self.fresh(
+            f"tl.where({value.text} < 0, {value.text} + {_factor(size)}, {value.text})", axes
+        )
         mask = self.joined_mask(axes, arguments[1:])
         condition = f"({at.text} >= 0) & ({at.text} < {size})"
         message = repr(fault.message)
-        self.line(f"tl.device_assert({condition}, {message}{'' if mask is None else f', mask={mask}'})")
+        self.line(
+            f"tl.device_assert({condition}, {message}{'' if mask is None else f', mask={mask}'})"
+        )
         self.asserts = True
         if self.short:
             at = self.fresh(f"{at.text}.to(tl.int32)", axes)
         self.symbols[symbol] = at
         return at
 
-    # -- memory ----------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def joined_mask(self, axes: Iterable[str], conditions: Sequence[Value]) -> str | None:
         present = [m for axis in sorted(axes) if (m := self.masks[axis]) is not None]
@@ -638,38 +723,59 @@ class Writer:
         return self.fresh(f"tl.load({pointer}{masked}{hint})", axes)
 
     def hint(self, buffer: str, stored: bool) -> str:
-        """What the L2 cache is to keep: rows that a later stage reads, where all of them together do not fit."""
+        """What the L2 cache is to keep: rows that a later stage reads, where all of them together
+        do not fit."""
         if not self.reads_later:
             return ""
         later = any(buffer in names for names in self.reads_later[self.stage_number + 1 :])
         if later and not stored:
             return ', eviction_policy="evict_last"'
-        first = not later and (stored or any(buffer in names for names in self.reads_later[: self.stage_number]))
+        first = not later and (
+            stored or any(buffer in names for names in self.reads_later[: self.stage_number])
+        )
         return ', eviction_policy="evict_first"' if first else ""
 
     def may_be_read(self, i: Instruction, stage: Stage) -> bool:
-        """Whether a load needs no conditions: there is memory for all points, and these rule out none or few of them.
-        Loads are as wide as they can be then, and those that do not depend on a loop leave it."""
+        """Whether a load needs no conditions: there is memory for all points, and these rule out
+        none or few of them. Loads are as wide as they can be then, and those that do not depend on
+        a loop leave it."""
         buffer, offset = i.attrs
         length, (low, high) = self.lengths[buffer], offset.bounds
-        inside = length is not None and low is not None and high is not None and low >= 0 and high < length
+        inside = (
+            length is not None
+            and low is not None
+            and high is not None
+            and low >= 0
+            and high < length
+        )
         if not inside or not offset.symbols.issubset((*self.kernel.loops, *stage.loops)):
             return False
         return all(holds_mostly(stage.body.instructions, k, offset.symbols) for k in i.args)
 
     def end_with_margin(self, buffer: str, offset: Expr, itemsize: int) -> int | None:
-        """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can be as wide: where
-        rows begin at such multiples and have a margin. None where nothing is gained, or where rows are looked up by
-        what was loaded along the axis, in whose margin there may be anything. What is loaded of the margin takes part
-        in nothing: reductions and stores have the mask of the axis."""
+        """Where loads along the axis r may end instead, at a multiple of 16 bytes, so that they can
+        be as wide: where rows begin at such multiples and have a margin. None where nothing is
+        gained, or where rows are looked up by what was loaded along the axis, in whose margin there
+        may be anything. What is loaded of the margin takes part in nothing: reductions and stores
+        have the mask of the axis."""
         unit = WIDE_BYTES // itemsize
         if self.masks["r"] is None or len(self.inner_loops) != 1:
             return None
         (loop,), length = self.inner_loops, self.lengths[buffer]
         size = loop.extent.constant
         rest = offset - loop
-        wide = size is not None and size % unit and loop not in rest.symbols and "r" not in self.index(rest).axes
-        if not wide or size is None or length is None or any(coefficient % unit for coefficient, _ in rest.terms):
+        wide = (
+            size is not None
+            and size % unit
+            and loop not in rest.symbols
+            and "r" not in self.index(rest).axes
+        )
+        if (
+            not wide
+            or size is None
+            or length is None
+            or any(coefficient % unit for coefficient, _ in rest.terms)
+        ):
             return None
         end = -(-size // unit) * unit
         highest = rest.bounds[1]
@@ -706,14 +812,17 @@ class Writer:
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(axes, ())
         hint = self.hint(store.buffer, True) if stage.loops else ""
-        self.line(f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'}{hint})")
+        self.line(
+            f"tl.store({pointer}, {value.text}{'' if mask is None else f', mask={mask}'}{hint})"
+        )
         self.held.pop(store.buffer, None)
         if self.blocks.persistent or not stage.loops:
             dtype = stage.body.instructions[store.value].dtype
             self.held[store.buffer] = store.index, stage.loops, dtype, value
 
     def stored(self, i: Instruction, stage: Stage) -> Value | None:
-        """The value that a load would find where this thread has stored it, and that is still in a register."""
+        """The value that a load would find where this thread has stored it, and that is still in a
+        register."""
         if i.args or i.attrs[0] not in self.held:
             return None
         index, loops, dtype, value = self.held[i.attrs[0]]
@@ -722,7 +831,7 @@ class Writer:
         beside = "r" not in value.axes and index.symbols.isdisjoint((*loops, *stage.loops))
         return value if beside or stage.loops == loops else None
 
-    # -- index expressions -----------------------------------------------------------------------------------------
+    # -- index expressions -------------------------------------------------------------------------
 
     def index(self, e: Expr) -> Value:
         """The text of an index expression."""
@@ -758,16 +867,23 @@ class Writer:
 
 
 def _rows_read_again(kernel: Kernel) -> list[set[str]]:
-    """The large buffers that each stage reads along its loops; nothing where no two read the same."""
-    large = {p.name for p in kernel.parameters if ((p.length and p.length.constant) or 0) * p.dtype.itemsize >= L2}
+    """The large buffers that each stage reads along its loops; nothing where no two read the
+    same."""
+    large = {
+        p.name
+        for p in kernel.parameters
+        if ((p.length and p.length.constant) or 0) * p.dtype.itemsize >= L2
+    }
     read = [
-        {i.attrs[0] for i in s.body.loads if not i.attrs[1].symbols.isdisjoint(s.loops)} & large for s in kernel.stages
+        {i.attrs[0] for i in s.body.loads if not i.attrs[1].symbols.isdisjoint(s.loops)} & large
+        for s in kernel.stages
     ]
     return read if len(set().union(*read)) < sum(map(len, read)) else []
 
 
 def _elements_at_once(load: Instruction, stage: Stage) -> int:
-    """How many neighbours of a row a thread loads at once: one where they do not begin at multiples of that."""
+    """How many neighbours of a row a thread loads at once: one where they do not begin at multiples
+    of that."""
     unit, rest = WIDE_BYTES // load.dtype.itemsize, load.attrs[1] - stage.loops[-1]
     linear = len(stage.loops) == 1 and rest.symbols.isdisjoint(stage.loops)
     return unit if linear and not any(coefficient % unit for coefficient, _ in rest.terms) else 1
@@ -791,7 +907,8 @@ def summand(text: str) -> str:
 
 
 def fits_short(kernel: Kernel, slack: int) -> bool:
-    """Whether 32 bits are enough for all index arithmetic, where blocks go beyond the end by less than `slack`."""
+    """Whether 32 bits are enough for all index arithmetic, where blocks go beyond the end by less
+    than `slack`."""
     lengths = [p.length.constant if p.length is not None else None for p in kernel.parameters]
     counts = [product(s.extent for s in kernel.loops).constant]
     counts += [inner_size(stage).constant for stage in kernel.stages]
@@ -823,7 +940,9 @@ def _is_short(e: Expr) -> bool:
             low, high = atom.bounds
             if low is None or high is None:
                 return False
-            if isinstance(atom, (FloorDiv, Mod, Max, Min)) and not (_is_short(atom.left) and _is_short(atom.right)):
+            if isinstance(atom, (FloorDiv, Mod, Max, Min)) and not (
+                _is_short(atom.left) and _is_short(atom.right)
+            ):
                 return False
             size *= max(abs(low), abs(high))
         total += size
@@ -831,10 +950,13 @@ def _is_short(e: Expr) -> bool:
 
 
 def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
-    """What must be less than 2**31 for 32 bits to be enough: the largest of what is compared, divided, or an index.
-    Sums and products may overflow on the way to a result that fits. None where that is not known."""
+    """What must be less than 2**31 for 32 bits to be enough: the largest of what is compared,
+    divided, or an index. Sums and products may overflow on the way to a result that fits. None
+    where that is not known."""
     lengths = [p.length for p in kernel.parameters]
-    extents = [s.extent for s in kernel.loops] + [s.extent for stage in kernel.stages for s in stage.loops]
+    extents = [s.extent for s in kernel.loops] + [
+        s.extent for stage in kernel.stages for s in stage.loops
+    ]
     counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
     if any(length is None for length in lengths):
         return None
@@ -848,7 +970,8 @@ def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
 
 
 def _magnitude(e: Expr, needed: list[Expr]) -> Expr | None:
-    """A bound of an expression's magnitude, over sizes; what its operations need besides is added to `needed`."""
+    """A bound of an expression's magnitude, over sizes; what its operations need besides is added
+    to `needed`."""
     total = integer(0)
     for coefficient, atoms in e.terms:
         size = integer(abs(coefficient))

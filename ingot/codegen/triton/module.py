@@ -1,6 +1,6 @@
-"""From the text of kernels to binaries for a device, without a host compiler: Triton is told the target, and neither
-its driver nor its launcher is touched. Binaries are kept from process to process, so that Triton need not be imported
-for what was compiled before."""
+"""From the text of kernels to binaries for a device, without a host compiler: Triton is told the
+target, and neither its driver nor its launcher is touched. Binaries are kept from process to
+process, so that Triton need not be imported for what was compiled before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 
 from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.kernel import Body, Form, TritonKernel, forms_of, general_form, write_kernel
+from ingot.codegen.triton.kernel import (
+    Body,
+    Form,
+    TritonKernel,
+    forms_of,
+    general_form,
+    write_kernel,
+)
 from ingot.collection import paused_collection
 from ingot.errors import Unsupported
 from ingot.loops.expr import Symbol
@@ -38,7 +45,8 @@ from ingot.codegen.triton import helpers
 
 """
 
-ALIGNMENT = 16  # bytes that buffers are aligned to, at least: what is not is copied before a kernel reads it
+# bytes that buffers are aligned to, at least: what is not is copied before a kernel reads it
+ALIGNMENT = 16
 
 _files = count()
 _NO_SIZES: Mapping[Symbol, int] = {}
@@ -57,8 +65,9 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True)
 class Binary:
-    """A function of a loadable image. It takes the buffers, the sizes, and then `hidden` pointers that may be null.
-    `shared` is the shared memory of a block in bytes, `threads` the number of its threads."""
+    """A function of a loadable image. It takes the buffers, the sizes, and then `hidden` pointers
+    that may be null. `shared` is the shared memory of a block in bytes, `threads` the number of its
+    threads."""
 
     image: bytes
     assembly: str
@@ -79,10 +88,17 @@ class Binary:
 
 
 class CompiledForm:
-    """A form of a kernel, written and compiled when it is asked for. It is launched where the `conditions` hold, in
-    `grid` blocks."""
+    """A form of a kernel, written and compiled when it is asked for. It is launched where the
+    `conditions` hold, in `grid` blocks."""
 
-    def __init__(self, kernel: Kernel, form: Form | None, general: TritonKernel, gpu: Gpu, aligned: Sequence[bool]):
+    def __init__(
+        self,
+        kernel: Kernel,
+        form: Form | None,
+        general: TritonKernel,
+        gpu: Gpu,
+        aligned: Sequence[bool],
+    ):
         self.conditions = form.conditions if form is not None else ()
         self.is_general = form is None or form == general_form(kernel)
         self.grid = form.blocks.count(kernel) if form is not None else general.grid
@@ -119,11 +135,15 @@ class CompiledForm:
 
 
 class CompiledKernels:
-    """Binaries of kernels for a device. Of the `forms` of each the first is launched whose conditions hold; those that
-    the sizes at hand ask for are compiled, each different body once. `seconds` is what writing and compiling took."""
+    """Binaries of kernels for a device. Of the `forms` of each the first is launched whose
+    conditions hold; those that the sizes at hand ask for are compiled, each different body once.
+    `seconds` is what writing and compiling took."""
 
     def __init__(
-        self, forms: dict[Kernel, list[CompiledForm]], chosen: dict[Kernel, CompiledForm], seconds: dict[str, float]
+        self,
+        forms: dict[Kernel, list[CompiledForm]],
+        chosen: dict[Kernel, CompiledForm],
+        seconds: dict[str, float],
     ) -> None:
         self._forms, self._chosen = forms, chosen
         self.seconds = seconds
@@ -158,10 +178,14 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    steps: Sequence[KernelStep], gpu: Gpu, unaligned: Container[str] = (), sizes: Mapping[Symbol, int] = _NO_SIZES
+    steps: Sequence[KernelStep],
+    gpu: Gpu,
+    unaligned: Container[str] = (),
+    sizes: Mapping[Symbol, int] = _NO_SIZES,
 ) -> CompiledKernels:
-    """Compile the kernels of `steps` for a device, equal bodies once: the forms for these sizes, or the general ones
-    where they are not said. The buffers in `unaligned` may lie anywhere. Raises Unsupported for what has no code."""
+    """Compile the kernels of `steps` for a device, equal bodies once: the forms for these sizes, or
+    the general ones where they are not said. The buffers in `unaligned` may lie anywhere. Raises
+    Unsupported for what has no code."""
     if not available():
         raise Unsupported("Triton is not installed: pip install ingot[gpu]", skip=True)
     start = perf_counter()
@@ -179,16 +203,26 @@ def compile_kernels(
     different: dict[Body, tuple[TritonKernel, tuple[bool, ...]]] = {}
     for form in chosen.values():
         _, before = different.get(form.written.body, (form.written, form.aligned))
-        different[form.written.body] = form.written, tuple(a and b for a, b in zip(form.aligned, before))
+        different[form.written.body] = (
+            form.written,
+            tuple(a and b for a, b in zip(form.aligned, before)),
+        )
     emitted = perf_counter()
-    compiled = {body: kept for body, given in different.items() if (kept := _kept(_key(given[0], gpu, given[1])))}
+    compiled = {
+        body: kept
+        for body, given in different.items()
+        if (kept := _kept(_key(given[0], gpu, given[1])))
+    }
     missing = {body: given for body, given in different.items() if body not in compiled}
     if missing:
         import_triton()
-        # CPython counts the depth of all the syntax trees being made together: a collection in the midst lets them mix.
+        # CPython counts the depth of all the syntax trees being made together: a collection in the
+        # midst lets them mix.
         with paused_collection():
             at_once = max(1, min(len(missing), os.cpu_count() or 1))
-            built = in_threads(lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values(), at_once)
+            built = in_threads(
+                lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values(), at_once
+            )
             compiled.update(zip(missing, built))
     for form in chosen.values():
         form.binary = compiled[form.written.body]
@@ -208,7 +242,9 @@ def _form_for(forms: Sequence[CompiledForm], sizes: Mapping[Symbol, int]) -> Com
     """What is launched for these sizes, or the general form where they are not said."""
     said = all(e.symbols.issubset(sizes) for form in forms for e, _ in form.conditions)
     if said:
-        return next(form for form in forms if all(e.evaluate(sizes) <= most for e, most in form.conditions))
+        return next(
+            form for form in forms if all(e.evaluate(sizes) <= most for e, most in form.conditions)
+        )
     return next(form for form in forms if form.is_general)
 
 
@@ -219,8 +255,8 @@ def available() -> bool:
 
 
 def import_triton() -> None:
-    """Import what is used of Triton, before several threads do, to whom its modules, which import each other, may seem
-    to be only half there. Raises Unsupported where that fails."""
+    """Import what is used of Triton, before several threads do, to whom its modules, which import
+    each other, may seem to be only half there. Raises Unsupported where that fails."""
     try:
         import triton._C.libtriton
         import triton.backends.compiler
@@ -231,7 +267,7 @@ def import_triton() -> None:
         raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
 
 
-# -- what was compiled before ------------------------------------------------------------------------------------------
+# -- what was compiled before ----------------------------------------------------------------------
 
 _FORMAT = 1  # of what is kept
 # Variables that decide what Triton makes.
@@ -261,7 +297,8 @@ def _build_when_called(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) 
 
 
 def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
-    """A digest of all that decides a kernel's code; comments, as that of its place, are not of it."""
+    """A digest of all that decides a kernel's code; comments, as that of its place, are not of
+    it."""
     text = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("#")]
     dtypes = [f"{p.dtype} {'given' if p.on_host else 'in memory'}" for p in kernel.parameters]
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
@@ -278,11 +315,16 @@ def compiler_digest() -> str:
     assert spec is not None and spec.origin is not None
     package, helpers = Path(spec.origin).parent, Path(__file__).with_name("helpers.py")
     found = [file.stat() for file in sorted(package.glob("_C/libtriton*.so"))]
-    facts = (Path(spec.origin).read_text(), HEADER, helpers.read_text(), [(f.st_size, f.st_mtime_ns) for f in found])
+    facts = (
+        Path(spec.origin).read_text(),
+        HEADER,
+        helpers.read_text(),
+        [(f.st_size, f.st_mtime_ns) for f in found],
+    )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-# -- what is compiled --------------------------------------------------------------------------------------------------
+# -- what is compiled ------------------------------------------------------------------------------
 
 
 def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binary:
@@ -290,26 +332,38 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    pointers = {p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters}
-    integer = "i32" if kernel.short else "i64"  # the native core gives addresses of 64 bits, of which these are the low
+    pointers = {
+        p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters
+    }
+    # the native core gives addresses of 64 bits, of which these are the low
+    integer = "i32" if kernel.short else "i64"
     if kernel.table:
         pointers = {"table": "*i64"}
     sizes = {f"size{k}": integer for k in range(len(kernel.sizes))}
     signature = {**pointers, **sizes, **{name: "constexpr" for name, _ in kernel.constants}}
-    known = [k for k, p in enumerate(kernel.parameters) if not p.on_host and (not aligned or aligned[k])]
+    known = [
+        k for k, p in enumerate(kernel.parameters) if not p.on_host and (not aligned or aligned[k])
+    ]
     known = [0] if kernel.table else known
     attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
-    made, facts = _run_stages(source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu))
+    made, facts = _run_stages(
+        source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu)
+    )
     image, assembly = (made[kind] for kind in _ARTEFACTS[gpu.backend])
     given = len(pointers) + len(sizes)
     taken = _parameters(assembly) if gpu.backend == "cuda" else given
-    return Binary(image, assembly, facts["name"], facts["shared"], kernel.warps * gpu.warp_size, taken - given)
+    return Binary(
+        image, assembly, facts["name"], facts["shared"], kernel.warps * gpu.warp_size, taken - given
+    )
 
 
-def _run_stages(source: Any, target: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the stages of Triton's backend make of a kernel, by their names, and the facts that they found. Triton's own
-    `compile` also reads all of its library, several hundred megabytes, for the key of its cache."""
+def _run_stages(
+    source: Any, target: Any, options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the stages of Triton's backend make of a kernel, by their names, and the facts that they
+    found. Triton's own `compile` also reads all of its library, several hundred megabytes, for the
+    key of its cache."""
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
 
@@ -333,8 +387,13 @@ _ARTEFACTS = {"cuda": ("cubin", "ptx"), "hip": ("hsaco", "amdgcn")}
 
 
 def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
-    """Arithmetic is rounded where it is written, and numbers too small to be normal are kept, as in eager."""
-    options: dict[str, Any] = {"num_warps": kernel.warps, "enable_fp_fusion": False, "debug": kernel.asserts}
+    """Arithmetic is rounded where it is written, and numbers too small to be normal are kept, as in
+    eager."""
+    options: dict[str, Any] = {
+        "num_warps": kernel.warps,
+        "enable_fp_fusion": False,
+        "debug": kernel.asserts,
+    }
     options["sanitize_overflow"] = False
     if kernel.stages:
         options["num_stages"] = kernel.stages
@@ -362,4 +421,3 @@ def _parameters(ptx: str) -> int:
 def _anonymous(kernel: Kernel) -> Kernel:
     """The kernel without names: equal for equal code."""
     return replace(kernel, name="", origin=Origin(()))
-

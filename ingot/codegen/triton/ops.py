@@ -1,8 +1,8 @@
 """The scalar ops of `loops/ops.py` as Triton: one row each.
 
-A row gives the text of a call: a template with `{0}`, `{1}`, ... for the arguments and `{T}` for their Triton type, or
-several by the kind of the arguments' dtype. Arithmetic is
-rounded as eager rounds it: divisions and roots are exact, functions are libdevice's, which eager's kernels call too.
+A row gives the text of a call: a template with `{0}`, `{1}`, ... for the arguments and `{T}` for
+their Triton type, or several by the kind of the arguments' dtype. Arithmetic is rounded as eager
+rounds it: divisions and roots are exact, functions are libdevice's, which eager's kernels call too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,22 @@ TYPES = {
 
 # The names of pointers' elements in the signature of a kernel.
 SIGNATURES = {
-    dtype: name.removeprefix("tl.").replace("uint", "u").replace("bfloat", "bf").replace("float", "fp")
+    dtype: name.removeprefix("tl.")
+    .replace("uint", "u")
+    .replace("bfloat", "bf")
+    .replace("float", "fp")
     for dtype, name in TYPES.items()
 }
 SIGNATURES = {d: name.replace("int", "i") for d, name in SIGNATURES.items()}
 
-SINGLE, DOUBLE, HALF, SIGNED, UNSIGNED, BOOL = "single", "double", "half", "signed", "unsigned", "bool"
+SINGLE, DOUBLE, HALF, SIGNED, UNSIGNED, BOOL = (
+    "single",
+    "double",
+    "half",
+    "signed",
+    "unsigned",
+    "bool",
+)
 
 
 def kind(dtype: torch.dtype) -> str:
@@ -49,7 +59,11 @@ def kind(dtype: torch.dtype) -> str:
 
 def _by_kind(**templates: str) -> dict[str, str]:
     """A row from templates for `floats`, `ints` and `reals` (both), or for single kinds."""
-    groups = {"reals": (SINGLE, DOUBLE, SIGNED, UNSIGNED), "floats": (SINGLE, DOUBLE), "ints": (SIGNED, UNSIGNED)}
+    groups = {
+        "reals": (SINGLE, DOUBLE, SIGNED, UNSIGNED),
+        "floats": (SINGLE, DOUBLE),
+        "ints": (SIGNED, UNSIGNED),
+    }
     row: dict[str, str] = {}
     for name, template in templates.items():
         row |= dict.fromkeys(groups.get(name, (name,)), template)
@@ -61,7 +75,8 @@ def _reals(template: str, **others: str) -> dict[str, str]:
 
 
 _CALLED = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2 "
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf pow atan2 "
     "rsqrt trunc fmod nextafter"
 ).split()  # functions of libdevice under the same name, of one or two floats
 _SINGLE_ONLY = "erfc erfinv lgamma".split()
@@ -77,7 +92,8 @@ TABLE: dict[str, dict[str, str]] = {
     "floordiv": _by_kind(signed="helpers.floor_divide({0}, {1})", unsigned="{0} // {1}"),
     "truncdiv": _by_kind(ints="{0} // {1}"),
     "remainder": _by_kind(
-        floats="helpers.float_remainder({0}, {1})", signed="helpers.floor_remainder({0}, {1})", unsigned="{0} % {1}"
+        floats="helpers.float_remainder({0}, {1})", signed="helpers.floor_remainder({0}, {1})",
+        unsigned="{0} % {1}"
     ),
     "neg": _by_kind(floats="{0} * -1.0", half="{0} * -1.0", ints="0 - {0}"),
     "abs": _by_kind(floats="tl.abs({0})", half="tl.abs({0})", signed="tl.abs({0})", unsigned="{0}"),
@@ -95,7 +111,8 @@ TABLE: dict[str, dict[str, str]] = {
     "fma": _by_kind(floats="tl.fma({0}, {1}, {2})"),
     **{
         name: _reals("{0} " + sign + " {1}", bool="{0} " + sign + " {1}")
-        for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
+        for name,
+        sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     },
     "logical_and": _by_kind(bool="{0} & {1}"),
     "logical_or": _by_kind(bool="{0} | {1}"),
@@ -107,7 +124,8 @@ TABLE: dict[str, dict[str, str]] = {
     "bitwise_not": _by_kind(signed="~{0}", unsigned="{0} ^ {ones}"),
     "shift_left": _by_kind(ints="helpers.shift_left({0}, {1}, {bits})"),
     "shift_right": _by_kind(
-        signed="helpers.shift_right({0}, {1}, {bits})", unsigned="helpers.shift_right_unsigned({0}, {1}, {bits})"
+        signed="helpers.shift_right({0}, {1}, {bits})",
+        unsigned="helpers.shift_right_unsigned({0}, {1}, {bits})"
     ),
     "where": _reals("tl.where({0}, {1}, {2})", half="tl.where({0}, {1}, {2})", bool="tl.where({0}, {1}, {2})"),
     "isnan": _by_kind(floats="{0} != {0}"),
@@ -145,10 +163,12 @@ def call(name: str, dtype: torch.dtype, arguments: list[str]) -> str:
 
 
 def convert(value: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`value` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0 is True."""
+    """`value` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0
+    is True."""
     if target is torch.bool:
         return f"{value} != 0"
-    if source is torch.float64 and target.is_floating_point and target.itemsize == 2:  # as eager: through float
+    # as eager: through float
+    if source is torch.float64 and target.is_floating_point and target.itemsize == 2:
         return f"{value}.to(tl.float32).to({TYPES[target]})"
     return f"{value}.to({TYPES[target]})"
 
@@ -162,7 +182,7 @@ def literal(number: Any, dtype: torch.dtype) -> str:
     return f"tl.full((), {text}, {TYPES[dtype]})"
 
 
-# -- reductions --------------------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 def identity(reduction: str, dtype: torch.dtype) -> str:

@@ -1,4 +1,5 @@
-"""Matrix products in Triton: a block of threads sums a tile of rows by columns, and computes what comes next on it."""
+"""Matrix products in Triton: a block of threads sums a tile of rows by columns, and computes what
+comes next on it."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def write_product(kernel: Kernel) -> TritonKernel:
 
 
 class _ProductWriter(Writer):
-    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction; `order` are the two of what is
-    being computed."""
+    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction; `order` are
+    the two of what is being computed."""
 
     order = ("y", "x")
 
@@ -53,9 +54,17 @@ class _ProductWriter(Writer):
 
     def outer(self) -> None:
         """The tile of this block, and its sums."""
-        self.constants |= {"YBLOCK": self.tiling.rows, "XBLOCK": self.tiling.columns, "RBLOCK": self.tiling.depth}
-        down, across = (e.constant or 0 for e in (self.product.row_blocks, self.product.column_blocks))
-        self.line(f"block = {'tl.program_id(0)' if self.short else 'tl.program_id(0).to(tl.int64)'}")
+        self.constants |= {
+            "YBLOCK": self.tiling.rows,
+            "XBLOCK": self.tiling.columns,
+            "RBLOCK": self.tiling.depth,
+        }
+        down, across = (
+            e.constant or 0 for e in (self.product.row_blocks, self.product.column_blocks)
+        )
+        self.line(
+            f"block = {'tl.program_id(0)' if self.short else 'tl.program_id(0).to(tl.int64)'}"
+        )
         if self.kernel.loops:
             self.line(f"z = block // {down * across}")
             self.line(f"block = block % {down * across}")
@@ -63,7 +72,10 @@ class _ProductWriter(Writer):
         y, x = self.place(down, across)
         self.line(f"y = {y}{self.wide('tl.arange(0, YBLOCK)')}[:, None]")
         self.line(f"x = {x}{self.wide('tl.arange(0, XBLOCK)')}[None, :]")
-        for axis, extent, block in (("y", self.rows_count, "rows"), ("x", self.columns_count, "columns")):
+        for axis, extent, block in (
+            ("y", self.rows_count, "rows"),
+            ("x", self.columns_count, "columns"),
+        ):
             self.extent_mask(axis, extent, getattr(self.tiling, block))
         self.split("y", "y", self.product.rows)
         self.split("x", "x", self.product.columns)
@@ -76,11 +88,16 @@ class _ProductWriter(Writer):
             self.masks[axis or name] = f"{name}mask"
 
     def place(self, down: int, across: int) -> tuple[str, str]:
-        """Where the tile of this block begins, down and across: neighbours in time share what they read."""
+        """Where the tile of this block begins, down and across: neighbours in time share what they
+        read."""
         if down == 1 or across == 1:
-            return ("" if down == 1 else "block * YBLOCK + "), ("" if across == 1 else "block * XBLOCK + ")
+            return ("" if down == 1 else "block * YBLOCK + "), (
+                "" if across == 1 else "block * XBLOCK + "
+            )
         group = min(self.tiling.group, down)
-        self.line(f"# {group} tiles down, then the next ones across: what they read stays in the L2 cache")
+        self.line(
+            f"# {group} tiles down, then the next ones across: what they read stays in the L2 cache"
+        )
         self.line(f"first = block // {group * across} * {group}")
         height = str(group)
         if down % group:
@@ -98,7 +115,9 @@ class _ProductWriter(Writer):
         steps = self.wide("tl.arange(0, RBLOCK)")
         left = self.operand(p.left, p.prologues[0], "r", f"{steps}[None, :]", ("y", "r"))
         right = self.operand(p.right, p.prologues[1], "s", f"{steps}[:, None]", ("r", "x"))
-        precision = f', input_precision="{self.tiling.precision}"' if left[1] is torch.float32 else ""
+        precision = (
+            f', input_precision="{self.tiling.precision}"' if left[1] is torch.float32 else ""
+        )
         self.line(f"{p.name} = tl.dot({left[0]}, {right[0]}, {p.name}{precision})")
         self.indent -= 1
         self.known, self.order = known, ("y", "x")
@@ -107,7 +126,8 @@ class _ProductWriter(Writer):
     def operand(
         self, access: Access, body: Body | None, name: str, steps: str, order: tuple[str, str]
     ) -> tuple[str, torch.dtype]:
-        """A tile of an operand, and its type; `name` are the places along the reduction, along the axis r."""
+        """A tile of an operand, and its type; `name` are the places along the reduction, along the
+        axis r."""
         self.order, axes = order, frozenset(order)
         self.known = {}
         self.line(f"{name} = start + {steps}")
@@ -121,10 +141,13 @@ class _ProductWriter(Writer):
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         mask = self.joined_mask(order, ())
         (dtype,) = (p.dtype for p in self.kernel.parameters if p.name == access.buffer)
-        return self.fresh(f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes).text, dtype
+        return self.fresh(
+            f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes
+        ).text, dtype
 
     def computed(self, body: Body, axes: frozenset[str]) -> tuple[str, torch.dtype]:
-        """A tile of an operand that is computed as it is read: zero behind the end of the reduction."""
+        """A tile of an operand that is computed as it is read: zero behind the end of the
+        reduction."""
         stage, values = Stage(self.product.reduced, body), list[Value]()
         for i in body.instructions:
             values.append(self.instruction(i, values, stage))
@@ -132,7 +155,9 @@ class _ProductWriter(Writer):
         if value.axes != axes:
             value = self.fresh(f"tl.broadcast_to({value.text}, {self.shape(axes)})", axes)
         if self.masks["r"] is not None:
-            value = self.fresh(f"tl.where({self.masks['r']}, {value.text}, 0.0).to({ops.TYPES[dtype]})", axes)
+            value = self.fresh(
+                f"tl.where({self.masks['r']}, {value.text}, 0.0).to({ops.TYPES[dtype]})", axes
+            )
         return value.text, dtype
 
     def stage(self, stage: Stage) -> None:

@@ -1,9 +1,10 @@
 """What is cheaper on a GPU in other words: rewrites of a stage's body before its code is written.
 
-tanh has two branches there, for small and large arguments, and in GELU and its gradient nobody wants tanh itself but
-1 + tanh(x), which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that times the rest to 2. Neither loses digits
-where tanh is near -1, as the sum would. Where tanh is near 1 the latter has an error a few times that of eager's, which
-is nothing beside what a product of it is added to; a logarithm of it would show that, and so has tanh itself.
+tanh has two branches there, for small and large arguments, and in GELU and its gradient nobody
+wants tanh itself but 1 + tanh(x), which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that
+times the rest to 2. Neither loses digits where tanh is near -1, as the sum would. Where tanh is
+near 1 the latter has an error a few times that of eager's, which is nothing beside what a product
+of it is added to; a logarithm of it would show that, and so has tanh itself.
 """
 
 from __future__ import annotations
@@ -28,16 +29,28 @@ def in_other_words(stage: Stage) -> Stage:
     for k, i in enumerate(body):
         for argument in i.args:
             users[argument].append(k)
-    wanted = {s.value for s in stage.stores} | {r.value for r in stage.reductions} | {d.value for d in stage.scalars}
+    wanted = (
+        {s.value for s in stage.stores}
+        | {r.value for r in stage.reductions}
+        | {d.value for d in stage.scalars}
+    )
     found = {k: new for k, i in enumerate(body) if (new := _rewritten(i, body)) is not None}
-    found = {k: new for k, new in found.items() if k not in wanted and all(body[u].op == "mul" for u in users[k])}
+    found = {
+        k: new
+        for k, new in found.items()
+        if k not in wanted and all(body[u].op == "mul" for u in users[k])
+    }
 
     def vanishes(k: int) -> bool:
         """Whether nobody wants a tanh, or its square, once what was found is in its place."""
-        return k not in wanted and all(u in found or (_is_square(body[u]) and vanishes(u)) for u in users[k])
+        return k not in wanted and all(
+            u in found or (_is_square(body[u]) and vanishes(u)) for u in users[k]
+        )
 
     gone = {k for k, i in enumerate(body) if i.op == "tanh" and vanishes(k)}
-    instructions = tuple(found[k] if k in found and _tanh_of(i, body) in gone else i for k, i in enumerate(body))
+    instructions = tuple(
+        found[k] if k in found and _tanh_of(i, body) in gone else i for k, i in enumerate(body)
+    )
     return without_dead(replace(stage, body=Body(instructions, stage.body.results)))
 
 
@@ -70,7 +83,8 @@ def _is_one(i: Instruction) -> bool:
 
 
 def settled(stage: Stage, count: int) -> Stage:
-    """The stage in the first `count` steps of its inner loop: without conditions that hold for all of them."""
+    """The stage in the first `count` steps of its inner loop: without conditions that hold for all
+    of them."""
     if len(stage.loops) != 1:
         return stage
     first: dict[Symbol, Expr] = {stage.loops[0]: loop_symbol(stage.loops[0].name, integer(count))}
@@ -107,7 +121,11 @@ def _holds(i: Instruction) -> bool:
 
 def _compares_to(op: str, values: Sequence[Instruction], first: Mapping[Symbol, Expr]) -> bool:
     """Whether a comparison of an index with a number holds for all that the index may be."""
-    if op not in ("lt", "ge") or values[0].op != "index" or values[1].op not in ("constant", "index"):
+    if (
+        op not in ("lt", "ge")
+        or values[0].op != "index"
+        or values[1].op not in ("constant", "index")
+    ):
         return False
     limit = values[1].attrs[0] if values[1].op == "constant" else values[1].attrs[0].constant
     low, high = values[0].attrs[0].substitute(first).bounds

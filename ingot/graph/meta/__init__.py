@@ -1,9 +1,10 @@
-"""What each ATen op's result looks like: functions from meta tensors to meta tensors, one per family of ops.
+"""What each ATen op's result looks like: functions from meta tensors to meta tensors, one per
+family of ops.
 
-torch's own meta functions written in Python import the machinery of torch.compile when first used, so only the C++ ones
-(views, factories) are called. Dtypes are eager's by construction: an op is run once on one-element tensors of the same
-dtypes and ranks and the answer is kept. An op of no known family runs once on real tensors of the real sizes
-(`trials.py`), where these are known numbers.
+torch's own meta functions written in Python import the machinery of torch.compile when first used,
+so only the C++ ones (views, factories) are called. Dtypes are eager's by construction: an op is run
+once on one-element tensors of the same dtypes and ranks and the answer is kept. An op of no known
+family runs once on real tensors of the real sizes (`trials.py`), where these are known numbers.
 
 Sizes may be SymInts in every rule but the probe.
 """

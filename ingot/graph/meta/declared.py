@@ -1,4 +1,5 @@
-"""What an op of a library's gives that has a kernel for meta tensors: it is believed, and the op itself never runs."""
+"""What an op of a library's gives that has a kernel for meta tensors: it is believed, and the op
+itself never runs."""
 
 from __future__ import annotations
 
@@ -19,4 +20,6 @@ def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     try:
         return op(*args, **kwargs)
     except Exception as error:
-        raise Unsupported(f"the fake of {op} raises {type(error).__name__}: {first_line(error)}", hint=HINT) from error
+        raise Unsupported(
+            f"the fake of {op} raises {type(error).__name__}: {first_line(error)}", hint=HINT
+        ) from error

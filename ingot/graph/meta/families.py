@@ -1,4 +1,5 @@
-"""The rules of families of ops, whose results follow from the sizes of their arguments, symbolic ones included."""
+"""The rules of families of ops, whose results follow from the sizes of their arguments, symbolic
+ones included."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, dtypes, kinds, probe, tried_out
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
-from ingot.torch_private import OpOverload, aten, conv_determine_backend_memory_format, select_conv_backend
+from ingot.torch_private import (
+    OpOverload,
+    aten,
+    conv_determine_backend_memory_format,
+    select_conv_backend,
+)
 
 _results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
 _MOST_RESULTS = 1 << 14
@@ -38,10 +44,16 @@ def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return fresh(*found)
 
 
-def _pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
+def _pointwise(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
+) -> Any:
     """Sizes, dtype and strides of the result."""
     first = operands[0]
-    shape = tuple(first.shape) if len(operands) == 1 else geometry.broadcast(*[t.shape for t in operands])
+    shape = (
+        tuple(first.shape)
+        if len(operands) == 1
+        else geometry.broadcast(*[t.shape for t in operands])
+    )
     with_number = len(operands) == 1 and len(args) > 1 and arguments_of(op)[1][0] == "other"
     order = operands[::-1] if op in geometry.LAST_FIRST else operands
     return shape, dtype_of(op, args, kwargs), geometry.elementwise(shape, order, with_number)
@@ -64,14 +76,16 @@ def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 
 
 def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A clone where there are no elements. Else the parts before and behind a place are joined anew, one dimension
-    after the other: in the memory format of both, of which one may be empty."""
+    """A clone where there are no elements. Else the parts before and behind a place are joined
+    anew, one dimension after the other: in the memory format of both, of which one may be empty."""
     t, bound = args[0], bind(op, args, kwargs)
     if geometry.is_empty(t) and bound["dims"]:
         return fresh(t.shape, t.dtype, geometry.preserved(t))
     joined = bool(bound["dims"]) and geometry.like_channels_last(t)
     for shift, dim in zip(bound["shifts"], bound["dims"]):
-        joined = joined and (shift % t.shape[dim] != 0 or geometry.like_channels_last(t.narrow(dim, 0, 0)))
+        joined = joined and (
+            shift % t.shape[dim] != 0 or geometry.like_channels_last(t.narrow(dim, 0, 0))
+        )
     return fresh(t.shape, t.dtype, geometry.suggested(t) if joined else None)
 
 
@@ -86,16 +100,22 @@ def is_scaled_exactly(x: Tensor, exponent: Tensor) -> bool:
 
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_SCALES_EXACTLY = math.isfinite(torch.ldexp(torch.zeros(1, device="cpu"), torch.full((1,), 2000, device="cpu")).item())
+_SCALES_EXACTLY = math.isfinite(
+    torch.ldexp(torch.zeros(1, device="cpu"), torch.full((1,), 2000, device="cpu")).item()
+)
 """Since torch 2.12 or 2.13; 0 times infinity before."""
 
 
 def power_of_two(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """ldexp: the product with a power of 2, which is contiguous where it is of the default dtype."""
+    """ldexp: the product with a power of 2, which is contiguous where it is of the default
+    dtype."""
     x, exponent = args
     if is_scaled_exactly(x, exponent):
         return pointwise(op, args, kwargs)
-    if not (exponent.is_floating_point() or exponent.is_complex()) or exponent.dtype is torch.get_default_dtype():
+    if (
+        not (exponent.is_floating_point() or exponent.is_complex())
+        or exponent.dtype is torch.get_default_dtype()
+    ):
         exponent = fresh(exponent.shape, exponent.dtype)
     return pointwise(op, (x, exponent), kwargs)
 
@@ -110,7 +130,8 @@ def angle(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
 
 
 def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """clone, _to_copy and the *like factories: dtype and memory_format keywords over the first argument's geometry."""
+    """clone, _to_copy and the *like factories: dtype and memory_format keywords over the first
+    argument's geometry."""
     t, format_ = args[0], kwargs.get("memory_format")
     dtype = kwargs.get("dtype") or t.dtype
     if format_ in (None, torch.preserve_format):
@@ -121,7 +142,8 @@ def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """`copy`: the first argument's geometry, gaps between the elements included, unless elements share memory."""
+    """`copy`: the first argument's geometry, gaps between the elements included, unless elements
+    share memory."""
     t = args[0]
     return fresh(t.shape, t.dtype, geometry.preserved(t) if geometry.is_expanded(t) else t.stride())
 
@@ -132,7 +154,9 @@ def _dims(dim: Any, rank: int) -> set[int]:
     listed, span = [dim] if isinstance(dim, int) else dim, max(rank, 1)
     dims = {d % span for d in listed if -span <= d < span}
     if len(dims) < len(listed):
-        raise EagerRaises(f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice")
+        raise EagerRaises(
+            f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice"
+        )
     return dims
 
 
@@ -141,9 +165,11 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     t = args[0]
     dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
     if geometry.is_empty(t) and not (is_symbolic(t) and tried_out(op, args, kwargs) is not None):
-        return probe(op, args, kwargs)  # as above, whether this raises depends on the op, and on no symbol
+        # as above, whether this raises depends on the op, and on no symbol
+        return probe(op, args, kwargs)
     sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
-    results = tuple(fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))  # one element has no variance
+    # one element has no variance
+    results = tuple(fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))
     return results[0] if len(results) == 1 else results
 
 
@@ -151,7 +177,9 @@ def matmul(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
     left, right = [a for a in args if isinstance(a, Tensor)][-2:]
     if not geometry.expect_same(left.shape[-1], right.shape[max(right.dim() - 2, 0)]):
-        raise EagerRaises(f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
+        raise EagerRaises(
+            f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
+        )
     sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
     return fresh(sizes, dtype_of(op, args, kwargs))
 
@@ -191,7 +219,9 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if geometry.is_empty(x) or geometry.is_empty(weight):
         return probe(op, args, kwargs)
     if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
-        raise EagerRaises(f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}")
+        raise EagerRaises(
+            f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}"
+        )
     rank = weight.dim() - 2
 
     def per_dim(values: Sequence[Any]) -> list[Any]:
@@ -210,24 +240,38 @@ def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             raise EagerRaises(f"{op}: a kernel larger than the input")
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     sizes = (x.shape[0], channels, *spatial)
-    if rank == 1:  # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
+    # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
+    if rank == 1:
         x = (x if x.is_contiguous() else fresh(x.shape, x.dtype)).unsqueeze(2)
-        wide = [[1, *stride], [0, *padding], [1, *dilation], transposed, [0, *output_padding], groups]
+        wide = [
+            [1, *stride],
+            [0, *padding],
+            [1, *dilation],
+            transposed,
+            [0, *output_padding],
+            groups,
+        ]
         if _convolved_channels_last(x, weight.unsqueeze(2), wide):
             strides = geometry.channels_last((*sizes[:2], 1, *sizes[2:]))
             return fresh(sizes, x.dtype, (*strides[:2], strides[3]))
         return fresh(sizes, x.dtype)
-    last = _convolved_channels_last(x, weight, [stride, padding, dilation, transposed, output_padding, groups])
+    last = _convolved_channels_last(
+        x, weight, [stride, padding, dilation, transposed, output_padding, groups]
+    )
     return fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
 
 
 def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
-    """Whether eager's convolution gives its result channels last: where an operand lies so, and the kernel that it
-    chooses for these sizes knows of that layout."""
+    """Whether eager's convolution gives its result channels last: where an operand lies so, and the
+    kernel that it chooses for these sizes knows of that layout."""
     likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
-    if not likely or any(isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())):
+    if not likely or any(
+        isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())
+    ):
         return likely
-    real = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)]
+    real = [
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)
+    ]
     backend = select_conv_backend(*real, None, *settings, None)
     chosen: Any = conv_determine_backend_memory_format  # whose stub knows one argument of its three
     return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)
@@ -263,7 +307,9 @@ def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (values, fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
 
 
-def adaptive_max_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def adaptive_max_pool(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     x, target = args[0], args[1]
     sizes = (*x.shape[: x.dim() - len(target)], *target)
     strides = geometry.suggested(x, sizes) if len(target) == 2 else None
@@ -296,7 +342,8 @@ def index_select(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast shape."""
+    """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast
+    shape."""
     t, indices = args[0], list(args[1])
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         raise Unsupported("indexing with a mask: the size of the result depends on the data")
@@ -312,7 +359,8 @@ def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
 
 
 def _is_legacy_empty(t: Tensor) -> bool:
-    """Whether cat takes it whatever the others' rank is: the tensor of one dimension without elements."""
+    """Whether cat takes it whatever the others' rank is: the tensor of one dimension without
+    elements."""
     return t.dim() == 1 and isinstance(t.shape[0], int) and t.shape[0] == 0
 
 
@@ -341,8 +389,11 @@ def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
         raise EagerRaises("stack of tensors of different sizes")
     dim = bind(op, args, kwargs)["dim"] % (len(sizes) + 1)
     strides = None
-    if dim < len(sizes) and all(geometry.like_channels_last(t) for t in tensors):  # a cat along dim, taken apart
-        joined = geometry.channels_last([s * len(tensors) if d == dim else s for d, s in enumerate(sizes)])
+    # a cat along dim, taken apart
+    if dim < len(sizes) and all(geometry.like_channels_last(t) for t in tensors):
+        joined = geometry.channels_last(
+            [s * len(tensors) if d == dim else s for d, s in enumerate(sizes)]
+        )
         strides = (*joined[:dim], joined[dim] * sizes[dim], *joined[dim:])
     sizes.insert(dim, len(tensors))
     return fresh(sizes, dtype_of(op, args, kwargs), strides)
@@ -376,20 +427,28 @@ def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
     return fresh(sizes, t.dtype, geometry.suggested(t, sizes))
 
 
-def attention_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def attention_cpu(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     query, value = args[0], args[2]
     batch, heads, length, _ = query.shape
     sizes = (batch, heads, length, value.shape[3])
-    strides = geometry.preserved(query) if _attention_keeps_layout() else geometry.ordered(sizes, (3, 1, 2, 0))
+    strides = (
+        geometry.preserved(query)
+        if _attention_keeps_layout()
+        else geometry.ordered(sizes, (3, 1, 2, 0))
+    )
     stats = torch.float64 if query.dtype == torch.float64 else torch.float32
-    logsumexp = fresh((batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0)))
+    logsumexp = fresh(
+        (batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))
+    )
     return fresh(sizes, query.dtype, strides), logsumexp
 
 
 @cache
 def _attention_keeps_layout() -> bool:
-    """Whether the fused CPU kernel returns the query's layout or (batch, length, head, width) order, which differs
-    between versions."""
+    """Whether the fused CPU kernel returns the query's layout or (batch, length, head, width)
+    order, which differs between versions."""
     query = torch.zeros(1, 2, 3, 1)
     return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
 
@@ -411,12 +470,14 @@ def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
 
 @cache
 def _arange_truncates() -> bool:
-    """Whether eager truncates the numbers of an int64 arange before it counts its elements: until torch 2.14."""
+    """Whether eager truncates the numbers of an int64 arange before it counts its elements: until
+    torch 2.14."""
     return torch.arange(0, 1.5, 1.0, dtype=torch.int64, device="cpu").shape[0] == 1
 
 
 def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own answer."""
+    """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own
+    answer."""
     if op._schema.name == "aten::eye":
         return fresh((args[0], args[-1]), kwargs.get("dtype") or torch.get_default_dtype())
     bound = bind(op, args, kwargs)

@@ -14,23 +14,33 @@ from ingot.graph.schemas import bind
 from ingot.torch_private import OpOverload
 
 
-def rms_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def rms_norm(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     t, normalized = args[0], len(args[1])
     stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
     return fresh(t.shape, t.dtype), fresh(stats, _accumulated(t.dtype))
 
 
-def rms_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-    return tuple([like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])])
+def rms_norm_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    return tuple(
+        [like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])]
+    )
 
 
-def cudnn_batch_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+def cudnn_batch_norm(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
     x, training = args[0], args[5]
     stats = [fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)) for _ in range(2)]
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *stats, fresh((0,), torch.uint8)
 
 
-def cudnn_batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+def cudnn_batch_norm_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
     x, weight = args[0], args[2]
     slopes = [fresh((x.shape[1],), weight.dtype) for _ in range(2)]
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
@@ -41,12 +51,17 @@ def cudnn_grid_sampler(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
     return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
 
 
-def cudnn_grid_sampler_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+def cudnn_grid_sampler_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
 
 
-def embedding_bag(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-    """With the bag of each index, how many there are in each bag, and, of the largest, which those are."""
+def embedding_bag(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """With the bag of each index, how many there are in each bag, and, of the largest, which those
+    are."""
     bound = bind(op, args, kwargs)
     weight, indices, offsets = bound["weight"], bound["indices"], bound["offsets"]
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
@@ -63,16 +78,22 @@ def recurrent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return output, *final, fresh((reserve,), torch.uint8)
 
 
-def recurrent_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def recurrent_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Tensor]:
     x, weights, hx, cx, *_ = args
-    return [fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None]
+    return [
+        fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None
+    ]
 
 
 def with_wide_statistics(rule: Rule) -> Rule:
     """The rule of a norm whose mean and deviation are kept as they were accumulated."""
 
     @wraps(rule)
-    def widened(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+    def widened(
+        op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Tensor, ...]:
         first, *stats = rule(op, args, kwargs)
         return first, *(fresh(t.shape, _accumulated(args[0].dtype)) for t in stats)
 

@@ -1,4 +1,5 @@
-"""The rules of ops that rearrange their argument or go along it: for symbolic sizes, and for GPUs."""
+"""The rules of ops that rearrange their argument or go along it: for symbolic sizes, and for
+GPUs."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ from ingot.torch_private import OpOverload
 
 
 @unless_known
-def cumulative_extreme(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def cumulative_extreme(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     """The extremes, and where they are."""
     x = args[0]
     return fresh(x.shape, x.dtype), fresh(x.shape, torch.int64)
 
 
 @unless_known
-def log_sigmoid(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def log_sigmoid(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     """The result, and what the backward takes."""
     x = args[0]
     return fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)
@@ -35,7 +40,10 @@ def rot90(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     x, k, (first, second) = args[0], bound.get("k", 1) % 4, bound.get("dims", (0, 1))
     if first % x.dim() == second % x.dim():
         raise EagerRaises(f"{op}: dimensions {first} and {second} are one")
-    sizes, strides = list(x.shape), list(geometry.preserved(x) if k else geometry.contiguous(x.shape))
+    sizes, strides = (
+        list(x.shape),
+        list(geometry.preserved(x) if k else geometry.contiguous(x.shape)),
+    )
     if k % 2:
         for of in (sizes, strides):
             of[first], of[second] = of[second], of[first]

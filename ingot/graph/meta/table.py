@@ -61,7 +61,13 @@ from ingot.graph.meta.gpus import (
     rms_norm_backward,
     with_wide_statistics,
 )
-from ingot.graph.meta.rearranged import cumulative_extreme, log_sigmoid, pixel_shuffle, pixel_unshuffle, rot90
+from ingot.graph.meta.rearranged import (
+    cumulative_extreme,
+    log_sigmoid,
+    pixel_shuffle,
+    pixel_unshuffle,
+    rot90,
+)
 from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, stand_in, torchs_own
 from ingot.graph.meta.untried import (
     DIFFERENTIATED,
@@ -145,7 +151,9 @@ _FAMILIES: dict[Rule, str] = {
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical rsub",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
-_RULES: dict[str, Rule] = {name: rule for rule, names in _FAMILIES.items() for name in names.split()}
+_RULES: dict[str, Rule] = {
+    name: rule for rule, names in _FAMILIES.items() for name in names.split()
+}
 _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "native_layer_norm": with_wide_statistics(layer_norm),
     "native_batch_norm": with_wide_statistics(batch_norm),
@@ -162,7 +170,9 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
 }
 _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
     aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
-    aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(aten.split_with_sizes.default, args, kwargs),
+    aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(
+        aten.split_with_sizes.default, args, kwargs
+    ),
     aten.angle.default: angle,
     **dict.fromkeys((aten.max.other, aten.min.other), pointwise),
     aten.pow.Scalar: contiguous_exponent,
@@ -173,15 +183,16 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
 }
 BY_LOOK = frozenset(
     (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
-     reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat, softmax_backward)
+     reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat,
+     softmax_backward)
 )  # fmt: skip
 """The rules to which only the geometry of tensors and the other arguments matter."""
 
 
 @cache
 def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
-    """The rule for a functional op or a view, on a device of this type: by family, else the pointwise tag, else a real
-    run."""
+    """The rule for a functional op or a view, on a device of this type: by family, else the
+    pointwise tag, else a real run."""
     namespace, name = op._schema.name.split("::")
     if is_foreign(op):
         return declared
@@ -196,7 +207,8 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return _ON_GPUS[name]
     if namespace == "aten" and name in _RULES:
         return _RULES[name]
-    if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:  # torch 2.11 has no tag there
+    # torch 2.11 has no tag there
+    if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:
         return data_dependent
     if is_pointwise(op):
         return pointwise

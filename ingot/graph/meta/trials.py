@@ -1,5 +1,6 @@
-"""What eager itself says of an op: the dtypes of its results, from one-element tensors of the same dtypes and ranks,
-and, for an op of no known family, their geometry, from real tensors of the real sizes."""
+"""What eager itself says of an op: the dtypes of its results, from one-element tensors of the same
+dtypes and ranks, and, for an op of no known family, their geometry, from real tensors of the real
+sizes."""
 
 from __future__ import annotations
 
@@ -16,13 +17,21 @@ from ingot.errors import EagerRaises, Unsupported
 from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
 from ingot.graph.schemas import bind, is_random
 from ingot.loops.side_effects import acts
-from ingot.torch_private import OpOverload, aten, dispatch_has_kernel_for_dispatch_key, tree_map_only
+from ingot.torch_private import (
+    OpOverload,
+    aten,
+    dispatch_has_kernel_for_dispatch_key,
+    tree_map_only,
+)
 
-_COUNTED_FROM_ONE = ("pivots", "LU_pivots")  # arguments that hold LAPACK's row numbers, which it does not check
+# arguments that hold LAPACK's row numbers, which it does not check
+_COUNTED_FROM_ONE = ("pivots", "LU_pivots")
 _PROBE_LIMIT = 1 << 28  # elements that a real run for the sake of its result's geometry may take
 _WORTH_PROBING = 1 << 24  # where there is a rule as well, which knows less of the layout
-_WORTH_STANDING_IN = 1 << 16  # where a CPU would run what a GPU is to run: 256 x 256, whose product takes milliseconds
-_LARGEST = (127, 255, 32767, 65504, 2**31 - 1, torch.finfo(torch.float32).max)  # numbers that types hold
+# where a CPU would run what a GPU is to run: 256 x 256, whose product takes milliseconds
+_WORTH_STANDING_IN = 1 << 16
+# numbers that types hold
+_LARGEST = (127, 255, 32767, 65504, 2**31 - 1, torch.finfo(torch.float32).max)
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
 
 
@@ -40,11 +49,19 @@ def _key(value: Any) -> Any:
 
 def kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the dtypes of the results depend on, and whether there are any."""
-    return op, _key(args), tuple([(k, _key(v)) for k, v in kwargs.items()]), torch.get_default_dtype()
+    return (
+        op,
+        _key(args),
+        tuple([(k, _key(v)) for k, v in kwargs.items()]),
+        torch.get_default_dtype(),
+    )
 
 
-def dtypes(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1) -> tuple[torch.dtype, ...]:
-    """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of size `extent`."""
+def dtypes(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1
+) -> tuple[torch.dtype, ...]:
+    """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of
+    size `extent`."""
     key = kinds(op, args, kwargs)
     found = _dtypes.get(key)
     if found is None:
@@ -69,7 +86,9 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
             return type(value)(concrete(v) for v in value)
         return 1 if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
-    kwargs = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    kwargs = {
+        k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
+    }
     try:
         with _undrawn(op):
             return op(*concrete(map_tensors(small, args)), **map_tensors(small, kwargs))
@@ -78,7 +97,9 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
             return _run_small(op, args, kwargs, 0)
         if extent == 1:  # a single element may have a kernel of its own, which knows fewer dtypes
             return _run_small(op, args, kwargs, 2)
-        raise EagerRaises(f"{op} does not take these arguments in eager: {first_line(error)}") from error
+        raise EagerRaises(
+            f"{op} does not take these arguments in eager: {first_line(error)}"
+        ) from error
 
 
 def _refuse_effects(op: OpOverload) -> None:
@@ -102,17 +123,23 @@ def _undrawn(op: OpOverload) -> Iterator[None]:
 
 def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The geometry of what the op gives when it is run for real, on made-up values."""
-    if any(isinstance(s, torch.SymInt) for t in tensors_in((args, kwargs)) for s in (*t.shape, *t.stride())):
+    if any(
+        isinstance(s, torch.SymInt)
+        for t in tensors_in((args, kwargs))
+        for s in (*t.shape, *t.stride())
+    ):
         raise Unsupported(f"{op} has no rule for symbolic sizes")
-    args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))  # which the geometry may depend on: guarded
+    # which the geometry may depend on: guarded
+    args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))
     return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
 
 
 def stand_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The geometry of what the op gives on a GPU: a CPU's if it is small, else torch's prediction, if there is one.
+    """The geometry of what the op gives on a GPU: a CPU's if it is small, else torch's prediction,
+    if there is one.
 
-    How long a real run takes on a CPU is not bounded by how long it takes on a GPU: a product of two 4096 x 4096
-    matrices of float8 takes minutes.
+    How long a real run takes on a CPU is not bounded by how long it takes on a GPU: a product of
+    two 4096 x 4096 matrices of float8 takes minutes.
     """
     if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
         return probe(op, args, kwargs)
@@ -133,9 +160,13 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the op gives for made-up values; symbolic sizes are what they are in the present call."""
+    """What the op gives for made-up values; symbolic sizes are what they are in the present
+    call."""
     _refuse_effects(op)
-    tensors, returns = tensors_in((args, kwargs)), [str(result.type) for result in op._schema.returns]
+    tensors, returns = (
+        tensors_in((args, kwargs)),
+        [str(result.type) for result in op._schema.returns],
+    )
     if tensors and returns and not any("Tensor" in result for result in returns):
         data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
@@ -147,20 +178,34 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
 
     def filled(t: Tensor) -> Tensor:
-        real = torch.empty_strided(all_at_hand(t.shape), all_at_hand(t.stride()), dtype=t.dtype, device="cpu")
-        return real.fill_(1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0)
+        real = torch.empty_strided(
+            all_at_hand(t.shape), all_at_hand(t.stride()), dtype=t.dtype, device="cpu"
+        )
+        return real.fill_(
+            1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0
+        )
 
-    on_cpu = {k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()}
+    on_cpu = {
+        k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
+    }
     try:
         with _undrawn(op):
             return op(*all_at_hand(map_tensors(filled, args)), **map_tensors(filled, on_cpu))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Unsupported(f"{op} cannot be tried out on made-up values: {first_line(error)}") from error
+        raise Unsupported(
+            f"{op} cannot be tried out on made-up values: {first_line(error)}"
+        ) from error
 
 
 def runs_on_cpu(op: OpOverload) -> bool:
-    """Whether the op can be tried out. What only GPUs have, such as their attention, has a shape rule of torch's."""
-    keys = ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+    """Whether the op can be tried out. What only GPUs have, such as their attention, has a shape
+    rule of torch's."""
+    keys = (
+        "CPU",
+        "CompositeImplicitAutograd",
+        "CompositeExplicitAutograd",
+        "CompositeExplicitAutogradNonFunctional",
+    )
     has_kernel = dispatch_has_kernel_for_dispatch_key
     return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
 
@@ -174,5 +219,9 @@ def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    what = "a Python value of" if op is aten._local_scalar_dense.default else f"the result of {op}, which depends on"
+    what = (
+        "a Python value of"
+        if op is aten._local_scalar_dense.default
+        else f"the result of {op}, which depends on"
+    )
     raise Unsupported(f"{what} a tensor's data is asked for")

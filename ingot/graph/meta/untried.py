@@ -1,4 +1,5 @@
-"""The rules of ops that are tried out where all sizes are known on a CPU: for symbolic sizes, and for GPUs."""
+"""The rules of ops that are tried out where all sizes are known on a CPU: for symbolic sizes, and
+for GPUs."""
 
 from __future__ import annotations
 
@@ -20,20 +21,23 @@ KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that do
 
 
 def unless_known(rule: Rule) -> Rule:
-    """A rule for symbolic sizes, for large ones, and for GPUs: on a CPU, where all are known, a real run tells more of
-    the layout."""
+    """A rule for symbolic sizes, for large ones, and for GPUs: on a CPU, where all are known, a
+    real run tells more of the layout."""
 
     @wraps(rule)
     def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = list(tensors_in((args, kwargs)))
-        by_rule = has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors)
+        by_rule = (
+            has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors)
+        )
         return (rule if by_rule else probe)(op, args, kwargs)
 
     KNOWN_TO_CPUS[chosen] = rule
     return chosen
 
 
-# What the results of a backward op are gradients of: tensors, or sizes, by the names of the arguments.
+# What the results of a backward op are gradients of: tensors, or sizes, by the names of the
+# arguments.
 DIFFERENTIATED = {
     "convolution_backward": ("input", "weight", "bias_sizes"),
     "native_group_norm_backward": ("input", "C", "C"),
@@ -44,7 +48,8 @@ _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input
 
 @unless_known
 def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run says."""
+    """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run
+    says."""
     bound, name = bind(op, args, kwargs), op._schema.name.partition("::")[2]
     of = DIFFERENTIATED.get(name) or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
     results = tried_out(op, args, kwargs)
@@ -57,8 +62,16 @@ def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
     """A tensor of the sizes of `like`, laid out as `tried` is, which it is in the present call."""
-    sizes = like.shape if isinstance(like, Tensor) else [like] if isinstance(like, (int, torch.SymInt)) else like
-    if all_at_hand(sizes) != list(tried.shape) or not geometry.is_dense(tried.shape, tried.stride()):
+    sizes = (
+        like.shape
+        if isinstance(like, Tensor)
+        else [like]
+        if isinstance(like, (int, torch.SymInt))
+        else like
+    )
+    if all_at_hand(sizes) != list(tried.shape) or not geometry.is_dense(
+        tried.shape, tried.stride()
+    ):
         raise Unsupported(f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
@@ -69,21 +82,30 @@ def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
     return fresh(args[0].shape, args[3])
 
 
-def layer_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-    return tuple([like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])])
+def layer_norm_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    return tuple(
+        [like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])]
+    )
 
 
 @unless_known
-def batch_norm_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+def batch_norm_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
     x, weight, mask = args[1], args[2], args[9]
     slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
     first = fresh(x.shape, x.dtype, geometry.suggested(x))
-    return tuple([t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)])
+    return tuple(
+        [t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)]
+    )
 
 
 @unless_known
 def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is in other places along a dimension, and where it was; of topk, so many elements of it."""
+    """What is in other places along a dimension, and where it was; of topk, so many elements of
+    it."""
     bound = bind(op, args, kwargs)
     sizes = list(args[0].shape)
     if "k" in bound and sizes:
@@ -117,7 +139,9 @@ def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
 
 
 @unless_known
-def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+def rnn_layer(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
     """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
     x, hidden, cell = args[0], args[5], args[6]
     sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
@@ -127,7 +151,9 @@ def rnn_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 @unless_known
-def rnn_layer_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+def rnn_layer_backward(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
 
 
@@ -139,7 +165,11 @@ def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 @unless_known
 def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Of an input and a target of its shape."""
-    sizes = geometry.broadcast(args[0].shape, args[1].shape) if bind(op, args, kwargs)["reduction"] == 0 else ()
+    sizes = (
+        geometry.broadcast(args[0].shape, args[1].shape)
+        if bind(op, args, kwargs)["reduction"] == 0
+        else ()
+    )
     return fresh(sizes, args[0].dtype)
 
 
@@ -149,6 +179,10 @@ def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 @unless_known
-def nll_loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def nll_loss(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     x, target, reduction = args[0], args[1], args[3]
-    return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh((), x.dtype)
+    return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh(
+        (), x.dtype
+    )

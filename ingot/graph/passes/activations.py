@@ -1,4 +1,5 @@
-"""Activations that cuBLAS applies to a product as it writes it, on a GPU: the values before are never in memory."""
+"""Activations that cuBLAS applies to a product as it writes it, on a GPU: the values before are
+never in memory."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.torch_private import aten
 
-# Measured on an H200, [8192, 768] times [768, 3072] of bfloat16, us: 62.7 with the bias, 68.0 with tanh-GELU as well,
-# which takes 31.6 by itself.
+# Measured on an H200, [8192, 768] times [768, 3072] of bfloat16, us: 62.7 with the bias, 68.0 with
+# tanh-GELU as well, which takes 31.6 by itself.
 
 
 class _Activation(NamedTuple):
-    """What it is called with, of which types it is joined, and whether the library calls it `gelu`."""
+    """What it is called with, of which types it is joined, and whether the library calls it
+    `gelu`."""
 
     kwargs: dict[str, Any]
     dtypes: tuple[torch.dtype, ...]
@@ -31,8 +33,8 @@ _ACTIVATIONS = {
 
 
 def join_activations(graph: AtenGraph) -> None:
-    """relu(linear(x, w, b)) of halves, and gelu(linear(x, w, b), approximate="tanh") of bfloat16, become one call. What
-    eager rounds in between is not, so the result is as exact or more."""
+    """relu(linear(x, w, b)) of halves, and gelu(linear(x, w, b), approximate="tanh") of bfloat16,
+    become one call. What eager rounds in between is not, so the result is as exact or more."""
     for node in list(graph.graph.nodes):
         found = _ACTIVATIONS.get(node.target)
         if found is not None and node.kwargs == found.kwargs and _joins(node.args[0], node, found):
@@ -40,7 +42,11 @@ def join_activations(graph: AtenGraph) -> None:
 
 
 def _joins(linear: Any, activation: Node, found: _Activation) -> bool:
-    if linear.target is not aten.linear.default or len(linear.args) != 3 or list(linear.users) != [activation]:
+    if (
+        linear.target is not aten.linear.default
+        or len(linear.args) != 3
+        or list(linear.users) != [activation]
+    ):
         return False
     x, weight, bias = (operand.meta["val"] for operand in linear.args)
     known = all(isinstance(n, int) for n in (*x.shape, *weight.shape))
@@ -48,7 +54,11 @@ def _joins(linear: Any, activation: Node, found: _Activation) -> bool:
     if x.device.type != "cuda" or not alike or not known:
         return False
     rows = x.numel() // x.shape[-1] if x.numel() else 0
-    return rows > 1 and min(weight.shape) > 1 and all(v.is_contiguous() for v in (x, bias, activation.meta["val"]))
+    return (
+        rows > 1
+        and min(weight.shape) > 1
+        and all(v.is_contiguous() for v in (x, bias, activation.meta["val"]))
+    )
 
 
 def _join(graph: torch.fx.Graph, linear: Any, activation: Node, gelu: bool) -> None:
@@ -58,7 +68,9 @@ def _join(graph: torch.fx.Graph, linear: Any, activation: Node, gelu: bool) -> N
     def call(op: Any, *args: Any, **kwargs: Any) -> Node:
         made = graph.call_function(op, args, kwargs)
         metas = [a.meta["val"].meta if isinstance(a, Node) else a for a in args]
-        made.meta.update(val=FakeTensor(op(*metas, **kwargs), value.device), where=linear.meta["where"])
+        made.meta.update(
+            val=FakeTensor(op(*metas, **kwargs), value.device), where=linear.meta["where"]
+        )
         return made
 
     with graph.inserting_before(activation):

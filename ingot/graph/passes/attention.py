@@ -1,8 +1,9 @@
-"""Attention written out: two batched products with a scaled, masked softmax between them become one `ingot.attention`.
+"""Attention written out: two batched products with a scaled, masked softmax between them become one
+`ingot.attention`.
 
-What is recognized is the structure, from the softmax outwards, with whatever reshapes and copies `matmul`, `einsum` or
-the program put between. Nothing of it may be used elsewhere: probabilities that are returned, say, are computed as they
-are written.
+What is recognized is the structure, from the softmax outwards, with whatever reshapes and copies
+`matmul`, `einsum` or the program put between. Nothing of it may be used elsewhere: probabilities
+that are returned, say, are computed as they are written.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from ingot.loops.own_ops import attention
 from ingot.torch_private import aten
 
 _STRIDED = {
-    aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default, aten.permute.default,
+    aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default,
+    aten.permute.default,
     aten.transpose.int,
 }  # fmt: skip
-_REORDERS_NOTHING = {aten.view.default, aten._unsafe_view.default, aten.clone.default}  # of contiguous tensors
+# of contiguous tensors
+_REORDERS_NOTHING = {aten.view.default, aten._unsafe_view.default, aten.clone.default}
 _SCALES: dict[Any, Callable[[float], float]] = {
     aten.mul.Tensor: lambda number: number,
     aten.mul.Scalar: lambda number: number,
     aten.div.Tensor: lambda number: 1 / number,
     aten.div.Scalar: lambda number: 1 / number,
 }
-_THROUGH = {*_SCALES, *_STRIDED, *_REORDERS_NOTHING, aten.masked_fill.Scalar, aten.masked_fill.Tensor}
+_THROUGH = {
+    *_SCALES,
+    *_STRIDED,
+    *_REORDERS_NOTHING,
+    aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor,
+}
 _NUMBERS = {aten.full.default: 1, aten.scalar_tensor.default: 0}  # the position of the number
 
 
@@ -45,7 +54,8 @@ def recognize_attention(graph: AtenGraph) -> None:
 
 
 def _softmax_input(node: Node) -> tuple[Node, bool] | None:
-    """(x, whether a row of -inf gives zeros) where the node is softmax(x, -1) of nothing else's use."""
+    """(x, whether a row of -inf gives zeros) where the node is softmax(x, -1) of nothing else's
+    use."""
     if node.target is aten._safe_softmax.default and _is_last(node, node.args[1]):
         x = _node(node.args[0])
         return (x, True) if len(x.users) == 1 else None
@@ -53,10 +63,18 @@ def _softmax_input(node: Node) -> tuple[Node, bool] | None:
     if not (_is(weights, aten.exp.default, 2) and _is(total, aten.sum.dim_IntList, 1)):
         return None
     shifted = _node(_node(weights).args[0])
-    if _node(total).args[0] is not weights or not _keeps_last(_node(total)) or not _is(shifted, aten.sub.Tensor, 1):
+    if (
+        _node(total).args[0] is not weights
+        or not _keeps_last(_node(total))
+        or not _is(shifted, aten.sub.Tensor, 1)
+    ):
         return None
     x, largest = _node(shifted.args[0]), shifted.args[1]
-    if not _is(largest, aten.amax.default, 1) or _node(largest).args[0] is not x or not _keeps_last(_node(largest)):
+    if (
+        not _is(largest, aten.amax.default, 1)
+        or _node(largest).args[0] is not x
+        or not _keeps_last(_node(largest))
+    ):
         return None
     return (x, False) if len(x.users) == 2 and not shifted.kwargs else None
 
@@ -86,7 +104,11 @@ def _is_last(node: Node, dim: Any) -> bool:
 def _keeps_last(node: Node) -> bool:
     """Whether a reduction is over the last dimension alone, and keeps it."""
     dims = node.args[1] if len(node.args) > 1 else None
-    one = isinstance(dims, (list, tuple)) and len(dims) == 1 and _is_last(_node(node.args[0]), dims[0])
+    one = (
+        isinstance(dims, (list, tuple))
+        and len(dims) == 1
+        and _is_last(_node(node.args[0]), dims[0])
+    )
     return one and len(node.args) == 3 and node.args[2] is True and not node.kwargs
 
 
@@ -129,36 +151,54 @@ class _Match:
         if product is None or not self.first_product(self.scores):
             return
         operands = [self.query, self.key, _node(product.args[1])]
-        if not all(_plain(n, 3) for n in operands) or not self.rows_agree(_value(_node(product.args[0])).shape):
+        if not all(_plain(n, 3) for n in operands) or not self.rows_agree(
+            _value(_node(product.args[0])).shape
+        ):
             return
         with self.graph.graph.inserting_before(product):
             arguments = self.arguments(operands)
-            batch, heads, queries, width = *_value(arguments[0]).shape[:3], _value(arguments[2]).shape[3]
+            batch, heads, queries, width = (
+                *_value(arguments[0]).shape[:3],
+                _value(arguments[2]).shape[3],
+            )
             last, heads_last = self.result(product, (batch, heads, queries, width))
             sizes: tuple[int, ...]
-            sizes = (batch, queries, heads, width) if heads_last else (batch * heads, queries, width)
+            sizes = (
+                (batch, queries, heads, width) if heads_last else (batch * heads, queries, width)
+            )
             whole = (*arguments, self.scale, self.replaces, self.zero_rows, heads_last)
             made = self.graph.graph.call_function(attention, whole)
-        made.meta["val"] = FakeTensor(torch.empty(sizes, dtype=torch.float32, device="meta"), torch.device("cpu"))
+        made.meta["val"] = FakeTensor(
+            torch.empty(sizes, dtype=torch.float32, device="meta"), torch.device("cpu")
+        )
         made.meta["where"] = product.meta["where"]
         last.replace_all_uses_with(made)
         self.graph.graph.erase_node(last)
 
     def rows_agree(self, weights: Any) -> bool:
-        """Whether a row of the softmax, of the mask and of both products is the same; more than one of them, as nothing
-        shares the keys that are loaded for one."""
+        """Whether a row of the softmax, of the mask and of both products is the same; more than one
+        of them, as nothing shares the keys that are loaded for one."""
         count, queries, keys = *_value(self.query).shape[:2], _value(self.key).shape[2]
         masked = all((math.prod(mask.split), mask.rows) == (count, queries) for mask in self.masks)
-        return masked and queries > 1 and _value(self.scores).shape[-1] == keys and weights == (count, queries, keys)
+        return (
+            masked
+            and queries > 1
+            and _value(self.scores).shape[-1] == keys
+            and weights == (count, queries, keys)
+        )
 
-    # -- what follows the softmax ------------------------------------------------------------------------------------
+    # -- what follows the softmax ------------------------------------------------------------------
 
     def second_product(self) -> Node | None:
         """The batched product that the probabilities go into, reshaped at most."""
         node = self.softmax
         while len(node.users) == 1 and _plain(node):
             user = next(iter(node.users))
-            if user.target is aten.bmm.default and user.args[0] is node and user.args[1] is not node:
+            if (
+                user.target is aten.bmm.default
+                and user.args[0] is node
+                and user.args[1] is not node
+            ):
                 return user if geometry.surely_contiguous(_value(node)) else None
             if not _keeps_order(user):
                 return None
@@ -166,26 +206,29 @@ class _Match:
         return None
 
     def result(self, product: Node, shape: tuple[int, ...]) -> tuple[Node, bool]:
-        """(what the attention stands for, whether its heads are to lie side by side): where all that is done with the
-        product is to lay it out so, it is made so."""
+        """(what the attention stands for, whether its heads are to lie side by side): where all
+        that is done with the product is to lay it out so, it is made so."""
         chain = [product]
         while len(chain[-1].users) == 1 and len(chain) < 4:
             chain.append(next(iter(chain[-1].users)))
         views = [aten.view.default, None, aten.clone.default]
-        if len(chain) < 4 or any(t is not None and n.target is not t for n, t in zip(chain[1:], views)):
+        if len(chain) < 4 or any(
+            t is not None and n.target is not t for n, t in zip(chain[1:], views)
+        ):
             return product, False
         split, turned, copied = chain[1:]
-        swapped = (turned.target is aten.transpose.int and {d % 4 for d in turned.args[1:]} == {1, 2}) or (  # type: ignore
-            turned.target is aten.permute.default and [d % 4 for d in turned.args[1]] == [0, 2, 1, 3]  # type: ignore
+        fits = (
+            tuple(_value(split).shape) == shape
+            and _swaps_heads_and_rows(turned)
+            and geometry.surely_contiguous(_value(copied))
         )
-        fits = tuple(_value(split).shape) == shape and swapped and geometry.surely_contiguous(_value(copied))
         return (copied, True) if fits else (product, False)
 
-    # -- what precedes it --------------------------------------------------------------------------------------------
+    # -- what precedes it --------------------------------------------------------------------------
 
     def first_product(self, node: Node) -> bool:
-        """Walk from the softmax's input to the product it is made of; sets query, key (as in the product), scale and
-        mask."""
+        """Walk from the softmax's input to the product it is made of; sets query, key (as in the
+        product), scale and mask."""
         while True:
             if not _plain(node):
                 return False
@@ -216,7 +259,12 @@ class _Match:
         """baddbmm(mask, query, key)."""
         added, self.query, self.key = map(_node, node.args)
         beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
-        if beta not in (0, 1) or not isinstance(alpha, (int, float)) or alpha == 0 or not math.isfinite(alpha):
+        if (
+            beta not in (0, 1)
+            or not isinstance(alpha, (int, float))
+            or alpha == 0
+            or not math.isfinite(alpha)
+        ):
             return False
         if beta == 1 and not self.take_mask(_Mask(added, 3, *_leading(node)), node):
             return False
@@ -230,9 +278,17 @@ class _Match:
             return None
         if node.target is aten.add.Tensor and not node.kwargs and len(node.args) == 2:
             for source, added in (node.args, node.args[::-1]):
-                if isinstance(source, Node) and isinstance(added, Node) and _leads_to_product(source):
+                if (
+                    isinstance(source, Node)
+                    and isinstance(added, Node)
+                    and _leads_to_product(source)
+                ):
                     alike = _value(source).shape == _value(node).shape
-                    return source if alike and self.take_mask(_Mask(added, rank, *_leading(node)), node) else None
+                    return (
+                        source
+                        if alike and self.take_mask(_Mask(added, rank, *_leading(node)), node)
+                        else None
+                    )
         scores: Any = None
         condition, number, inverted = None, None, False
         if node.target is aten.masked_fill.Scalar:
@@ -242,8 +298,14 @@ class _Match:
         elif node.target is aten.where.self:
             condition, first, second = node.args
             inverted = _leads_to_product(first)
-            scores, number = (first, self.number(second)) if inverted else (second, self.number(first))
-        if not isinstance(scores, Node) or not isinstance(condition, Node) or not isinstance(number, (int, float)):
+            scores, number = (
+                (first, self.number(second)) if inverted else (second, self.number(first))
+            )
+        if (
+            not isinstance(scores, Node)
+            or not isinstance(condition, Node)
+            or not isinstance(number, (int, float))
+        ):
             return None
         if math.isnan(number) or _value(scores).shape != _value(node).shape:
             return None
@@ -253,10 +315,12 @@ class _Match:
         return scores if self.take_mask(mask, node) else None
 
     def take_mask(self, mask: _Mask, node: Node) -> bool:
-        """Whether a mask at `node` can be had: on scores that are scaled before, and of a known shape. Several are
-        added; one that replaces scores must be the only one."""
+        """Whether a mask at `node` can be had: on scores that are scaled before, and of a known
+        shape. Several are added; one that replaces scores must be the only one."""
         value: Any = mask.node.meta.get("val")
-        known = isinstance(value, FakeTensor) and all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+        known = isinstance(value, FakeTensor) and all(
+            isinstance(n, int) for n in (*value.shape, *value.stride())
+        )
         if self.scale != 1.0 or mask.rank not in (3, 4) or not known:
             return False
         if self.masks and (self.replaces or mask.condition is not None):
@@ -275,21 +339,30 @@ class _Match:
         if not isinstance(value, Node):
             return None
         if value.op == "get_attr" and _value(value).numel() == 1 and not _value(value).is_complex():
-            return self.graph.constants[str(value.target)].item() if _value(value).dim() == 0 else None
-        known = value.args[_NUMBERS[value.target]] if value.target in _NUMBERS and _value(value).dim() == 0 else None
+            return (
+                self.graph.constants[str(value.target)].item() if _value(value).dim() == 0 else None
+            )
+        known = (
+            value.args[_NUMBERS[value.target]]
+            if value.target in _NUMBERS and _value(value).dim() == 0
+            else None
+        )
         return known if isinstance(known, (int, float)) else None
 
-    # -- the arguments -----------------------------------------------------------------------------------------------
+    # -- the arguments -----------------------------------------------------------------------------
 
     @property
     def replaces(self) -> bool:
         return any(mask.condition is not None for mask in self.masks)
 
     def arguments(self, operands: list[Node]) -> tuple[Node, Node, Node, Node | None]:
-        """Query, key, value of four dimensions, from where they lay before they were copied together; and the mask."""
+        """Query, key, value of four dimensions, from where they lay before they were copied
+        together; and the mask."""
         found = [self.heads_of(node) for node in operands]
         count = _value(operands[0]).shape[0]
-        split: Any = next((tuple(_value(n).shape[:2]) for n, _ in found if n is not None), (count, 1))
+        split: Any = next(
+            (tuple(_value(n).shape[:2]) for n, _ in found if n is not None), (count, 1)
+        )
         split = next((mask.split for mask in self.masks if mask.rank == 4), split)
         heads = []
         for whole, (own, scale) in zip(operands, found):
@@ -307,7 +380,8 @@ class _Match:
         return query, *self.unrepeated(key, value), total
 
     def heads_of(self, node: Node) -> tuple[Node | None, float]:
-        """The (batch, head, row, column) tensor that a (batch * head, row, column) one is a copy of, times a number."""
+        """The (batch, head, row, column) tensor that a (batch * head, row, column) one is a copy
+        of, times a number."""
         view, scale = self.unscaled(node)
         if view.target is not aten.view.default:
             return None, 1.0
@@ -319,7 +393,9 @@ class _Match:
             if len(shape) > 4 and shape[dim] == 1:
                 source = self.emit(aten.squeeze.dim, source, dim)
                 shape.pop(dim)
-        return (source, scale) if _plain(source, 4) and shape[2:] == [rows, columns] else (None, 1.0)
+        return (
+            (source, scale) if _plain(source, 4) and shape[2:] == [rows, columns] else (None, 1.0)
+        )
 
     def unscaled(self, node: Node) -> tuple[Node, float]:
         """(x, number) with the node x * number, or a copy of it."""
@@ -361,13 +437,17 @@ class _Match:
     def filled(self, condition: Node, number: float, inverted: bool) -> Node:
         """A mask that holds what replaces scores, and NaN where they stay."""
         stays, put = self.constant(math.nan), self.constant(number)
-        return self.computed(aten.where.self, condition, *((stays, put) if inverted else (put, stays)))
+        return self.computed(
+            aten.where.self, condition, *((stays, put) if inverted else (put, stays))
+        )
 
     def computed(self, op: Any, *args: Node) -> Node:
         """A node with the op's result, of the arguments' common shape."""
         made = self.graph.graph.call_function(op, args)
         shape = geometry.broadcast(*(_value(arg).shape for arg in args))
-        value = FakeTensor(torch.empty(shape, dtype=torch.float32, device="meta"), torch.device("cpu"))
+        value = FakeTensor(
+            torch.empty(shape, dtype=torch.float32, device="meta"), torch.device("cpu")
+        )
         made.meta.update(val=value, where=self.softmax.meta["where"])
         return made
 
@@ -388,7 +468,9 @@ class _Match:
         """A view of `node`."""
         made = self.graph.graph.call_function(op, (node, *args))
         value = _value(node)
-        made.meta.update(val=FakeTensor(op(value.meta, *args), value.device), where=node.meta.get("where", ""))
+        made.meta.update(
+            val=FakeTensor(op(value.meta, *args), value.device), where=node.meta.get("where", "")
+        )
         return made
 
 
@@ -399,18 +481,27 @@ def _leading(node: Node) -> tuple[tuple[int, ...], int]:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether a node holds its argument's elements: in their order, or as strides tell (which are those of their order
-    again where the result is contiguous)."""
+    """Whether a node holds its argument's elements: in their order, or as strides tell (which are
+    those of their order again where the result is contiguous)."""
     source = node.args[0]
-    if not isinstance(source, Node) or not _plain(node) or _value(node).numel() != _value(source).numel():
+    if (
+        not isinstance(source, Node)
+        or not _plain(node)
+        or _value(node).numel() != _value(source).numel()
+    ):
         return False
     if node.target in _REORDERS_NOTHING:
-        return geometry.surely_contiguous(_value(source)) and geometry.surely_contiguous(_value(node))
+        return geometry.surely_contiguous(_value(source)) and geometry.surely_contiguous(
+            _value(node)
+        )
     return node.target in _STRIDED
 
 
 def _expands_nothing(node: Node) -> bool:
-    return node.target is aten.expand.default and _value(node).shape == _value(_node(node.args[0])).shape
+    return (
+        node.target is aten.expand.default
+        and _value(node).shape == _value(_node(node.args[0])).shape
+    )
 
 
 def _leads_to_product(node: Any) -> bool:
@@ -426,3 +517,11 @@ def _leads_to_product(node: Any) -> bool:
             return False
         node = node.args[0]
     return False
+
+
+def _swaps_heads_and_rows(node: Node) -> bool:
+    """Whether a node swaps the two inner dimensions of four."""
+    args: Any = node.args
+    if node.target is aten.transpose.int:
+        return {dim % 4 for dim in args[1:]} == {1, 2}
+    return node.target is aten.permute.default and [dim % 4 for dim in args[1]] == [0, 2, 1, 3]

@@ -17,7 +17,8 @@ _LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to ke
 
 
 def fold_constants(graph: AtenGraph) -> None:
-    """Run calls whose tensor arguments are all constants, if what comes out is small: equal ones once."""
+    """Run calls whose tensor arguments are all constants, if what comes out is small: equal ones
+    once."""
     _share_equal_scalars(graph)
     known: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
@@ -28,7 +29,9 @@ def fold_constants(graph: AtenGraph) -> None:
             node.replace_all_uses_with(known[key])
             graph.graph.erase_node(node)
             continue
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: graph.constants[str(n.target)])
+        args, kwargs = torch.fx.map_arg(
+            (node.args, node.kwargs), lambda n: graph.constants[str(n.target)]
+        )
         try:
             value = node.target(*args, **kwargs)
         except (RuntimeError, IndexError):
@@ -66,4 +69,8 @@ def _foldable(node: torch.fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or has_effect(node.target) or node.target.is_view:
         return False
     value = node.meta["val"]
-    return isinstance(value, torch.Tensor) and len(tensors_in(value)) == 1 and value.numel() <= _LARGEST
+    return (
+        isinstance(value, torch.Tensor)
+        and len(tensors_in(value)) == 1
+        and value.numel() <= _LARGEST
+    )

@@ -14,8 +14,8 @@ from ingot.loops.side_effects import has_effect
 
 
 def share_common_subexpressions(graph: AtenGraph) -> None:
-    """Replace each node by the first one that computes the same. Ops with an effect are all different, as are those
-    that bind symbols."""
+    """Replace each node by the first one that computes the same. Ops with an effect are all
+    different, as are those that bind symbols."""
     first: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
         if not repeats_itself(node):
@@ -33,14 +33,18 @@ def repeats_itself(node: torch.fx.Node) -> bool:
     return not has_effect(node.target)
 
 
-def call_key(node: torch.fx.Node, stands_for: Mapping[Any, torch.fx.Node] = MappingProxyType({})) -> Any:
-    """Equal for calls that compute the same, where some nodes are known to have the values of others."""
+def call_key(
+    node: torch.fx.Node, stands_for: Mapping[Any, torch.fx.Node] = MappingProxyType({})
+) -> Any:
+    """Equal for calls that compute the same, where some nodes are known to have the values of
+    others."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: stands_for.get(n, n))
     return node.target, _key(args), _key(kwargs)
 
 
 def _key(value: Any) -> Any:
-    """Equal for arguments that mean the same to an op; 1, 1.0 and True, and 0.0 and -0.0, do not."""
+    """Equal for arguments that mean the same to an op; 1, 1.0 and True, and 0.0 and -0.0, do
+    not."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     if isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""Dead code: values that no output or mutation depends on. Ops that have an effect stay, and ops that may
-raise an error or bind a symbol."""
+"""Dead code: values that no output or mutation depends on. Ops that have an effect stay, and ops
+that may raise an error or bind a symbol."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def remove_dead_code(graph: AtenGraph) -> None:
         graph.graph.erase_node(node)
 
 
-# Op -> the argument that says whether results other than the one given are wanted: without gradients eager's functions
-# of singular values and eigenvalues ask for these alone.
+# Op -> the argument that says whether results other than the one given are wanted: without
+# gradients eager's functions of singular values and eigenvalues ask for these alone.
 _ON_REQUEST = {
     aten._linalg_svd.default: ("compute_uv", 1),
     aten._linalg_eigh.default: ("compute_v", 0),
@@ -34,7 +34,9 @@ def ask_for_less(graph: AtenGraph) -> None:
     """Have an op not compute results that nobody reads."""
     for node in graph.graph.nodes:
         name, result = _ON_REQUEST.get(node.target, ("", 0))
-        if not name or not all(user.target is operator.getitem and user.args[1] == result for user in node.users):
+        if not name or not all(
+            user.target is operator.getitem and user.args[1] == result for user in node.users
+        ):
             continue
         position = next(k for k, a in enumerate(node.target._schema.arguments) if a.name == name)
         if len(node.args) > position:

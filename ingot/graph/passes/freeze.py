@@ -1,4 +1,5 @@
-"""Frozen inputs: parameters of which the user has promised that they do not change are constants of the graph."""
+"""Frozen inputs: parameters of which the user has promised that they do not change are constants of
+the graph."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from ingot.graph.aten_graph import AtenGraph
 
 
 def freeze(graph: AtenGraph, values: Mapping[int, torch.Tensor]) -> None:
-    """Read the inputs at these positions from `values` instead, save those that the program writes or returns."""
+    """Read the inputs at these positions from `values` instead, save those that the program writes
+    or returns."""
     inputs, written = graph.inputs, {position for position, _ in graph.mutations}
     for position, value in values.items():
         node = inputs[position]

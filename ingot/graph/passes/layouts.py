@@ -1,13 +1,15 @@
-"""Layouts: one for the images that convolutions read and write, through all that stands between them.
+"""Layouts: one for the images that convolutions read and write, through all that stands between
+them.
 
-Channels-last makes a convolution a contraction with the weight as it lies, or, where it is depthwise, a loop over
-whole vectors of channels; on a GPU it is what tensor cores read, and chosen for inference. A node that is to lie
-channels-last says so in `meta["layout"]`; `meta["val"]` stays what eager makes. Images are converted where a
-convolution reads one that lies otherwise, and where one is returned. Convolutions that are connected by such images
-are laid channels-last together, where they gain more than the conversions cost.
+Channels-last makes a convolution a contraction with the weight as it lies, or, where it is
+depthwise, a loop over whole vectors of channels; on a GPU it is what tensor cores read, and chosen
+for inference. A node that is to lie channels-last says so in `meta["layout"]`; `meta["val"]` stays
+what eager makes. Images are converted where a convolution reads one that lies otherwise, and where
+one is returned. Convolutions that are connected by such images are laid channels-last together,
+where they gain more than the conversions cost.
 
-In a joint graph the gradients of convolutions count as further ones: that of the images reads and gives an image, that
-of the weight reads two.
+In a joint graph the gradients of convolutions count as further ones: that of the images reads and
+gives an image, that of the weight reads two.
 """
 
 from __future__ import annotations
@@ -33,20 +35,23 @@ SMALL_WINDOW = 9
 """... which costs more than converting the images from so many elements of the window on."""
 
 CHEAP_SUM = 128
-"""A convolution that sums this many products for an element gains about what the conversion of one element takes."""
+"""A convolution that sums this many products for an element gains about what the conversion of one
+element takes."""
 
 MANY_CHANNELS = 64
-"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of fewer, not all do ..."""
+"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of
+fewer, not all do ..."""
 
 FEW_CHANNELS, MANY_WEIGHTS = 16, 1536
 """... but those of single pixels do, with so many channels on either side and so many weights."""
 
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
-    aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten.constant_pad_nd.default, aten.cat.default,
-    aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default,
-    aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec, aten.upsample_bicubic2d.vec,
-    aten._upsample_nearest_exact2d.default, aten.clone.default, aten._to_copy.default, operator.getitem,
+    aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten.constant_pad_nd.default,
+    aten.cat.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
+    aten.upsample_bicubic2d.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec,
+    aten.upsample_bicubic2d.vec, aten._upsample_nearest_exact2d.default, aten.clone.default,
+    aten._to_copy.default, operator.getitem,
 }  # fmt: skip
 
 
@@ -55,7 +60,11 @@ def choose_layouts(graph: AtenGraph) -> None:
     nodes = list(graph.graph.nodes)
     convolutions = [node for node in nodes if _convolves(node)]
     trains = any(node.target is aten.convolution_backward.default for node in convolutions)
-    laid = {node for node in convolutions if _is_loops(node) or (not trains and _is_for_tensor_cores(node))}
+    laid = {
+        node
+        for node in convolutions
+        if _is_loops(node) or (not trains and _is_for_tensor_cores(node))
+    }
     if not laid or any(node.target in ADDRESSING for node in nodes):
         return
     for node in nodes:
@@ -75,8 +84,8 @@ def choose_layouts(graph: AtenGraph) -> None:
 
 
 class _Convolution(NamedTuple):
-    """What is asked of a node about a convolution: the images that it reads, the weight, and which gradients it gives,
-    if any."""
+    """What is asked of a node about a convolution: the images that it reads, the weight, and which
+    gradients it gives, if any."""
 
     images: tuple[Node, ...]
     weight: Any
@@ -107,18 +116,22 @@ def _is_weight_gradient(node: Node) -> bool:
 
 
 def _is_loops(node: Any) -> bool:
-    """Whether loops over channels-last images compute this convolution: a float32 one of images that is depthwise or
-    has one group, or a transposed one whose windows lie side by side."""
+    """Whether loops over channels-last images compute this convolution: a float32 one of images
+    that is depthwise or has one group, or a transposed one whose windows lie side by side."""
     images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
     values = [weight, *(image.meta["val"] for image in images)]
     if values[0].device.type != "cpu":
         return False
     if weight.dim() != 4 or any(value.dtype is not torch.float32 for value in values):
         return False
-    if not all(isinstance(size, int) and size > 0 for size in (*weight.shape, *(v.shape[1] for v in values[1:]))):
+    if not all(
+        isinstance(size, int) and size > 0
+        for size in (*weight.shape, *(v.shape[1] for v in values[1:]))
+    ):
         return False
     if mask is not None:
-        known = all(isinstance(size, int) for value in values for size in value.shape[1:])  # not how many images
+        # not how many images
+        known = all(isinstance(size, int) for value in values for size in value.shape[1:])
         return groups == 1 and known and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
         _, _, _, stride, padding, dilation, _, output_padding, _ = node.args
@@ -126,13 +139,15 @@ def _is_loops(node: Any) -> bool:
         side_by_side = steps == list(weight.shape[2:]) and set(dilation) == {1}
         return side_by_side and groups == 1 and not any((*padding, *output_padding))
     depthwise = groups == weight.shape[0] == values[1].shape[1]
-    dense = groups == 1 and (weight.shape[0] >= FEWEST_RESULTS or math.prod(weight.shape[2:]) <= SMALL_WINDOW)
+    dense = groups == 1 and (
+        weight.shape[0] >= FEWEST_RESULTS or math.prod(weight.shape[2:]) <= SMALL_WINDOW
+    )
     return depthwise or dense
 
 
 def _is_for_tensor_cores(node: Any) -> bool:
-    """Whether tensor cores of a GPU compute this convolution: they read channels-last images, to and from which the
-    library converts others at each."""
+    """Whether tensor cores of a GPU compute this convolution: they read channels-last images, to
+    and from which the library converts others at each."""
     (x, *_), weight, transposed, groups, _ = _Convolution.of(node)  # type: ignore[misc]
     value = x.meta["val"]
     if value.device.type != "cuda" or weight.dim() != 4 or transposed or groups > 1:
@@ -142,25 +157,38 @@ def _is_for_tensor_cores(node: Any) -> bool:
     channels = (weight.shape[0], weight.shape[1])
     if not all(isinstance(size, int) for size in weight.shape):
         return False
-    plain = math.prod(weight.shape[2:]) == 1 and min(channels) >= FEW_CHANNELS and math.prod(channels) >= MANY_WEIGHTS
+    plain = (
+        math.prod(weight.shape[2:]) == 1
+        and min(channels) >= FEW_CHANNELS
+        and math.prod(channels) >= MANY_WEIGHTS
+    )
     many = plain or min(channels) >= MANY_CHANNELS
     return value.dtype is torch.float32 and many and torch.backends.cudnn.allow_tf32
 
 
 def _is_of_channels(node: Any) -> bool:
-    """Whether a convolution on a GPU has a small window over each channel by itself, which loops compute where channels
-    lie side by side; images may lie either way."""
+    """Whether a convolution on a GPU has a small window over each channel by itself, which loops
+    compute where channels lie side by side; images may lie either way."""
     found = _Convolution.of(node)
-    if found is None or found.mask is not None or found.transposed or found.images[0].meta["val"].device.type != "cuda":
+    if (
+        found is None
+        or found.mask is not None
+        or found.transposed
+        or found.images[0].meta["val"].device.type != "cuda"
+    ):
         return False
     weight, image = found.weight, found.images[0].meta["val"]
     if weight.dim() != 4 or not 1 < found.groups == weight.shape[0] == image.shape[1]:
         return False
-    return all(isinstance(n, int) for n in weight.shape) and 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
+    return (
+        all(isinstance(n, int) for n in weight.shape)
+        and 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
+    )
 
 
 def _images(node: Node) -> list[Node]:
-    """The images whose layout the node's result follows: none for an op that has a layout of its own."""
+    """The images whose layout the node's result follows: none for an op that has a layout of its
+    own."""
     if node.op != "call_function" or not _is_image(node.meta["val"]):
         return []
     if node.target in _FOLLOWERS or _is_of_channels(node):
@@ -184,7 +212,13 @@ def _is_image(value: Any) -> bool:
 
 
 # How an image becomes rows of channels, and they an image.
-_VIEWS = {aten.view.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim}
+_VIEWS = {
+    aten.view.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+}
 
 
 def laid_out(node: Node) -> torch.Tensor:
@@ -192,19 +226,26 @@ def laid_out(node: Node) -> torch.Tensor:
     value: FakeTensor = node.meta["val"]
     if "layout" not in node.meta:
         return value
-    strides = (geometry.channels_last if node.meta["layout"] == CHANNELS_LAST else geometry.contiguous)(value.shape)
-    return FakeTensor(torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta"), value.device)
+    strides = (
+        geometry.channels_last if node.meta["layout"] == CHANNELS_LAST else geometry.contiguous
+    )(value.shape)
+    return FakeTensor(
+        torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta"), value.device
+    )
 
 
 def _is_tokens(node: Node) -> bool:
-    """Whether a pointwise op computes rows of channels, (batch, pixels, channels), from an image that is laid
-    channels-last. They lie one after the other there; in eager, whose images are contiguous, the pixels do."""
+    """Whether a pointwise op computes rows of channels, (batch, pixels, channels), from an image
+    that is laid channels-last. They lie one after the other there; in eager, whose images are
+    contiguous, the pixels do."""
     if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
         return False
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
         return False
-    return any("layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == _shape(node))
+    return any(
+        "layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == _shape(node)
+    )
 
 
 def _viewed(node: Any) -> Node:
@@ -246,11 +287,13 @@ def _gain(node: Node) -> float:
 
 
 def _conversions(node: Node, connected: set[Node]) -> float:
-    """How many elements are converted between layouts because this node is laid channels-last, besides those of its
-    neighbours."""
+    """How many elements are converted between layouts because this node is laid channels-last,
+    besides those of its neighbours."""
     converted = [node] if _is_returned(node) and not _lies_channels_last(node) else []
     converted += [node for user in node.users if _convolves(user) and user not in connected]
-    converted += [image for image in _read(node) if image not in connected and not _lies_channels_last(image)]
+    converted += [
+        image for image in _read(node) if image not in connected and not _lies_channels_last(image)
+    ]
     return sum(map(_elements, converted))
 
 
@@ -259,10 +302,13 @@ def _is_returned(node: Node) -> bool:
 
 
 def _is_only_returned(node: Node) -> bool:
-    """Whether a pointwise result, of a GPU's, is read by the user alone: its kernel writes it as it is to lie."""
+    """Whether a pointwise result, of a GPU's, is read by the user alone: its kernel writes it as it
+    is to lie."""
     if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
         return False
-    return node.meta["val"].device.type == "cuda" and all(user.op == "output" for user in node.users)
+    return node.meta["val"].device.type == "cuda" and all(
+        user.op == "output" for user in node.users
+    )
 
 
 def _lies_channels_last(node: Node) -> bool:
@@ -271,5 +317,6 @@ def _lies_channels_last(node: Node) -> bool:
 
 
 def _elements(node: Node) -> float:
-    """The size of an image, which where sizes are symbols it has in the call that is compiled for."""
+    """The size of an image, which where sizes are symbols it has in the call that is compiled
+    for."""
     return float(math.prod(map(geometry.at_hand, _first(node.meta["val"]).shape)))

@@ -1,5 +1,5 @@
-"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear` on the weight as it
-lies."""
+"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear`
+on the weight as it lies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ingot.torch_private import aten
 
 
 def recognize_linear(graph: AtenGraph) -> None:
-    """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result, become linear(x, w,
-    b)."""
+    """mm(x, t(w)) and addmm(b, x, t(w)), with the views that flatten x and unflatten the result,
+    become linear(x, w, b)."""
     for node in list(graph.graph.nodes):
         if _batched(graph, node):
             continue
@@ -41,7 +41,8 @@ def recognize_linear(graph: AtenGraph) -> None:
 
 
 def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | None:
-    """(x, weight, bias or None) of a product with a transposed matrix that `linear` computes alike."""
+    """(x, weight, bias or None) of a product with a transposed matrix that `linear` computes
+    alike."""
     if node.target is aten.mm.default:
         x, right, bias = node.args[0], node.args[1], None
     elif node.target is aten.addmm.default and not node.kwargs:
@@ -55,8 +56,8 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
 
 
 def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
-    """bmm(x, expand(t(w))) (+ b), which is what a linear layer over rows that do not lie one behind the other is in
-    eager, becomes linear(x, w, b). Whether it was that."""
+    """bmm(x, expand(t(w))) (+ b), which is what a linear layer over rows that do not lie one behind
+    the other is in eager, becomes linear(x, w, b). Whether it was that."""
     if node.target is not aten.bmm.default:
         return False
     x, right = node.args
@@ -67,7 +68,12 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
         return False  # the rows of several batches are no matrix
     replaced, args = node, [x, weight]
     user = next(iter(node.users)) if len(node.users) == 1 else None
-    if user is not None and user.target is aten.add.Tensor and user.args[0] is node and not user.kwargs:
+    if (
+        user is not None
+        and user.target is aten.add.Tensor
+        and user.args[0] is node
+        and not user.kwargs
+    ):
         bias = user.args[1]
         if isinstance(bias, torch.fx.Node) and _is_bias(bias.meta["val"], node.meta["val"]):
             replaced, args = user, [*args, bias]
@@ -81,7 +87,11 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
 
 
 def _is_bias(bias: Any, result: Any) -> bool:
-    return bias.dim() == 1 and bias.dtype == result.dtype and str(bias.shape[0]) == str(result.shape[-1])
+    return (
+        bias.dim() == 1
+        and bias.dtype == result.dtype
+        and str(bias.shape[0]) == str(result.shape[-1])
+    )
 
 
 def transposed(node: Any) -> torch.fx.Node | None:

@@ -1,9 +1,10 @@
-"""Products on a GPU whose rows do not begin at multiples of 16 bytes: tensor cores take them in pieces, many times more
-slowly. Where it pays, they are products of matrices whose rows do, with zeros at their ends; the result is a part.
+"""Products on a GPU whose rows do not begin at multiples of 16 bytes: tensor cores take them in
+pieces, many times more slowly. Where it pays, they are products of matrices whose rows do, with
+zeros at their ends; the result is a part.
 
-That is said in the graph, before it is cut in two, so that what is kept for the backward keeps its margin, and a
-gradient is made with it. What is returned must lie as in eager, and would be copied: lowering computes that in parts,
-where it can.
+That is said in the graph, before it is cut in two, so that what is kept for the backward keeps its
+margin, and a gradient is made with it. What is returned must lie as in eager, and would be copied:
+lowering computes that in parts, where it can.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from ingot.graph.passes.linear import transposed
 from ingot.loops.apart import ROW, suits
 from ingot.torch_private import OpOverload, aten
 
-# Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with 50264 columns.
-SLOW, FAST = 95e6, 600e6  # multiply-adds twice in a microsecond, of rows that are not aligned and of rows that are
+# Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with
+# 50264 columns. multiply-adds twice in a microsecond, of rows that are not aligned and of rows that
+# are
+SLOW, FAST = 95e6, 600e6
 TRAFFIC, LAUNCH = 2e6, 4.0  # bytes in a microsecond, and microseconds
 
-_OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}  # where the matrices begin
+# where the matrices begin
+_OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}
 
 _RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
@@ -55,24 +59,43 @@ def _widened(node: Node) -> _Wide | None:
     value: FakeTensor = node.meta["val"]
     x, y = (argument.meta["val"] for argument in node.args[first : first + 2])  # type: ignore[union-attr]
     known = all(isinstance(n, int) and n for n in (*value.shape, *x.shape))
-    if value.device.type != "cuda" or value.dtype not in (torch.float16, torch.bfloat16) or not known:
+    if (
+        value.device.type != "cuda"
+        or value.dtype not in (torch.float16, torch.bfloat16)
+        or not known
+    ):
         return None
     if first and node.args[0].meta["val"].dim() != 1:  # type: ignore[union-attr]
         return None
     unit = ROW // value.dtype.itemsize
     *batch, rows, columns = value.shape
     depth = x.shape[-1]
-    inner = {"columns"} | {"rows" if _is_turned(x) else "depth"} | {"depth" if _is_turned(y) else "columns"}
+    inner = (
+        {"columns"}
+        | {"rows" if _is_turned(x) else "depth"}
+        | {"depth" if _is_turned(y) else "columns"}
+    )
     sizes = _Wide(rows, depth, columns)
-    wide = _Wide(*(-(-n // unit) * unit if name in inner else n for name, n in zip(_Wide._fields, sizes)))
+    wide = _Wide(
+        *(-(-n // unit) * unit if name in inner else n for name, n in zip(_Wide._fields, sizes))
+    )
     if wide == sizes:
         return None
-    if not first and not batch and suits(*sizes, x.stride(), y.stride(), value.dtype) and _is_returned(node):
+    if (
+        not first
+        and not batch
+        and suits(*sizes, x.stride(), y.stride(), value.dtype)
+        and _is_returned(node)
+    ):
         return None
     made = [(rows * depth, (wide.rows, wide.depth) != (rows, depth))]
     made += [(depth * columns, (wide.depth, wide.columns) != (depth, columns))]
     count, copied = math.prod(batch), [n for n, changes in made if changes]
-    return wide if _pays(count * rows * depth * columns, [count * n for n in copied], value.itemsize) else None
+    return (
+        wide
+        if _pays(count * rows * depth * columns, [count * n for n in copied], value.itemsize)
+        else None
+    )
 
 
 def _pays(multiplications: int, copied: Sequence[int], itemsize: int) -> bool:
@@ -83,7 +106,10 @@ def _pays(multiplications: int, copied: Sequence[int], itemsize: int) -> bool:
 
 def _is_returned(node: Node) -> bool:
     """Whether the graph returns a value, as it is or with other sizes."""
-    return any(user.op == "output" or (user.target in _RESHAPED and _is_returned(user)) for user in node.users)
+    return any(
+        user.op == "output" or (user.target in _RESHAPED and _is_returned(user))
+        for user in node.users
+    )
 
 
 def _is_turned(value: torch.Tensor) -> bool:
@@ -103,15 +129,25 @@ class _Margins:
         first = _OPERANDS[node.target]
         x, y = node.args[first : first + 2]
         assert isinstance(x, Node) and isinstance(y, Node)
-        args = [self.matrix(node, x, wide.rows, wide.depth), self.matrix(node, y, wide.depth, wide.columns)]
+        args = [
+            self.matrix(node, x, wide.rows, wide.depth),
+            self.matrix(node, y, wide.depth, wide.columns),
+        ]
         if first:
             bias = node.args[0]
             assert isinstance(bias, Node)
-            args.insert(0, bias if bias.meta["val"].shape[0] == 1 else self.padded(node, bias, (wide.columns,)))
+            args.insert(
+                0,
+                bias
+                if bias.meta["val"].shape[0] == 1
+                else self.padded(node, bias, (wide.columns,)),
+            )
         readers, value = list(node.users), node.meta["val"]
         sizes = (*value.shape[:-2], wide.rows, wide.columns)
         node.args = tuple(args)
-        node.meta["val"] = FakeTensor(torch.empty(sizes, dtype=value.dtype, device="meta"), value.device)
+        node.meta["val"] = FakeTensor(
+            torch.empty(sizes, dtype=value.dtype, device="meta"), value.device
+        )
         self.read_part(node, node, value, readers)
 
     def matrix(self, before: Node, x: Node, rows: int, columns: int) -> Node:
@@ -125,24 +161,31 @@ class _Margins:
         return self.turned(before, self.padded(before, inner, (*value.shape[:-2], columns, rows)))
 
     def turned(self, before: Node, x: Node) -> Node:
-        return self.call(before, aten.transpose.int, (x, -2, -1), x.meta["val"].meta.transpose(-2, -1), before)
+        return self.call(
+            before, aten.transpose.int, (x, -2, -1), x.meta["val"].meta.transpose(-2, -1), before
+        )
 
     def padded(self, before: Node, x: Node, sizes: tuple[int, ...]) -> Node:
-        """`x` in memory with zeros at the ends of its dimensions. What is computed is so right away, and read there."""
+        """`x` in memory with zeros at the ends of its dimensions. What is computed is so right
+        away, and read there."""
         if (x, sizes) not in self.made:
             value: FakeTensor = x.meta["val"]
-            amounts = [n for whole, size in zip(sizes[::-1], value.shape[::-1]) for n in (0, whole - size)]
+            amounts = [
+                n for whole, size in zip(sizes[::-1], value.shape[::-1]) for n in (0, whole - size)
+            ]
             meta = torch.empty(sizes, dtype=value.dtype, device="meta")
             computed = isinstance(x.target, OpOverload) and torch.Tag.pointwise in x.target.tags
             readers, source = (list(x.users), x) if computed else ([], before)
             place = x.next if computed else before
-            made = self.made[x, sizes] = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
+            made = self.made[x, sizes] = self.call(
+                place, aten.constant_pad_nd.default, (x, amounts), meta, source
+            )
             self.read_part(made, x, value, [reader for reader in readers if reader.op != "output"])
         return self.made[x, sizes]
 
     def read_part(self, wide: Node, node: Node, value: FakeTensor, readers: Sequence[Node]) -> None:
-        """Let the readers of `node` read the beginning of each dimension of `wide` instead, which is taken to lie as
-        `value` does, in eager."""
+        """Let the readers of `node` read the beginning of each dimension of `wide` instead, which
+        is taken to lie as `value` does, in eager."""
         if not readers:
             return
         place, part = wide.next, wide
@@ -154,7 +197,9 @@ class _Margins:
         for reader in readers:
             reader.replace_input_with(node, part)
 
-    def call(self, before: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor, source: Node) -> Node:
+    def call(
+        self, before: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor, source: Node
+    ) -> Node:
         """A call for the sake of `source`."""
         with self.graph.inserting_before(before):
             node = self.graph.call_function(op, args)
@@ -167,5 +212,9 @@ def _turned_from(node: Node) -> Node | None:
     """What a node is the transpose of, in its last two dimensions."""
     if node.target is aten.transpose.int:
         x: Any = node.args[0]
-        return x if {d % x.meta["val"].dim() - x.meta["val"].dim() for d in node.args[1:]} == {-1, -2} else None  # type: ignore[operator]
+        return (
+            x
+            if {d % x.meta["val"].dim() - x.meta["val"].dim() for d in node.args[1:]} == {-1, -2}
+            else None
+        )  # type: ignore[operator]
     return transposed(node)

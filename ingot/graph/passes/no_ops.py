@@ -21,7 +21,9 @@ def _is(value: Any, number: float) -> bool:
 def _adds_nothing(node: torch.fx.Node) -> bool:
     """x + 0 turns -0.0 into 0.0 unless the zero is negative (or the dtype has none)."""
     addend = node.args[1]
-    exact = not node.meta["val"].is_floating_point() or (isinstance(addend, float) and math.copysign(1, addend) < 0)
+    exact = not node.meta["val"].is_floating_point() or (
+        isinstance(addend, float) and math.copysign(1, addend) < 0
+    )
     return _is(addend, 0) and exact and not node.meta["val"].is_complex()
 
 
@@ -33,6 +35,12 @@ def _subtracts_nothing(node: torch.fx.Node) -> bool:
 
 def _by_one(node: torch.fx.Node) -> bool:
     return _is(node.args[1], 1) and not node.meta["val"].is_complex()
+
+
+def _keeps_order(node: torch.fx.Node) -> bool:
+    """A permutation that leaves each dimension where it is."""
+    order: Any = node.args[1]
+    return list(order) == list(range(len(order)))
 
 
 def _always(node: torch.fx.Node) -> bool:
@@ -50,7 +58,7 @@ _CANDIDATES: dict[Any, Callable[[torch.fx.Node], bool]] = {
     aten._to_copy.default: _always,
     aten.view.default: _always,
     aten.expand.default: _always,
-    aten.permute.default: lambda node: list(node.args[1]) == list(range(len(node.args[1]))),  # type: ignore[arg-type]
+    aten.permute.default: _keeps_order,
     aten.slice.Tensor: _always,
     aten.squeeze.dim: _always,
     aten.squeeze.dims: _always,
@@ -65,7 +73,8 @@ _INVOLUTIONS = {
 
 
 def remove_no_ops(graph: AtenGraph) -> None:
-    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart from inputs.
+    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart
+    from inputs.
 
     A copy stays where `as_strided` or its kin count from the beginning of its memory.
     """
@@ -90,7 +99,11 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
     source = node.args[0] if node.args else None
     if not isinstance(source, torch.fx.Node):
         return None
-    if node.target in _INVOLUTIONS and source.target is node.target and source.args[1:] == node.args[1:]:
+    if (
+        node.target in _INVOLUTIONS
+        and source.target is node.target
+        and source.args[1:] == node.args[1:]
+    ):
         first = source.args[0]
         assert isinstance(first, torch.fx.Node)
         return first if _same_geometry(first.meta["val"], node.meta["val"]) else None

@@ -1,4 +1,5 @@
-"""Memory of their own for outputs: no output may alias an input, a constant or another output unless eager's does."""
+"""Memory of their own for outputs: no output may alias an input, a constant or another output
+unless eager's does."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from ingot.torch_private import OpOverload, aten
 
 
 def own_outputs(graph: AtenGraph) -> None:
-    """Insert clones where an output or the new value of an input is (a view of) something that is not its own."""
+    """Insert clones where an output or the new value of an input is (a view of) something that is
+    not its own."""
     owners: dict[torch.fx.Node, int] = {}
     outputs: list[torch.fx.Node | None] = []
     copies: dict[int, torch.fx.Node] = {}
@@ -21,7 +23,11 @@ def own_outputs(graph: AtenGraph) -> None:
         if node is not None and spec.position is None:
             if spec.storage in copies:
                 node = copies[spec.storage]
-            elif borrowed(node) or _lies_otherwise(node, spec) or owners.setdefault(node, spec.storage) != spec.storage:
+            elif (
+                borrowed(node)
+                or _lies_otherwise(node, spec)
+                or owners.setdefault(node, spec.storage) != spec.storage
+            ):
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
     inputs = graph.inputs
@@ -45,8 +51,8 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
-    """Whether the value is a window on an input that is itself written: the copies into the inputs happen one after the
-    other."""
+    """Whether the value is a window on an input that is itself written: the copies into the inputs
+    happen one after the other."""
     while is_view(node):
         node = node.args[0]  # type: ignore[assignment]
     return node in mutated
@@ -58,7 +64,8 @@ def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
     with graph.graph.inserting_before(output):
         copy = graph.graph.call_function(aten.clone.default, (node,))
     copy.meta["val"] = FakeTensor(
-        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"), value.device
+        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"),
+        value.device,
     )
     copy.meta["where"] = node.meta.get("where", "")
     return copy

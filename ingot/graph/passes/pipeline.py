@@ -51,9 +51,16 @@ _ENDING: Passes = (
     ("verify", verify),
 )
 _MARGINS: Passes = (("give margins", give_margins), ("remove what became dead", remove_dead_code))
-# Of a joint graph. Layouts are chosen for forward and backward together: what is kept lies as both want it.
+# Of a joint graph. Layouts are chosen for forward and backward together: what is kept lies as both
+# want it.
 JOINT_PASSES: Passes = (*SIMPLIFICATIONS, ("choose layouts", choose_layouts), *_MARGINS)
-PASSES: Passes = (*SIMPLIFICATIONS, *_MARGINS, *_RECOGNITION, ("choose layouts", choose_layouts), *_ENDING)
+PASSES: Passes = (
+    *SIMPLIFICATIONS,
+    *_MARGINS,
+    *_RECOGNITION,
+    ("choose layouts", choose_layouts),
+    *_ENDING,
+)
 
 # Of a forward and a backward that a joint graph was cut into.
 TRAINING_PASSES: Passes = (
@@ -71,7 +78,8 @@ LIBRARY_PASSES: Passes = (("join activations", join_activations),)
 
 
 def run_passes(graph: AtenGraph, passes: Passes = PASSES) -> None:
-    """Run the passes in place; `graph.seconds` keeps what each took, `graph.rewrites` what it changed."""
+    """Run the passes in place; `graph.seconds` keeps what each took, `graph.rewrites` what it
+    changed."""
     before = list(graph.graph.nodes)
     for name, step in passes:
         safe_point()

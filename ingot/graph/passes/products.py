@@ -1,5 +1,5 @@
-"""Sums of matrix products as one product: the gradient of a weight that is used at every step of a recurrence is a sum
-over the steps."""
+"""Sums of matrix products as one product: the gradient of a weight that is used at every step of a
+recurrence is a sum over the steps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _DTYPES = (torch.float32, torch.float64)  # others would round each product
 
 
 def join_products(graph: AtenGraph) -> None:
-    """t(a) @ x + t(b) @ y + ... becomes t(s) @ cat(x, y, ...) with s = cat(a, b, ...), where that moves less memory
-    than adding the products does. The sums of the rows of a, b, ..., where they are added as well, become those of s.
+    """t(a) @ x + t(b) @ y + ... becomes t(s) @ cat(x, y, ...) with s = cat(a, b, ...), where that
+    moves less memory than adding the products does. The sums of the rows of a, b, ..., where they
+    are added as well, become those of s.
     """
     stacks = _Stacks(graph)
     sums = [node for node in graph.graph.nodes if _is_sum(node) and not _is_term(node)]
@@ -35,7 +36,8 @@ def _join_products(stacks: _Stacks, node: Node) -> None:
     total: Node | None = None
     for group in _groups(products, stacks.order):
         left = stacks.of(tuple(products[term][0] for term in group))
-        right = stacks.of(tuple(products[term][1] for term in group), left)  # no sooner: it may be of what there was
+        # no sooner: it may be of what there was
+        right = stacks.of(tuple(products[term][1] for term in group), left)
         turned = stacks.call(left, aten.t.default, (left,), left.meta["val"].meta.t())
         op, given = (aten.mm.default, ()) if total is None else (aten.addmm.default, (total,))
         total = stacks.call(max(turned, right, *given), op, (*given, turned, right), _like(node))
@@ -57,11 +59,13 @@ def _join_rows(stacks: _Stacks, node: Node) -> None:
 
 
 def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> list[list[Node]]:
-    """The terms to be joined: as many as make stacks no larger than two products; those that are complete first come
-    first. Within a group the right operands are in the graph's order."""
+    """The terms to be joined: as many as make stacks no larger than two products; those that are
+    complete first come first. Within a group the right operands are in the graph's order."""
     if len(products) < 2:
         return []  # nothing to join
-    height, width = (at_hand(operand.meta["val"].shape[1]) for operand in next(iter(products.values())))
+    height, width = (
+        at_hand(operand.meta["val"].shape[1]) for operand in next(iter(products.values()))
+    )
     if height == 0 or width == 0:
         return []
     groups: list[list[Node]] = [[]]
@@ -124,12 +128,16 @@ def _replace(stacks: _Stacks, node: Node, gone: set[Node], total: Node | None) -
     node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- what there is ---------------------------------------------------------------------------------
 
 
 def _is_sum(node: Any) -> bool:
     """Whether a node adds two tensors that lie as it does, one row after the other."""
-    if node.target is not aten.add.Tensor or node.kwargs or not all(isinstance(a, Node) for a in node.args):
+    if (
+        node.target is not aten.add.Tensor
+        or node.kwargs
+        or not all(isinstance(a, Node) for a in node.args)
+    ):
         return False
     mine = node.meta["val"]
     values = [a.meta["val"] for a in node.args]
@@ -137,7 +145,10 @@ def _is_sum(node: Any) -> bool:
     return (
         fixed
         and mine.dtype in _DTYPES
-        and all(v.dtype == mine.dtype and v.shape == mine.shape and v.is_contiguous() for v in (mine, *values))
+        and all(
+            v.dtype == mine.dtype and v.shape == mine.shape and v.is_contiguous()
+            for v in (mine, *values)
+        )
     )
 
 
@@ -171,10 +182,16 @@ def _product(node: Node) -> tuple[Node, Node] | None:
 
 
 def _summed_rows(node: Node) -> Node | None:
-    """The matrix whose rows a vector is the sum of, that is added to something and used for nothing else."""
+    """The matrix whose rows a vector is the sum of, that is added to something and used for nothing
+    else."""
     if not _is_term(node) or node.meta["val"].dim() != 1:
         return None
     total: Any = node.args[0] if node.target is aten.view.default else node
-    if total.target is not aten.sum.dim_IntList or total.kwargs or len(total.users) > 1 or list(total.args[1]) != [0]:
+    if (
+        total.target is not aten.sum.dim_IntList
+        or total.kwargs
+        or len(total.users) > 1
+        or list(total.args[1]) != [0]
+    ):
         return None
     return total.args[0] if total.args[0].meta["val"].dim() == 2 else None

@@ -1,5 +1,5 @@
-"""Products of each step of a sequence with one matrix as one product of the whole sequence: what a recurrence does with
-its inputs need not wait for the steps before."""
+"""Products of each step of a sequence with one matrix as one product of the whole sequence: what a
+recurrence does with its inputs need not wait for the steps before."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from ingot.torch_private import aten
 
 Node = torch.fx.Node
 
-MOST_ROWS = 512  # of a step: products of more are as fast by themselves, and need not be there all at once
+# of a step: products of more are as fast by themselves, and need not be there all at once
+MOST_ROWS = 512
 
 
 class _Sequence(NamedTuple):
-    """What the products of one sequence have in common: `x`, of which each multiplies what it selects along `dim`, the
-    matrix, and what is added (None: nothing)."""
+    """What the products of one sequence have in common: `x`, of which each multiplies what it
+    selects along `dim`, the matrix, and what is added (None: nothing)."""
 
     x: Node
     dim: int
@@ -29,8 +30,8 @@ class _Sequence(NamedTuple):
 
 
 def join_steps(graph: AtenGraph) -> None:
-    """x[0] @ w + b, x[1] @ w + b, ... for all of a contiguous x, and of x[:, 0], x[:, 1], ... as well, become steps of
-    x @ w + b."""
+    """x[0] @ w + b, x[1] @ w + b, ... for all of a contiguous x, and of x[:, 0], x[:, 1], ... as
+    well, become steps of x @ w + b."""
     found: dict[_Sequence, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
     for node in graph.graph.nodes:
         if (step := _step(node)) is not None:
@@ -55,7 +56,11 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
     if not all(isinstance(n, int) for n in sizes) or value.dim() != 3 or dim % 3 == 2:
         return None
     small = left.meta["val"].shape[0] <= MOST_ROWS and value.numel() > 0
-    if not small or not geometry.surely_contiguous(value) or any(user.op == "output" for user in node.users):
+    if (
+        not small
+        or not geometry.surely_contiguous(value)
+        or any(user.op == "output" for user in node.users)
+    ):
         return None
     return _Sequence(x, dim % 3, matrix, *(bias or [None])), place % value.shape[dim]  # type: ignore[arg-type]
 
@@ -77,7 +82,9 @@ def _join(graph: torch.fx.Graph, sequence: _Sequence, steps: dict[int, list[Node
         if sequence.bias is None:
             product = call(aten.mm.default, (rows, sequence.matrix), a * b, columns)
         else:
-            product = call(aten.addmm.default, (sequence.bias, rows, sequence.matrix), a * b, columns)
+            product = call(
+                aten.addmm.default, (sequence.bias, rows, sequence.matrix), a * b, columns
+            )
         whole = call(aten.view.default, (product, [a, b, columns]), a, b, columns)
     for place, nodes in steps.items():
         for node in nodes:

@@ -1,5 +1,5 @@
-"""Sums of what was written at places with something else: written into the rest of the sum. Sums over the rows of
-what was joined: of each piece."""
+"""Sums of what was written at places with something else: written into the rest of the sum. Sums
+over the rows of what was joined: of each piece."""
 
 from __future__ import annotations
 
@@ -26,27 +26,38 @@ def write_into_sums(graph: AtenGraph) -> None:
 
 def _is_sum(node: Node) -> bool:
     """Whether a node is the sum of two tensors of its own sizes and type."""
-    if node.target is not aten.add.Tensor or node.kwargs or not all(isinstance(a, Node) for a in node.args):
+    if (
+        node.target is not aten.add.Tensor
+        or node.kwargs
+        or not all(isinstance(a, Node) for a in node.args)
+    ):
         return False
     values = [n.meta["val"] for n in (node, *node.all_input_nodes)]
     return values[0].dtype in _FULL_PRECISION and all(
-        v.dtype is values[0].dtype and list(map(str, v.shape)) == list(map(str, values[0].shape)) for v in values
+        v.dtype is values[0].dtype and list(map(str, v.shape)) == list(map(str, values[0].shape))
+        for v in values
     )
 
 
 def _write_into(graph: AtenGraph, node: Node) -> None:
-    """x + zeros.index_put(places, values, accumulate=True) as x.index_put(...): the gradient of an embedding whose
-    weight is used elsewhere too."""
+    """x + zeros.index_put(places, values, accumulate=True) as x.index_put(...): the gradient of an
+    embedding whose weight is used elsewhere too."""
     for k in (0, 1):
         written, other = node.args[k], node.args[1 - k]
         assert isinstance(written, Node)
-        if written.target is not aten.index_put.default or len(written.users) > 1 or written is other:
+        if (
+            written.target is not aten.index_put.default
+            or len(written.users) > 1
+            or written is other
+        ):
             continue
         start, *rest = written.args
         if _is_zero(start) and rest[-1] is True:
             with graph.graph.inserting_before(node):
                 total = _call(graph, aten.index_put.default, (other, *rest), node)
-            total.meta.update({key: value for key, value in written.meta.items() if key == "may_raise"})
+            total.meta.update(
+                {key: value for key, value in written.meta.items() if key == "may_raise"}
+            )
             node.replace_all_uses_with(total)
             graph.graph.erase_node(node)
             graph.graph.erase_node(written)
@@ -54,8 +65,9 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
 
 
 def sum_pieces(graph: AtenGraph) -> None:
-    """On a GPU, the sum over all rows of columns that were joined as that of the sums of the pieces, which the kernels
-    that read these can compute: the gradient of the bias of a projection that makes queries, keys and values."""
+    """On a GPU, the sum over all rows of columns that were joined as that of the sums of the
+    pieces, which the kernels that read these can compute: the gradient of the bias of a projection
+    that makes queries, keys and values."""
     for node in list(graph.graph.nodes):
         if node.target is aten.sum.dim_IntList and node.meta["val"].device.type == "cuda":
             _sum_pieces(graph, node)
@@ -65,15 +77,26 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
     arguments: Any = node.args
     joined, dims = arguments[:2]
     rank = joined.meta["val"].ndim
-    if rank < 2 or not isinstance(dims, (list, tuple)) or sorted(d % rank for d in dims) != list(range(rank - 1)):
+    if (
+        rank < 2
+        or not isinstance(dims, (list, tuple))
+        or sorted(d % rank for d in dims) != list(range(rank - 1))
+    ):
         return  # of one dimension, none means all
-    while joined.target is aten.view.default and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]:
+    while (
+        joined.target is aten.view.default
+        and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]
+    ):
         joined = joined.args[0]
     whole = joined.meta["val"]
     if joined.target is not aten.cat.default or whole.ndim < 2 or whole.dtype not in _FLOATS:
         return
     pieces, *dim = joined.args
-    if not dim or dim[0] % whole.ndim != whole.ndim - 1 or any(not _is_alike(p.meta["val"], whole) for p in pieces):
+    if (
+        not dim
+        or dim[0] % whole.ndim != whole.ndim - 1
+        or any(not _is_alike(p.meta["val"], whole) for p in pieces)
+    ):
         return
     with graph.graph.inserting_before(node):
         over = list(range(whole.ndim - 1))
@@ -86,11 +109,14 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
 
 
 def _is_alike(piece: Any, whole: Any) -> bool:
-    return piece.dtype is whole.dtype and piece.ndim == whole.ndim  # empty pieces may have one dimension
+    # empty pieces may have one dimension
+    return piece.dtype is whole.dtype and piece.ndim == whole.ndim
 
 
 def _is_zero(node: Any) -> bool:
-    return node.target is aten.zeros.default or (node.target is aten.full.default and node.args[1] == 0)
+    return node.target is aten.zeros.default or (
+        node.target is aten.full.default and node.args[1] == 0
+    )
 
 
 def _call(graph: AtenGraph, op: Any, args: Any, like: Node, kwargs: Any = None) -> Node:

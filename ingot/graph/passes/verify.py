@@ -12,12 +12,18 @@ from ingot.torch_private import OpOverload
 
 
 def verify(graph: AtenGraph) -> None:
-    """Check order, metadata and vocabulary. Raises CompilerBug that names the node and the user's line."""
+    """Check order, metadata and vocabulary. Raises CompilerBug that names the node and the user's
+    line."""
     seen: set[torch.fx.Node] = set()
     for node in graph.graph.nodes:
         problem = _problem(node, seen, graph)
         if problem:
-            raise CompilerBug("graph verifier", problem, node.format_node() or node.name, node.meta.get("where", ""))
+            raise CompilerBug(
+                "graph verifier",
+                problem,
+                node.format_node() or node.name,
+                node.meta.get("where", ""),
+            )
         seen.add(node)
 
 

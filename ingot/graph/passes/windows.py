@@ -1,4 +1,5 @@
-"""Windows on values that were written in part: what such a window shows is known without the whole."""
+"""Windows on values that were written in part: what such a window shows is known without the
+whole."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from ingot.torch_private import aten
 
 
 def see_through_writes(graph: AtenGraph) -> None:
-    """A slice of a slice_scatter along the same dimension is a slice of what was there before, or of what was written,
-    or just that. In-place ops on parts of a tensor leave chains of them."""
+    """A slice of a slice_scatter along the same dimension is a slice of what was there before, or
+    of what was written, or just that. In-place ops on parts of a tensor leave chains of them."""
     for node in list(graph.graph.nodes):
         if node.target is not aten.slice.Tensor:
             continue
@@ -26,7 +27,9 @@ def see_through_writes(graph: AtenGraph) -> None:
         if end - start < value.shape[dim]:
             with graph.graph.inserting_before(node):
                 part = graph.graph.call_function(aten.slice.Tensor, (source, dim, start, end))
-            part.meta.update(node.meta, val=FakeTensor(value.meta.narrow(dim, start, end - start), value.device))
+            part.meta.update(
+                node.meta, val=FakeTensor(value.meta.narrow(dim, start, end - start), value.device)
+            )
             source = part
         node.replace_all_uses_with(source)
         graph.graph.erase_node(node)
@@ -52,12 +55,16 @@ def _seen(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
 
 
 def _window(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
-    """(dimension, start, end) of a slice whose arguments begin at position `first`; None for one with steps, or whose
-    place is not known."""
+    """(dimension, start, end) of a slice whose arguments begin at position `first`; None for one
+    with steps, or whose place is not known."""
     value: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
     given: Any = (*node.args[first:], *(0, None, None, 1)[len(node.args) - first :])
     dim, start, end, step = given
-    bounds = (0 if start is None else start, value.shape[dim] if end is None else end, value.shape[dim])
+    bounds = (
+        0 if start is None else start,
+        value.shape[dim] if end is None else end,
+        value.shape[dim],
+    )
     if node.kwargs or step != 1 or not all(type(bound) is int for bound in bounds):
         return None
     low, high, _ = slice(*bounds[:2]).indices(bounds[2])
@@ -65,13 +72,15 @@ def _window(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
 
 
 def _may_replace(source: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Whether those who read `node` may read (a part of) `source` instead: its elements have the same order in memory,
-    and nobody asks for more than that."""
+    """Whether those who read `node` may read (a part of) `source` instead: its elements have the
+    same order in memory, and nobody asks for more than that."""
     strides = [n.meta["val"].stride() for n in (node, source)]
     if strides[0] == strides[1]:
         return True
     order = [sorted(range(len(s)), key=s.__getitem__) for s in strides]
-    return order[0] == order[1] and not any(user.op == "output" or is_view(user) for user in node.users)
+    return order[0] == order[1] and not any(
+        user.op == "output" or is_view(user) for user in node.users
+    )
 
 
 def see_through_joins(graph: AtenGraph) -> None:
@@ -89,14 +98,28 @@ def see_through_joins(graph: AtenGraph) -> None:
 
 
 def _taken_apart(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The contiguous tensor whose selections, all and in order, a node joins along their first dimension."""
+    """The contiguous tensor whose selections, all and in order, a node joins along their first
+    dimension."""
     joins = node.target is aten.cat.default and not node.kwargs and node.args[1:] in ((), (0,))
     parts: Any = node.args[0] if joins else ()
-    wholes = {part.args[0] for part in parts if part.target is aten.select.int and part.args[1] == 0}
+    wholes = {
+        part.args[0] for part in parts if part.target is aten.select.int and part.args[1] == 0
+    }
     if len(wholes) != 1 or any(user.op == "output" for user in node.users):
         return None
     (whole,) = wholes
     value = whole.meta["val"]
-    same = geometry.surely_contiguous(value) and geometry.surely_contiguous(node.meta["val"]) and value.dim() > 1
-    places = [part.args[2] if part.args[0] is whole and part.target is aten.select.int else None for part in parts]
-    return whole if same and places == list(range(len(parts))) and len(parts) == value.shape[0] else None
+    same = (
+        geometry.surely_contiguous(value)
+        and geometry.surely_contiguous(node.meta["val"])
+        and value.dim() > 1
+    )
+    places = [
+        part.args[2] if part.args[0] is whole and part.target is aten.select.int else None
+        for part in parts
+    ]
+    return (
+        whole
+        if same and places == list(range(len(parts))) and len(parts) == value.shape[0]
+        else None
+    )

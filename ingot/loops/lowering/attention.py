@@ -1,5 +1,5 @@
-"""Attention in float32 becomes a kernel of its own kind; other dtypes, and heads and widths that are not known, are
-library calls."""
+"""Attention in float32 becomes a kernel of its own kind; other dtypes, and heads and widths that
+are not known, are library calls."""
 
 from __future__ import annotations
 
@@ -38,23 +38,39 @@ def scaled_dot_product_attention(
         scale = 1 / math.sqrt(width or 1)
     of_sums = outs[1] if lw.used[1] else None
     return attention(
-        lw, outs[0], query, key, value, attn_mask, scale, causal=causal, zero_rows=True, logarithms=of_sums
+        lw,
+        outs[0],
+        query,
+        key,
+        value,
+        attn_mask,
+        scale,
+        causal=causal,
+        zero_rows=True,
+        logarithms=of_sums,
     )
 
 
 @lowers(own_ops.attention)
 def own_attention(
-    lw: Lowering, out: Spec, query: TensorValue, key: TensorValue, value: TensorValue, mask: TensorValue | None,
+    lw: Lowering, out: Spec, query: TensorValue, key: TensorValue, value: TensorValue,
+    mask: TensorValue | None,
     scale: float, replaces: bool, zero_rows: bool, heads_last: bool,
 ) -> TensorValue:  # fmt: skip
     batch, heads, queries, _ = query.sizes
     sizes: tuple[Expr, ...]
-    sizes = (batch, queries, heads, value.sizes[3]) if heads_last else (batch, heads, queries, value.sizes[3])
+    sizes = (
+        (batch, queries, heads, value.sizes[3])
+        if heads_last
+        else (batch, heads, queries, value.sizes[3])
+    )
     strides = contiguous_strides(sizes)
     if heads_last:
         sizes, strides = _swapped(sizes), _swapped(strides)
     spec = Spec(sizes, strides, out.dtype, out.device)
-    result, _ = attention(lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces)
+    result, _ = attention(
+        lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces
+    )
     if heads_last:
         return lw.mapped(result, out, _swapped)
     return lw.mapped(result, out, reshape_map(out.sizes, sizes))
@@ -78,9 +94,9 @@ def attention(
     replaces: bool = False,
     logarithms: Spec | None = None,
 ) -> tuple[TensorValue, TensorValue | None]:
-    """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and sizes of 1. The second
-    result are the `logarithms` (batch, head, row) of the sums of the exponentials of scores, if they are wanted. Raises
-    NotLowered before anything is written."""
+    """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and
+    sizes of 1. The second result are the `logarithms` (batch, head, row) of the sums of the
+    exponentials of scores, if they are wanted. Raises NotLowered before anything is written."""
     _require(lw, query, key, value, mask)
     if out.strides[3] is not ONE and out.sizes[3] is not ONE:
         raise NotLowered("attention with another layout of the result")
@@ -88,23 +104,29 @@ def attention(
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     result, sums = _new(lw, out), None if logarithms is None else _new(lw, logarithms)
     node = Attention(
-        lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows, replaces, sums
+        lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows,
+        replaces, sums
     )  # fmt: skip
     lw.graph.nodes.append(node)
-    return stored(result.buffer, out), None if logarithms is None or sums is None else stored(sums.buffer, logarithms)
+    return stored(result.buffer, out), None if logarithms is None or sums is None else stored(
+        sums.buffer, logarithms
+    )
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def attention_backward(
-    lw: Lowering, outs: Sequence[Spec], tangent: TensorValue, query: TensorValue, key: TensorValue, value: TensorValue,
-    result: TensorValue, logarithms: TensorValue, dropout: float, causal: bool, *,
+    lw: Lowering, outs: Sequence[Spec], tangent: TensorValue, query: TensorValue, key: TensorValue,
+    value: TensorValue, result: TensorValue, logarithms: TensorValue, dropout: float, causal: bool,
+    *,
     attn_mask: TensorValue | None = None, scale: float | None = None,
 ) -> tuple[TensorValue, ...]:  # fmt: skip
     """The gradients of queries, keys and values. Raises NotLowered before anything is written."""
     if dropout != 0.0:
         raise NotLowered("random numbers")
     _require(lw, query, key, value, attn_mask)
-    if key.sizes[1] is not query.sizes[1] or any(t.dtype is not torch.float32 for t in (tangent, result, logarithms)):
+    if key.sizes[1] is not query.sizes[1] or any(
+        t.dtype is not torch.float32 for t in (tangent, result, logarithms)
+    ):
         raise NotLowered("gradients of attention over shared heads, or of another dtype")
     if any(out.strides[3] is not ONE and out.sizes[3] is not ONE for out in outs):
         raise NotLowered("gradients of attention that lie in another layout")
@@ -134,9 +156,13 @@ def _require(
     if any(t.sizes[k].constant is None for t in (query, key, value) for k in (1, 3)):
         raise NotLowered("attention of heads or widths that are not known")
     scores = (*query.sizes[:3], key.sizes[2])
-    if mask is not None and any(n is not ONE and n is not size for n, size in zip(mask.sizes[::-1], scores[::-1])):
+    if mask is not None and any(
+        n is not ONE and n is not size for n, size in zip(mask.sizes[::-1], scores[::-1])
+    ):
         raise NotLowered("attention with a mask of which it is not known whether it is broadcast")
-    if key.sizes[2] is not value.sizes[2] or any(t.sizes[0] is not query.sizes[0] for t in (key, value)):
+    if key.sizes[2] is not value.sizes[2] or any(
+        t.sizes[0] is not query.sizes[0] for t in (key, value)
+    ):
         raise NotLowered("attention of sizes that are not known to be equal")
     if mask is not None and mask.sizes[-1] is ONE and key.sizes[2] is not ONE:
         raise NotLowered("a mask that is the same for all keys")
@@ -155,13 +181,20 @@ def _rows(lw: Lowering, value: TensorValue) -> View:
     if window.strides[-1] is ONE or window.sizes[-1] is ONE:
         return window
     strides = contiguous_strides(value.sizes)
-    return lw.view(lw.realize(TensorValue(value.sizes, strides, value.dtype, value.load, cost=1, origin=lw.origin)))
+    return lw.view(
+        lw.realize(
+            TensorValue(value.sizes, strides, value.dtype, value.load, cost=1, origin=lw.origin)
+        )
+    )
 
 
 def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
-    """The mask's window, broadcast to `sizes`; its rows lie in consecutive elements or are all the same."""
+    """The mask's window, broadcast to `sizes`; its rows lie in consecutive elements or are all the
+    same."""
     same_rows = len(mask.sizes) < 2 or mask.sizes[-2] is ONE
     window = lw.view(mask) if same_rows else _rows(lw, mask)
     missing = len(sizes) - len(mask.sizes)
-    strides = [ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)]
+    strides = [
+        ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)
+    ]
     return View(window.buffer, sizes, (*[ZERO] * missing, *strides), window.offset, window.dtype)

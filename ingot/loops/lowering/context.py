@@ -30,7 +30,8 @@ from ingot.loops.side_effects import has_effect, retains
 from ingot.loops.target import CPU, Target
 from ingot.torch_private import OpOverload
 
-# A value is computed again at each use while it costs at most this many cheap ops and joins no tensors ...
+# A value is computed again at each use while it costs at most this many cheap ops and joins no
+# tensors ...
 CHEAP_TO_REPEAT = 4
 # ... and is put in memory when its body would grow beyond this.
 LARGEST_BODY = 96
@@ -56,17 +57,21 @@ class Lowering:
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.may_raise = False  # whether the ATen node raises errors for what its tensors hold
         self.returned = False  # whether the graph returns the ATen node's result
-        self.storage_offsets: dict[str, Expr] = {}  # of input buffers: where they start in their tensor's storage
-        self.padded: dict[Any, TensorValue] = {}  # images with margins that are in memory, by what they are made of
+        # of input buffers: where they start in their tensor's storage
+        self.storage_offsets: dict[str, Expr] = {}
+        # images with margins that are in memory, by what they are made of
+        self.padded: dict[Any, TensorValue] = {}
         self._count = 0
 
-    # -- buffers -----------------------------------------------------------------------------------------------------
+    # -- buffers -----------------------------------------------------------------------------------
 
     def new_buffer(self, spec: Spec, strides: Sequence[Expr]) -> str:
         name = f"t{self._count}"
         self._count += 1
         device = torch.device(self.target.device)
-        buffer = Buffer(name, spec.dtype, spec.sizes, tuple(strides), "temporary", device, self.on_host)
+        buffer = Buffer(
+            name, spec.dtype, spec.sizes, tuple(strides), "temporary", device, self.on_host
+        )
         self.graph.buffers[name] = buffer
         return name
 
@@ -81,10 +86,13 @@ class Lowering:
         return f"n{len(self.graph.nodes)}"
 
     def realize(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
-        """Put `value` in memory unless it is there, laid out by `strides` or as eager would; returns it."""
+        """Put `value` in memory unless it is there, laid out by `strides` or as eager would;
+        returns it."""
         if value.buffer is None:
             if value.dtype not in ops.STORED:
-                raise Unsupported(f"a {value.dtype} tensor cannot be laid out anew", self.origin.where)
+                raise Unsupported(
+                    f"a {value.dtype} tensor cannot be laid out anew", self.origin.where
+                )
             strides = dense_strides(value.sizes, value.strides if strides is None else strides)
             spec = Spec(value.sizes, strides, value.dtype, torch.device(self.target.device))
             buffer = self.new_buffer(spec, strides)
@@ -96,18 +104,22 @@ class Lowering:
     def write(self, value: TensorValue, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
         """Add the node that writes `value` to a strided window of `buffer`."""
         if value.dtype not in ops.STORED:
-            raise Unsupported(f"a {value.dtype} tensor cannot be written by loops", self.origin.where)
+            raise Unsupported(
+                f"a {value.dtype} tensor cannot be written by loops", self.origin.where
+            )
         index = loops_over(value.sizes)
         target = sum((i * s for i, s in zip(index, strides)), offset)
         body = self.body_of(value, index)
         origin = value.root.origin if value.root.origin.ops else self.origin
-        self.graph.nodes.append(Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target))
+        self.graph.nodes.append(
+            Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target)
+        )
 
     def body_of(self, value: TensorValue, index: Index) -> Body:
         with ops.recording() as recorder:
             return recorder.body(ops.to(value.load(index), value.dtype))
 
-    # -- making values -----------------------------------------------------------------------------------------------
+    # -- making values -----------------------------------------------------------------------------
 
     def computed(
         self,
@@ -128,7 +140,14 @@ class Lowering:
             if arg.origin.ops and not arg.finishes:  # the contraction tells of the op
                 origin = arg.origin.merged(origin)
         return TensorValue(
-            out.sizes, out.strides, out.dtype, compute, cost=cost, heavy=heavy, joins=joins, origin=origin
+            out.sizes,
+            out.strides,
+            out.dtype,
+            compute,
+            cost=cost,
+            heavy=heavy,
+            joins=joins,
+            origin=origin,
         )
 
     def share(self, value: TensorValue) -> TensorValue:
@@ -139,15 +158,16 @@ class Lowering:
         return value
 
     def realize_root(self, value: TensorValue) -> TensorValue:
-        """Put what `value` is a view of in memory where that is hardly more work, else `value` itself: gives which of
-        the two, whose sizes may be others than those of `value`."""
+        """Put what `value` is a view of in memory where that is hardly more work, else `value`
+        itself: gives which of the two, whose sizes may be others than those of `value`."""
         root = value.root
         value = root if root.finishes or numel(root.sizes) is numel(value.sizes) else value
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
 
     def strides_of_loads(self, value: TensorValue, least: int = WINDOW) -> tuple[Expr, ...] | None:
-        """Another layout than eager's for a value that is made of many elements each, as a convolution's is: where what
-        is loaded for neighbours lies side by side along another dimension, and apart along the innermost one."""
+        """Another layout than eager's for a value that is made of many elements each, as a
+        convolution's is: where what is loaded for neighbours lies side by side along another
+        dimension, and apart along the innermost one."""
         if value.cost < 2 * least - 1:  # loads, and as many operations but one
             return None
         index = loops_over(value.sizes)
@@ -173,10 +193,11 @@ class Lowering:
         element: Callable[[int], int],
         result_dtype: torch.dtype | None = None,
     ) -> TensorValue:
-        """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with or without kept
-        dimensions.
+        """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with
+        or without kept dimensions.
 
-        The result is held in the accumulator's dtype where `out` is a half; rounding is left to the reader.
+        The result is held in the accumulator's dtype where `out` is a half; rounding is left to the
+        reader.
         """
         index = loops_over(value.sizes, "i")
         reduced = tuple(i for k, i in enumerate(index) if k in dims)
@@ -218,10 +239,13 @@ class Lowering:
             return value
         accumulator = compute_dtype(out.dtype)
         return self.computed(
-            out, lambda index: rounded(ops.to(value.load(index), accumulator), out.dtype), [value], cost=1
+            out,
+            lambda index: rounded(ops.to(value.load(index), accumulator), out.dtype),
+            [value],
+            cost=1,
         )
 
-    # -- library calls -----------------------------------------------------------------------------------------------
+    # -- library calls -----------------------------------------------------------------------------
 
     def view(self, value: TensorValue) -> View:
         """A strided window of memory that holds `value`, put there if need be."""
@@ -232,12 +256,21 @@ class Lowering:
         if window is None:
             window = view_of(self.copied(value))
         if window is None:
-            raise CompilerBug("lower", "a realized value is one window", value.buffer or "", self.origin.where)
+            raise CompilerBug(
+                "lower", "a realized value is one window", value.buffer or "", self.origin.where
+            )
         return window
 
     def copied(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
         """A fresh copy of `value` in memory of its own, in the order of `strides` if given."""
-        copy = TensorValue(value.sizes, strides or value.strides, value.dtype, value.load, cost=1, origin=self.origin)
+        copy = TensorValue(
+            value.sizes,
+            strides or value.strides,
+            value.dtype,
+            value.load,
+            cost=1,
+            origin=self.origin,
+        )
         return self.realize(copy)
 
     def relaid(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
@@ -250,13 +283,19 @@ class Lowering:
         numbers = [e.constant for e in (*window.sizes, *window.strides, *strides, window.offset)]
         if None in numbers or constant.dtype is not value.dtype:
             return self.copied(value, strides)
-        sizes, steps, laid = (tuple(e.constant or 0 for e in part) for part in (window.sizes, window.strides, strides))
-        source = torch.as_strided(constant, sizes, steps, constant.storage_offset() + (window.offset.constant or 0))
+        sizes, steps, laid = (
+            tuple(e.constant or 0 for e in part) for part in (window.sizes, window.strides, strides)
+        )
+        source = torch.as_strided(
+            constant, sizes, steps, constant.storage_offset() + (window.offset.constant or 0)
+        )
         name = f"{window.buffer}_relaid{len(self.graph.constants)}"
         laid_anew = torch.empty_strided(sizes, laid, dtype=value.dtype, device=constant.device)
         self.graph.constants[name] = laid_anew.copy_(source)
         spec = Spec(value.sizes, strides, value.dtype, constant.device)
-        self.graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, strides, "constant", spec.device)
+        self.graph.buffers[name] = Buffer(
+            name, spec.dtype, spec.sizes, strides, "constant", spec.device
+        )
         return stored(name, spec)
 
     def call(
@@ -268,27 +307,41 @@ class Lowering:
         out: str | None = None,
         binds: tuple[tuple[Symbol, int, int], ...] = (),
     ) -> list[TensorValue | None]:
-        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None: unused). Of a view, the
-        result is a copy."""
-        if isinstance(function, OpOverload) and any(r.alias_info is not None for r in function._schema.returns):
-            outs = [o if o is None else o._replace(strides=dense_strides(o.sizes, o.strides)) for o in outs]
+        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None:
+        unused). Of a view, the result is a copy."""
+        if isinstance(function, OpOverload) and any(
+            r.alias_info is not None for r in function._schema.returns
+        ):
+            outs = [
+                o if o is None else o._replace(strides=dense_strides(o.sizes, o.strides))
+                for o in outs
+            ]
         arguments = self.arguments(tuple(args))
         keywords = self.arguments(kwargs or {})
-        targets = tuple(None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs)
-        node = Library(self.node_name(), self.origin, function, arguments, keywords, targets, out, binds=binds)
+        targets = tuple(
+            None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs
+        )
+        node = Library(
+            self.node_name(), self.origin, function, arguments, keywords, targets, out, binds=binds
+        )
         node = replace(node, may_raise=self.may_raise)
         if out is None:  # else it is the form of an op of torch's that writes where it is told
             node = replace(node, ordered=has_effect(function), retains=retains(function))
         self.graph.nodes.append(node)
-        return [None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)]
+        return [
+            None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)
+        ]
 
     def call_in_place(
         self, function: Any, start: TensorValue, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> TensorValue:
-        """Call a library that writes to its first argument, which nobody else has; it then has the result."""
+        """Call a library that writes to its first argument, which nobody else has; it then has the
+        result."""
         arguments, keywords = self.arguments((start, *args)), self.arguments(kwargs)
         mutates = (self.view(start).buffer,)
-        node = Library(self.node_name(), self.origin, function, arguments, keywords, (None,), None, mutates)
+        node = Library(
+            self.node_name(), self.origin, function, arguments, keywords, (None,), None, mutates
+        )
         self.graph.nodes.append(replace(node, may_raise=self.may_raise))
         return start
 
@@ -302,16 +355,23 @@ class Lowering:
             return type(tree)(self.arguments(item) for item in tree)
         return tree
 
-    def mapped(self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]) -> MappedValue:
+    def mapped(
+        self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]
+    ) -> MappedValue:
         return MappedValue(base, out.sizes, out.strides, index_map)
 
 
 def laid_by_loads(
-    sizes: Sequence[Expr], strides: Sequence[Expr], index: Sequence[Expr], loads: Sequence[Expr], least: int
+    sizes: Sequence[Expr],
+    strides: Sequence[Expr],
+    index: Sequence[Expr],
+    loads: Sequence[Expr],
+    least: int,
 ) -> tuple[Expr, ...] | None:
-    """Another layout for what is computed at `index` of so many `loads` where these, for neighbours along the innermost
-    dimension, lie apart, and for those along another, at least that many, side by side. The dimensions that all of
-    these loads take equal steps along follow, and the others, where addresses are data, surround them."""
+    """Another layout for what is computed at `index` of so many `loads` where these, for neighbours
+    along the innermost dimension, lie apart, and for those along another, at least that many, side
+    by side. The dimensions that all of these loads take equal steps along follow, and the others,
+    where addresses are data, surround them."""
     steps = _steps_of_loads(index, loads)
     inner = [dim for dim, stride in enumerate(strides) if stride is ONE and dim in steps]
     beside = [dim for dim, found in steps.items() if len(found) >= least and set(found) == {1}]
@@ -321,15 +381,20 @@ def laid_by_loads(
     across = [load for load in loads if index[first] in load.symbols]
     even = {dim: _step(index[dim], across) for dim in steps}
     if any(sizes[dim].constant is None for dim in steps):
-        return tuple(ONE if dim == first else stride * sizes[first] for dim, stride in enumerate(strides))
-    order = sorted(steps, key=lambda dim: (even[dim] is not None, -(even[dim] or 0), -(strides[dim].constant or 0)))
+        return tuple(
+            ONE if dim == first else stride * sizes[first] for dim, stride in enumerate(strides)
+        )
+    order = sorted(
+        steps,
+        key=lambda dim: (even[dim] is not None, -(even[dim] or 0), -(strides[dim].constant or 0)),
+    )
     laid = contiguous_strides([sizes[dim] for dim in order])
     return tuple(dict(zip(order, laid)).get(dim, stride) for dim, stride in enumerate(strides))
 
 
 def _steps_of_loads(index: Sequence[Expr], loads: Sequence[Expr]) -> dict[int, list[int | None]]:
-    """For each dimension that is a loop, and each load that depends on it: how far apart the elements of neighbours
-    lie, None where that varies."""
+    """For each dimension that is a loop, and each load that depends on it: how far apart the
+    elements of neighbours lie, None where that varies."""
     steps: dict[int, list[int | None]] = {}
     for dim, symbol in enumerate(index):
         if isinstance(symbol, Symbol):
@@ -339,7 +404,8 @@ def _steps_of_loads(index: Sequence[Expr], loads: Sequence[Expr]) -> dict[int, l
 
 
 def _step(symbol: Expr, loads: Sequence[Expr]) -> int | None:
-    """How far apart the elements of neighbours along a loop lie, if that is one distance above 0 for all loads."""
+    """How far apart the elements of neighbours along a loop lie, if that is one distance above 0
+    for all loads."""
     assert isinstance(symbol, Symbol)
     linear = [load.linear((symbol,)) for load in loads]
     steps = {None if found is None else found[1].get(symbol, ZERO).constant for found in linear}

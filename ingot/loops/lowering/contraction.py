@@ -1,4 +1,5 @@
-"""Matrix products: as contractions, which generated code computes, or as calls of the library where that is faster."""
+"""Matrix products: as contractions, which generated code computes, or as calls of the library where
+that is faster."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from ingot.loops.lowering.views import reshape_map
 from ingot.precision import float32_precisions
 from ingot.torch_private import aten
 
-# Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop nests. Measured on an
-# AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13 as a nest, 34 in MKL; 2x768x768 28, 69;
-# 3x768x50257 12300 as a nest, 7500 as a contraction.
+# Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
+# nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
+# as a nest, 34 in MKL; 2x768x768 28, 69; 3x768x50257 12300 as a nest, 7500 as a contraction.
 FEW_ROWS = 2
 FEW_ELEMENTS = 1 << 21  # of a product on a GPU
 
@@ -38,7 +39,8 @@ def contracts_in_full() -> bool:
 
 
 def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
-    """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as sums."""
+    """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as
+    sums."""
     a, b = lw.view(left), lw.view(right)
     rows = out.sizes[-2].constant
     if rows is not None and rows <= FEW_ROWS and a.strides[-1] is ONE and b.strides[-2] is ONE:
@@ -53,7 +55,8 @@ def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> 
     lw.graph.nodes.append(
         Contraction(
             lw.node_name(), lw.origin, batch, (row,), (column,), (inner,),
-            _access(a, (*batch, row, inner)), _access(b, (*batch, inner, column)), buffer, target, out.dtype,
+            _access(a, (*batch, row, inner)), _access(b, (*batch, inner, column)), buffer, target,
+            out.dtype,
         )
     )  # fmt: skip
     return stored(buffer, spec)
@@ -72,7 +75,9 @@ def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> Ten
 
 
 def _access(view: View, loops: tuple[Symbol, ...]) -> Access:
-    return Access(view.buffer, sum((s * stride for s, stride in zip(loops, view.strides)), view.offset))
+    return Access(
+        view.buffer, sum((s * stride for s, stride in zip(loops, view.strides)), view.offset)
+    )
 
 
 @lowers(aten.linear.default)
@@ -112,31 +117,52 @@ def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
 
 @lowers(aten.addmm.default, aten.baddbmm.default)
 def addmm(
-    lw: Lowering, out: Spec, bias: TensorValue, x: TensorValue, y: TensorValue, *, beta: Any = 1, alpha: Any = 1
+    lw: Lowering,
+    out: Spec,
+    bias: TensorValue,
+    x: TensorValue,
+    y: TensorValue,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
 ) -> TensorValue:
     """beta * bias + alpha * (x @ y); with beta 0 the bias does not count, whatever it holds."""
     if ZERO in (*x.sizes, *out.sizes):
         raise NotLowered("a product of nothing")
-    if alpha == 0 or not math.isfinite(alpha):  # whether NaN and infinities count is for the library to say
+    # whether NaN and infinities count is for the library to say
+    if alpha == 0 or not math.isfinite(alpha):
         raise NotLowered("a product by a number that is 0, infinite or NaN")
     if contracts(lw, out) or adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, beta, alpha)
-    if lw.target.contracts or (beta, alpha) != (1, 1) or len(bias.sizes) != 1 or len(out.sizes) != 2:
+    if (
+        lw.target.contracts
+        or (beta, alpha) != (1, 1)
+        or len(bias.sizes) != 1
+        or len(out.sizes) != 2
+    ):
         raise NotLowered("a product that the library computes")
     return _product(lw, out, x, y, bias)
 
 
 def adds_apart(lw: Lowering, out: Spec) -> bool:
-    """Whether a GPU computes the product alone, so that what is added to it is part of what comes next: of few elements
-    of float32, the library's sums are slower. Measured on an H200, us: [197, 768] to 768 21 with the bias and 16
-    without, [197, 3072] to 768 91 and 37, [850, 256] to 2048 31 and 31. Of symbolic sizes they may be few; where they
-    are not, adding them takes little beside a product in full precision."""
+    """Whether a GPU computes the product alone, so that what is added to it is part of what comes
+    next: of few elements of float32, the library's sums are slower. Measured on an H200, us: [197,
+    768] to 768 21 with the bias and 16 without, [197, 3072] to 768 91 and 37, [850, 256] to 2048 31
+    and 31. Of symbolic sizes they may be few; where they are not, adding them takes little beside a
+    product in full precision."""
     few = numel(out.sizes).constant
     full = out.dtype is torch.float32 and contracts_in_full()
-    return full and not lw.target.contracts and (few is None or few <= FEW_ELEMENTS) and out.sizes[-2] is not ONE
+    return (
+        full
+        and not lw.target.contracts
+        and (few is None or few <= FEW_ELEMENTS)
+        and out.sizes[-2] is not ONE
+    )
 
 
-def _product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None) -> TensorValue:
+def _product(
+    lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None
+) -> TensorValue:
     if contracts(lw, out):
         result = contract(lw, out, x, y)
         return result if bias is None else _scaled(lw, out, result, bias, 1, 1)
@@ -146,14 +172,18 @@ def _product(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: Tens
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if bias is None:
         plain = torch.mm if len(out.sizes) == 2 else torch.bmm
-        (called,) = lw.call(mm_in_parts if _comes_in_parts(lw, out, x, y) else plain, [out], [x, y], out="out")
+        (called,) = lw.call(
+            mm_in_parts if _comes_in_parts(lw, out, x, y) else plain, [out], [x, y], out="out"
+        )
     else:
         (called,) = lw.call(torch.addmm, [out], [bias, x, y], out="out")
     assert called is not None
     return called
 
 
-def _scaled(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, beta: Any, alpha: Any) -> TensorValue:
+def _scaled(
+    lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, beta: Any, alpha: Any
+) -> TensorValue:
     """beta * bias + alpha * result, lazily: it becomes part of the contraction's epilogue."""
 
     def compute(index: tuple[Expr, ...]) -> int:
@@ -163,8 +193,14 @@ def _scaled(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, bet
         if beta == 0:
             return value
         own = index[len(index) - len(bias.sizes) :]
-        added = bias.load(tuple(ZERO if size.constant == 1 else i for i, size in zip(own, bias.sizes)))
-        return ops.apply("add", value, added if beta == 1 else ops.apply("mul", added, ops.constant(beta, out.dtype)))
+        added = bias.load(
+            tuple(ZERO if size.constant == 1 else i for i, size in zip(own, bias.sizes))
+        )
+        return ops.apply(
+            "add",
+            value,
+            added if beta == 1 else ops.apply("mul", added, ops.constant(beta, out.dtype)),
+        )
 
     value = lw.computed(out, compute, [result] if beta == 0 else [result, bias])
     value.finishes = True
@@ -188,8 +224,8 @@ def transposed(lw: Lowering, x: TensorValue) -> TensorValue:
 
 
 def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> bool:
-    """Whether a GPU computes the product in parts whose rows are aligned. Margins would have been given to it where
-    they are faster."""
+    """Whether a GPU computes the product in parts whose rows are aligned. Margins would have been
+    given to it where they are faster."""
     if lw.target.device != "cuda" or len(out.sizes) != 2:
         return False
     left, right = ([n.constant for n in lw.view(value).strides] for value in (x, y))

@@ -1,9 +1,10 @@
-"""Convolutions. Over channels-last images (see `graph.passes.layouts`) they are loops: a depthwise one reads whole
-vectors of channels at each element of its window, a dense one is a matrix product over pixels, a transposed one whose
-windows lie side by side one for each element of its window. A depthwise one with a small window over contiguous images
-is loops as well, since it does so little arithmetic per element that a library's change of layout costs more. All
-others are library calls. So are all on a GPU, but for small depthwise ones over channels-last images, whose kernel
-computes what is before and behind them as well."""
+"""Convolutions. Over channels-last images (see `graph.passes.layouts`) they are loops: a depthwise
+one reads whole vectors of channels at each element of its window, a dense one is a matrix product
+over pixels, a transposed one whose windows lie side by side one for each element of its window. A
+depthwise one with a small window over contiguous images is loops as well, since it does so little
+arithmetic per element that a library's change of layout costs more. All others are library calls.
+So are all on a GPU, but for small depthwise ones over channels-last images, whose kernel computes
+what is before and behind them as well."""
 
 from __future__ import annotations
 
@@ -65,15 +66,18 @@ HEAVY = 20
 """... and what a function such as `exp` counts for there."""
 
 MANY_TAPS = 1 << 22
-"""So many elements of windows read the weight where it lies in as long as a launch takes, which lays it side by side.
-Measured on an H200 with windows of 3x3, us: 5.7 and 4.2 at 450 thousand points, 2.4 and 2.3 at 75 thousand."""
+"""So many elements of windows read the weight where it lies in as long as a launch takes, which
+lays it side by side. Measured on an H200 with windows of 3x3, us: 5.7 and 4.2 at 450 thousand
+points, 2.4 and 2.3 at 75 thousand."""
 
 MOST_AGAIN = 16
-"""Scalar ops of what is computed again at each element of a window: of more its kernel would be long."""
+"""Scalar ops of what is computed again at each element of a window: of more its kernel would be
+long."""
 
 
 class Window(NamedTuple):
-    """How a window moves over images: one number for each of its dimensions. `padding` is the same on both sides."""
+    """How a window moves over images: one number for each of its dimensions. `padding` is the same
+    on both sides."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -84,7 +88,9 @@ class Window(NamedTuple):
     def of(weight: TensorValue, *geometry: Sequence[Any]) -> Window:
         """The window of a weight of constant size; NotLowered for another."""
         size = tuple(s.constant for s in weight.sizes[2:])
-        listed = [tuple(values) * len(size) if len(values) == 1 else tuple(values) for values in geometry]
+        listed = [
+            tuple(values) * len(size) if len(values) == 1 else tuple(values) for values in geometry
+        ]
         if not all(isinstance(n, int) for values in (size, *listed) for n in values):
             raise NotLowered("a window of unknown geometry")
         return Window(size, *listed)  # type: ignore[arg-type]
@@ -108,14 +114,19 @@ class Window(NamedTuple):
 
 
 @lowers(aten.convolution.default)
-def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any) -> TensorValue:
+def convolution(
+    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any
+) -> TensorValue:
     for form in (channels_last, depthwise) if lw.target.contracts else (of_channels,):
         try:
             return form(lw, out, x, weight, *rest)
         except NotLowered:
             pass
-    if not lw.target.contracts and out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
-        x, weight = (_all_channels_last(lw, value) for value in (x, weight))  # else the library converts, and back
+    if not lw.target.contracts and out.strides == channels_last_strides(
+        out.sizes
+    ) != contiguous_strides(out.sizes):
+        # else the library converts, and back
+        x, weight = (_all_channels_last(lw, value) for value in (x, weight))
         (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
         assert called is not None
         return called
@@ -123,12 +134,13 @@ def convolution(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *r
         (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
         assert called is not None
         return called
-    # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last images has up to
-    # twice the error of that for contiguous ones. So it is given the layout of eager.
+    # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last
+    # images has up to twice the error of that for contiguous ones. So it is given the layout of
+    # eager.
     raise NotLowered("a convolution for the library")
 
 
-# -- channels last -----------------------------------------------------------------------------------------------------
+# -- channels last ---------------------------------------------------------------------------------
 
 
 def channels_last(
@@ -144,10 +156,15 @@ def channels_last(
     output_padding: Sequence[Any],
     groups: int,
 ) -> TensorValue:
-    """A convolution of channels-last images in one group, or in one for each channel. Raises NotLowered for others."""
+    """A convolution of channels-last images in one group, or in one for each channel. Raises
+    NotLowered for others."""
     if out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
         raise NotLowered("a convolution for the library")
-    if len(out.sizes) != 4 or out.strides == contiguous_strides(out.sizes) or ZERO in (*x.sizes, *weight.sizes):
+    if (
+        len(out.sizes) != 4
+        or out.strides == contiguous_strides(out.sizes)
+        or ZERO in (*x.sizes, *weight.sizes)
+    ):
         raise NotLowered("not images")
     window = Window.of(weight, stride, padding, dilation)
     if transposed:
@@ -155,21 +172,29 @@ def channels_last(
             raise NotLowered("a transposed convolution whose windows overlap, or leave gaps")
         return _side_by_side(lw, out, x, weight, bias, window)
     if groups > 1:
-        if not groups == out.sizes[1].constant == x.sizes[1].constant or len(window.offsets()) > MOST_TAPS_OF_VECTORS:
+        if (
+            not groups == out.sizes[1].constant == x.sizes[1].constant
+            or len(window.offsets()) > MOST_TAPS_OF_VECTORS
+        ):
             raise NotLowered("groups of several channels, or a large window")
-        return _depthwise_of_vectors(lw, out, in_channels_last(lw, x, window.padding), weight, bias, window)
+        return _depthwise_of_vectors(
+            lw, out, in_channels_last(lw, x, window.padding), weight, bias, window
+        )
     return dense(lw, out, x, weight, bias, window)
 
 
 def _all_channels_last(lw: Lowering, value: TensorValue) -> TensorValue:
     """Images or a weight in memory, channels innermost."""
     strides = channels_last_strides(value.sizes)
-    lies = all(a is b or size is ONE for a, b, size in zip(lw.view(value).strides, strides, value.sizes))
+    lies = all(
+        a is b or size is ONE for a, b, size in zip(lw.view(value).strides, strides, value.sizes)
+    )
     return value if lies else lw.relaid(value, strides)
 
 
 def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
-    """`x` in memory, channels innermost, with as many zeros before and after its last dimensions as `padding` says."""
+    """`x` in memory, channels innermost, with as many zeros before and after its last dimensions as
+    `padding` says."""
     around = [0] * (len(x.sizes) - len(padding)) + list(padding)
     if x.margins is not None and x.buffer is None and (x.margins.number == 0 or not any(padding)):
         inner, before, after, number = x.margins
@@ -185,8 +210,8 @@ def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> Te
 
 
 def _padded(lw: Lowering, margins: Margins) -> TensorValue:
-    """The padded images in memory, channels innermost; once for all convolutions. The margins are written apart, so
-    that what they surround is computed straight into its place."""
+    """The padded images in memory, channels innermost; once for all convolutions. The margins are
+    written apart, so that what they surround is computed straight into its place."""
     x, before, after, number = margins
     key = x, tuple(before), tuple(after), number
     if key in lw.padded:
@@ -202,30 +227,53 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
     if lazy and x.root is x:
         x.place(buffer, strides, sum(corner, ZERO))
     for d, (first, last) in enumerate(zip(before, after)):
-        beyond = strides[d] * (x.sizes[d] + first)  # the later dimensions whole, the earlier ones without their margins
-        sides = [(2, first, ZERO, beyond)] if first == last else [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
+        # the later dimensions whole, the earlier ones without their margins
+        beyond = strides[d] * (x.sizes[d] + first)
+        sides = (
+            [(2, first, ZERO, beyond)]
+            if first == last
+            else [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
+        )
         for count, width, start, apart in sides:
             if width:
                 shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
                 margin = Spec(shape, contiguous_strides(shape), x.dtype, spec.device)
-                filled = lw.computed(margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0)
+                filled = lw.computed(
+                    margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0
+                )
                 lw.write(filled, buffer, (apart, *strides), sum(corner[:d], start))
     lw.padded[key] = stored(buffer, spec)
     return lw.padded[key]
 
 
 def _depthwise_of_vectors(
-    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    window: Window,
 ) -> TensorValue:
-    """The window written out, over padded images; the weight is relaid so that a vector of channels is one load."""
-    taps = lw.relaid(lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])))
+    """The window written out, over padded images; the weight is relaid so that a vector of channels
+    is one load."""
+    taps = lw.relaid(
+        lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1]))
+    )
 
     def compute(index: Index) -> int:
         total: int | None = bias.load((index[1],)) if bias is not None else None
         for offset in window.offsets():
-            at = [i * s + k * a for i, s, k, a in zip(index[2:], window.stride, offset, window.dilation)]
-            value, factor = x.load((*index[:2], *at)), taps.load((*(ZERO + k for k in offset), index[1]))
-            total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            at = [
+                i * s + k * a
+                for i, s, k, a in zip(index[2:], window.stride, offset, window.dilation)
+            ]
+            value, factor = (
+                x.load((*index[:2], *at)),
+                taps.load((*(ZERO + k for k in offset), index[1])),
+            )
+            total = (
+                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            )
         assert total is not None
         return total
 
@@ -238,14 +286,21 @@ def _tap_spec(weight: TensorValue) -> Spec:
 
 
 def dense(
-    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    window: Window,
 ) -> TensorValue:
-    """A contraction: rows are the result's pixels, columns its channels, and what is summed over are the window and the
-    channels of `x`."""
+    """A contraction: rows are the result's pixels, columns its channels, and what is summed over
+    are the window and the channels of `x`."""
     pixels = (out.sizes[0] * out.sizes[2] * out.sizes[3]).constant
     if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
         raise NotLowered("a convolution for the library")
-    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (out.sizes[0], *out.sizes[2:])))
+    n, row, column = (
+        loop_symbol(name, size) for name, size in zip("nhw", (out.sizes[0], *out.sizes[2:]))
+    )
     channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", weight.sizes[1])
     taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
     reduced = (*taps, inner)
@@ -254,9 +309,13 @@ def dense(
         reduced = (inner, *taps)  # as in the weight
         left = access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
     else:
-        if few:  # a row of the window is one loop, as in the images; its rows lie side by side, to be packed together
+        # a row of the window is one loop, as in the images; its rows lie side by side, to be packed
+        # together
+        if few:
             weight = lw.relaid(weight, _columns_last_strides(weight.sizes))
-        at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
+        at = [
+            i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)
+        ]
         left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
     right = access(lw.view(weight), (channel, inner, *taps))
     buffer = lw.new_buffer(out, out.strides)
@@ -270,7 +329,8 @@ def dense(
 
 
 def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Dense strides of images with a column's elements side by side, then the channels, then the columns."""
+    """Dense strides of images with a column's elements side by side, then the channels, then the
+    columns."""
     outputs, channels, height, width = range(4)
     order = (outputs, width, channels, height)
     strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
@@ -278,14 +338,22 @@ def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _side_by_side(
-    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None, window: Window
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    window: Window,
 ) -> TensorValue:
-    """A transposed convolution whose windows lie side by side in the result: for each element of the window, one
-    contraction over the channels of `x`. The weight is relaid so that the result's channels are adjacent."""
+    """A transposed convolution whose windows lie side by side in the result: for each element of
+    the window, one contraction over the channels of `x`. The weight is relaid so that the result's
+    channels are adjacent."""
     pixels = (x.sizes[0] * x.sizes[2] * x.sizes[3]).constant
     if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
         raise NotLowered("a convolution for the library")
-    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (x.sizes[0], *x.sizes[2:])))
+    n, row, column = (
+        loop_symbol(name, size) for name, size in zip("nhw", (x.sizes[0], *x.sizes[2:]))
+    )
     channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", x.sizes[1])
     taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
     sizes = (*weight.sizes[2:], *weight.sizes[:2])
@@ -304,11 +372,16 @@ def _side_by_side(
     return _with_bias(lw, out, stored(buffer, out), bias)
 
 
-def _with_bias(lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue | None) -> TensorValue:
-    """A contraction's result with the bias of each channel added, lazily: it becomes part of the epilogue."""
+def _with_bias(
+    lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue | None
+) -> TensorValue:
+    """A contraction's result with the bias of each channel added, lazily: it becomes part of the
+    epilogue."""
     if bias is None:
         return result
-    value = lw.computed(out, lambda index: apply("add", result.load(index), bias.load((index[1],))), [result, bias])
+    value = lw.computed(
+        out, lambda index: apply("add", result.load(index), bias.load((index[1],))), [result, bias]
+    )
     value.finishes = True
     return value
 
@@ -333,7 +406,7 @@ def address(index: Index, strides: Sequence[Expr]) -> Expr:
     return sum((i * stride for i, stride in zip(index, strides)), ZERO)
 
 
-# -- on a GPU ----------------------------------------------------------------------------------------------------------
+# -- on a GPU --------------------------------------------------------------------------------------
 
 
 def of_channels(
@@ -349,9 +422,15 @@ def of_channels(
     output_padding: Sequence[Any],
     groups: int,
 ) -> TensorValue:
-    """A small window over each channel by itself, channels innermost. What the images are made of is computed at each
-    element of the window where that takes less than to write and read them. Raises NotLowered for all others."""
-    if transposed or len(out.sizes) != 4 or out.dtype not in (torch.float32, *ops.HALVES) or groups == 1:
+    """A small window over each channel by itself, channels innermost. What the images are made of
+    is computed at each element of the window where that takes less than to write and read them.
+    Raises NotLowered for all others."""
+    if (
+        transposed
+        or len(out.sizes) != 4
+        or out.dtype not in (torch.float32, *ops.HALVES)
+        or groups == 1
+    ):
         raise NotLowered("a convolution for the library")
     if not out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
         raise NotLowered("not images whose channels lie side by side")
@@ -363,7 +442,11 @@ def of_channels(
     if weight.buffer is None:
         lw.realize_root(weight)
     margins, number, before = x.margins, 0.0, [0, 0]
-    if margins is not None and x.buffer is None and not any((*margins.before[:2], *margins.after[:2])):
+    if (
+        margins is not None
+        and x.buffer is None
+        and not any((*margins.before[:2], *margins.after[:2]))
+    ):
         if margins.number == 0 or not any(window.padding):
             x, number, before = margins.inner, float(margins.number), list(margins.before[2:])
     if not _is_less_than_memory(lw, out, x, len(window.offsets())):
@@ -373,12 +456,15 @@ def of_channels(
         elif lw.view(x).strides[1] is not ONE:
             x = lw.copied(x, strides)
 
-    taps: TensorValue = lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1]))
+    taps: TensorValue = lw.mapped(
+        weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])
+    )
     if (numel(out.sizes).constant or MANY_TAPS) * len(window.offsets()) >= MANY_TAPS:
         taps = lw.relaid(taps)
 
     def tap(index: Index, offset: tuple[int, ...]) -> int:
-        """The input under one element of the window. What is read outside of it, at its border, is not used."""
+        """The input under one element of the window. What is read outside of it, at its border, is
+        not used."""
         inside: int | None = None
         at = []
         for i, size, k, step, pad, apart, first in zip(
@@ -393,13 +479,19 @@ def of_channels(
                 inside = holds if inside is None else apply("logical_and", inside, holds)
             at.append(place)
         value = x.load((*index[:2], *at))
-        return value if inside is None else apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
+        return (
+            value
+            if inside is None
+            else apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
+        )
 
     def compute(index: Index) -> int:
         total: int | None = bias.load((index[1],)) if bias is not None else None
         for offset in window.offsets():
             value, factor = tap(index, offset), taps.load((*(ZERO + k for k in offset), index[1]))
-            total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            total = (
+                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            )
         assert total is not None
         return rounded(total, out.dtype)
 
@@ -407,8 +499,9 @@ def of_channels(
 
 
 def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> bool:
-    """Whether images are better computed at each of so many elements of a window than written and read: they are made
-    of little, of one other tensor whose neighbouring channels lie side by side, or they are few."""
+    """Whether images are better computed at each of so many elements of a window than written and
+    read: they are made of little, of one other tensor whose neighbouring channels lie side by side,
+    or they are few."""
     if x.buffer is not None:
         return lw.view(x).strides[1] is ONE
     steps = lw.steps_of_loads(x, loops_over(x.sizes))
@@ -422,7 +515,7 @@ def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> 
     return operations <= lw.target.launch + there * 2 * x.dtype.itemsize * OPERATIONS_PER_BYTE
 
 
-# -- contiguous --------------------------------------------------------------------------------------------------------
+# -- contiguous ------------------------------------------------------------------------------------
 
 
 def depthwise(
@@ -441,7 +534,12 @@ def depthwise(
     """A small window over each channel by itself. Raises NotLowered for all others."""
     rank = len(out.sizes) - 2
     channels = out.sizes[1].constant
-    if transposed or out.dtype is not torch.float32 or rank not in (1, 2) or len(x.sizes) != rank + 2:
+    if (
+        transposed
+        or out.dtype is not torch.float32
+        or rank not in (1, 2)
+        or len(x.sizes) != rank + 2
+    ):
         raise NotLowered("a convolution for the library")
     window = Window.of(weight, stride, padding, dilation)
     one_to_one = groups == channels and groups > 1 and x.sizes[1].constant == channels
@@ -473,7 +571,9 @@ def depthwise(
         total: int | None = bias.load((index[1],)) if bias is not None else None
         for offsets in window.offsets():
             value, factor = tap(index, offsets)
-            total = apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            total = (
+                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
+            )
         assert total is not None
         return total
 

@@ -1,9 +1,10 @@
 """The gradients of convolutions of channels-last images, as contractions.
 
-That of the images is a convolution of the result's gradient with the weight turned round, and where the window moves by
-more than one element, one for each residue of the places. That of the weight sums over pixels, for each element of the
-window and each channel of the images. Where there are few pixels, the weight is larger than all that the windows show:
-it is read or written as it lies then, and the elements of the windows are the columns of one product.
+That of the images is a convolution of the result's gradient with the weight turned round, and where
+the window moves by more than one element, one for each residue of the places. That of the weight
+sums over pixels, for each element of the window and each channel of the images. Where there are few
+pixels, the weight is larger than all that the windows show: it is read or written as it lies then,
+and the elements of the windows are the columns of one product.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from ingot.loops.lowering.convolution import (
 )
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, exprs, stored
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    channels_last_strides,
+    exprs,
+    stored,
+)
 from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
@@ -54,10 +62,12 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
-    """The gradients of the images, of the weight and of the bias that are used; None for others. Raises NotLowered
-    before anything is written."""
+    """The gradients of the images, of the weight and of the bias that are used; None for others.
+    Raises NotLowered before anything is written."""
     of_images, of_weight, of_bias = (out if used else None for out, used in zip(outs, lw.used))
-    constant = all(size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes)
+    constant = all(
+        size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes
+    )
     plain = all(t.dtype is torch.float32 for t in (grad, x, weight))
     if groups != 1 or not constant or grad.sizes[0] is ZERO or not plain:
         raise NotLowered("a convolution for the library")
@@ -95,7 +105,8 @@ def _pixels(x: TensorValue | Spec) -> int:
 
 
 def _is_large(weight: TensorValue | Spec, small: TensorValue) -> bool:
-    """Whether a weight is known to be about as large as all windows on the images, whose results `small` holds."""
+    """Whether a weight is known to be about as large as all windows on the images, whose results
+    `small` holds."""
     return small.sizes[0].constant is not None and _pixels(small) <= (weight.sizes[0].constant or 0)
 
 
@@ -111,35 +122,49 @@ def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
     """The channels of each pixel: a matrix."""
     x = in_channels_last(lw, x, (0, 0))
     n, channels, height, width = x.sizes
-    rows = lw.mapped(x, _plain((n, height, width, channels)), lambda index: (index[0], index[3], index[1], index[2]))
+    rows = lw.mapped(
+        x,
+        _plain((n, height, width, channels)),
+        lambda index: (index[0], index[3], index[1], index[2]),
+    )
     return _reshaped(lw, rows, n * height * width, channels)
 
 
-# -- of the images -----------------------------------------------------------------------------------------------------
+# -- of the images ---------------------------------------------------------------------------------
 
 
-def _of_images(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
+def _of_images(
+    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
+) -> TensorValue:
     if len(window.offsets()) == 1 or _is_large(weight, grad):
         return _added_windows(lw, out, grad, weight, window)
     return _turned_round(lw, out, grad, weight, window)
 
 
-def _added_windows(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
-    """The gradients of all windows' elements as one product, and for each element of the images the sum of those that
-    lie on it."""
+def _added_windows(
+    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
+) -> TensorValue:
+    """The gradients of all windows' elements as one product, and for each element of the images the
+    sum of those that lie on it."""
     n, results, height, width = grad.sizes
     channels = weight.sizes[1:]
     columns = _reshaped(lw, weight, results, product(channels))
-    products = contract(lw, _plain((n * height * width, product(channels))), _pixel_rows(lw, grad), columns)
+    products = contract(
+        lw, _plain((n * height * width, product(channels))), _pixel_rows(lw, grad), columns
+    )
     windows = _reshaped(lw, products, n, height, width, *channels)
     if window.takes_all:
-        return lw.mapped(windows, out, lambda index: (index[0], index[2], index[3], index[1], ZERO, ZERO))
+        return lw.mapped(
+            windows, out, lambda index: (index[0], index[2], index[3], index[1], ZERO, ZERO)
+        )
 
     def compute(index: Index) -> int:
         total: int | None = None
         for offset in window.offsets():
             inside, place = ops.constant(True, torch.bool), []
-            for i, k, size, step, before, apart in zip(index[2:], offset, (height, width), *window[1:]):
+            for i, k, size, step, before, apart in zip(
+                index[2:], offset, (height, width), *window[1:]
+            ):
                 at = i + (before - k * apart)
                 place.append(at // step)
                 inside = apply("logical_and", inside, compare("ge", at, ZERO))
@@ -157,9 +182,10 @@ def _added_windows(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorVal
 
 
 class _Residue(NamedTuple):
-    """Places along one dimension that are equal modulo the window's step: `places` of them from `first` on. They are
-    met by the elements `taps` of the window, the last one first. For the first place and the first tap, the gradient
-    is at `source`; for neighbouring places at neighbours, for neighbouring taps `apart`."""
+    """Places along one dimension that are equal modulo the window's step: `places` of them from
+    `first` on. They are met by the elements `taps` of the window, the last one first. For the first
+    place and the first tap, the gradient is at `source`; for neighbouring places at neighbours, for
+    neighbouring taps `apart`."""
 
     first: int
     places: int
@@ -184,10 +210,15 @@ def _residues(places: int, size: int, step: int, padding: int, dilation: int) ->
     return found
 
 
-def _turned_round(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window) -> TensorValue:
-    """A convolution of the gradient for each residue of the places, as they meet other elements of the window."""
+def _turned_round(
+    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
+) -> TensorValue:
+    """A convolution of the gradient for each residue of the places, as they meet other elements of
+    the window."""
     axes = [_residues(size.constant or 0, *each) for size, *each in zip(out.sizes[2:], *window)]
-    margins = [max(r.margin(size.constant or 0) for r in axis) for axis, size in zip(axes, grad.sizes[2:])]
+    margins = [
+        max(r.margin(size.constant or 0) for r in axis) for axis, size in zip(axes, grad.sizes[2:])
+    ]
     padded = lw.view(in_channels_last(lw, grad, margins))
     strides = channels_last_strides(out.sizes)
     buffer = lw.new_buffer(out, strides)
@@ -221,25 +252,33 @@ def _turned_round(lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValu
 
 
 def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> TensorValue:
-    """The elements of the weight that meet these places, the result's channels for each of the images'."""
+    """The elements of the weight that meet these places, the result's channels for each of the
+    images'."""
     steps = [r.taps[0] - r.taps[1] if len(r.taps) > 1 else 1 for r in residues]
 
     def under(index: Index) -> Index:
-        at = [(index[2 + d] * -step) + r.taps[0] for d, (step, r) in enumerate(zip(steps, residues))]
+        at = [
+            (index[2 + d] * -step) + r.taps[0] for d, (step, r) in enumerate(zip(steps, residues))
+        ]
         return index[1], index[0], *at
 
     sizes = (weight.sizes[1], weight.sizes[0], *exprs([len(r.taps) for r in residues]))
     return lw.relaid(lw.mapped(weight, _plain(sizes), under))
 
 
-# -- of the weight -----------------------------------------------------------------------------------------------------
+# -- of the weight ---------------------------------------------------------------------------------
 
 
-def _of_weight(lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window) -> TensorValue:
-    """The window moves over the images `large`; for each place, `small` has the result or its gradient."""
+def _of_weight(
+    lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window
+) -> TensorValue:
+    """The window moves over the images `large`; for each place, `small` has the result or its
+    gradient."""
     if len(window.offsets()) == 1 or _is_large(out, small):
         return _of_large_weight(lw, out, large, small, window)
-    n, row, column = (loop_symbol(name, size) for name, size in zip("nhw", (small.sizes[0], *small.sizes[2:])))
+    n, row, column = (
+        loop_symbol(name, size) for name, size in zip("nhw", (small.sizes[0], *small.sizes[2:]))
+    )
     result, channel = loop_symbol("o", out.sizes[0]), loop_symbol("c", out.sizes[1])
     taps = tuple(loop_symbol(name, size) for name, size in zip("ij", out.sizes[2:]))
     at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
@@ -256,13 +295,18 @@ def _of_weight(lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, 
     return lw.mapped(stored(buffer, spec), out, lambda index: (*index[2:], index[1], index[0]))
 
 
-def _of_large_weight(lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window) -> TensorValue:
+def _of_large_weight(
+    lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window
+) -> TensorValue:
     """One product whose columns are the elements of the windows, taken out of the images."""
     padded = in_channels_last(lw, large, window.padding)
     sizes = (small.sizes[0], *small.sizes[2:], *out.sizes[1:])
 
     def under(index: Index) -> Index:
-        at = [i * s + k * a for i, s, k, a in zip(index[1:3], window.stride, index[4:], window.dilation)]
+        at = [
+            i * s + k * a
+            for i, s, k, a in zip(index[1:3], window.stride, index[4:], window.dilation)
+        ]
         return index[0], index[3], *at
 
     windows: TensorValue = lw.mapped(padded, _plain(sizes), under)

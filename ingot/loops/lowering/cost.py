@@ -1,8 +1,9 @@
-"""What a function of each element costs in a kernel of Ingot's and in eager's: where a kernel would do nothing else and
-is predicted to lose, eager's is called.
+"""What a function of each element costs in a kernel of Ingot's and in eager's: where a kernel would
+do nothing else and is predicted to lose, eager's is called.
 
-The figures were measured by `python -m benchmarks.costs` on two cores with 512-bit vectors: on Intel's, for which
-MKL, eager's library for many of them, has code of its own, and on AMD's, which stand for all others.
+The figures were measured by `python -m benchmarks.costs` on two cores with 512-bit vectors: on
+Intel's, for which MKL, eager's library for many of them, has code of its own, and on AMD's, which
+stand for all others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class Times(NamedTuple):
     eager: float
 
 
-# For each function and each of DTYPES: nanoseconds of a call of eager's, and picoseconds per element, ours and eager's;
-# of 2^20 elements on AMD's processors, 2^16 on Intel's. A function that is not there is a kernel.
+# For each function and each of DTYPES: nanoseconds of a call of eager's, and picoseconds per
+# element, ours and eager's; of 2^20 elements on AMD's processors, 2^16 on Intel's. A function that
+# is not there is a kernel.
 _AMD = """
 abs             1100:61/76    1100:132/129      1100:24/27      1100:23/23
 neg              900:50/50     900:124/148       900:24/25       900:22/23
@@ -124,12 +126,14 @@ FUNCTIONS = TABLES.get(vendor(), TABLES["AuthenticAMD"])
 
 
 def predicted(times: Times, elements: int) -> tuple[float, float]:
-    """Nanoseconds of a compiled call that computes a function of `elements` elements: by a kernel, by eager's."""
+    """Nanoseconds of a compiled call that computes a function of `elements` elements: by a kernel,
+    by eager's."""
     return CALL + elements * times.ours, times.call + LIBRARY_CALL + elements * times.eager
 
 
 def eager_is_faster(name: str, dtype: torch.dtype, elements: int) -> bool:
-    """Whether eager's kernel of the ATen op `name` is predicted to be faster than one that does nothing else."""
+    """Whether eager's kernel of the ATen op `name` is predicted to be faster than one that does
+    nothing else."""
     times = FUNCTIONS.get((name, dtype))
     if times is None:
         return False

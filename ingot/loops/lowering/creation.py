@@ -12,7 +12,15 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, compute_dtype, rounded, rounded_number
+from ingot.loops.lowering.values import (
+    Index,
+    Margins,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    rounded,
+    rounded_number,
+)
 from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
@@ -23,7 +31,9 @@ def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
     dtype = compute_dtype(out.dtype)
 
     def compute(index: Index) -> int:
-        value = ops.index(number, dtype) if isinstance(number, Expr) else ops.constant(number, dtype)
+        value = (
+            ops.index(number, dtype) if isinstance(number, Expr) else ops.constant(number, dtype)
+        )
         return rounded(value, out.dtype)
 
     return lw.computed(out, compute, [], cost=0)
@@ -50,7 +60,10 @@ def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
 
 
 @lowers(
-    aten.zeros.default, aten.empty.memory_format, aten.empty_strided.default, aten.new_empty_strided.default
+    aten.zeros.default,
+    aten.empty.memory_format,
+    aten.empty_strided.default,
+    aten.new_empty_strided.default,
 )
 def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
     """Zeros; an empty tensor may hold anything, so it holds zeros too."""
@@ -63,7 +76,9 @@ def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
     if out.dtype in ops.INTS:
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)) and out.dtype in ops.INTS:
-        return lw.computed(out, lambda index: ops.index(index[0] * step + start, out.dtype), [], cost=0)
+        return lw.computed(
+            out, lambda index: ops.index(index[0] * step + start, out.dtype), [], cost=0
+        )
     if any(isinstance(v, Expr) for v in (start, step)):
         raise NotLowered("a symbolic arange of floats")
     # Eager computes start + step * i in the accumulation type of the result: double on a CPU.
@@ -71,13 +86,18 @@ def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
 
     def compute(index: Index) -> int:
         steps = apply("mul", ops.index(index[0], dtype), ops.constant(step, dtype))
-        return rounded(ops.to(apply("add", steps, ops.constant(start, dtype)), compute_dtype(out.dtype)), out.dtype)
+        return rounded(
+            ops.to(apply("add", steps, ops.constant(start, dtype)), compute_dtype(out.dtype)),
+            out.dtype,
+        )
 
     return lw.computed(out, compute, [], cost=2)
 
 
 @lowers(aten.constant_pad_nd.default)
-def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], number: Any = 0) -> TensorValue:
+def constant_pad(
+    lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], number: Any = 0
+) -> TensorValue:
     rank = len(x.sizes)
     before: list[Any] = [0] * rank
     for k in range(len(pad) // 2):
@@ -94,7 +114,12 @@ def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], nu
                 inside = apply("logical_and", inside, compare("lt", i, size))
         with ops.masked(inside):
             value = x.load(inner)
-        return apply("where", inside, value, ops.constant(rounded_number(number, out.dtype), ops.dtype_of(value)))
+        return apply(
+            "where",
+            inside,
+            value,
+            ops.constant(rounded_number(number, out.dtype), ops.dtype_of(value)),
+        )
 
     value = lw.computed(out, compute, [x], cost=3)
     after = [whole - size - b for whole, size, b in zip(out.sizes, x.sizes, before)]
@@ -110,7 +135,8 @@ def constant_pad(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], nu
 
 
 class Joined(TensorValue):
-    """Tensors one after the other along `axis`. In memory, each piece is written straight into its place."""
+    """Tensors one after the other along `axis`. In memory, each piece is written straight into its
+    place."""
 
     parts: list[tuple[TensorValue, Expr]]  # each with where it starts along the axis
     axis: int
@@ -139,14 +165,20 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
     if not parts:
         return filled(lw, out, 0)
     joined = Joined(
-        out.sizes, out.strides, out.dtype, lambda index: _joined_at(parts, dim, index), cost=3 * (len(parts) - 1)
+        out.sizes,
+        out.strides,
+        out.dtype,
+        lambda index: _joined_at(parts, dim, index),
+        cost=3 * (len(parts) - 1),
     )
     model = lw.computed(out, joined.compute, [t for t, _ in parts])
     joined.origin, joined.cost, joined.heavy = model.origin, joined.cost + model.cost, model.heavy
     joined.parts, joined.axis = parts, dim
     # Read in place, a joined tensor computes all its pieces at every element.
     if len(parts) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
-        lw.realize(joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(parts)))
+        lw.realize(
+            joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(parts))
+        )
     return joined
 
 
@@ -177,16 +209,20 @@ def stack(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0)
     dim %= len(out.sizes)
     sizes = tuple(as_expr(1) if k == dim else size for k, size in enumerate(out.sizes))
     spec = out._replace(sizes=sizes)
-    return cat(lw, out, [lw.mapped(t, spec, lambda i: (*i[:dim], *i[dim + 1 :])) for t in tensors], dim)
+    return cat(
+        lw, out, [lw.mapped(t, spec, lambda i: (*i[:dim], *i[dim + 1 :])) for t in tensors], dim
+    )
 
 
 @lowers(aten.repeat.default)
 def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> TensorValue:
-    """Written with a loop for the copies and one for what is copied: a remainder in the index would be a gather."""
+    """Written with a loop for the copies and one for what is copied: a remainder in the index would
+    be a gather."""
     lw.share(x)
     rank = len(x.sizes)
     sizes: list[Expr] = []
-    place: list[int | None] = []  # of each dimension of `x`: which of `sizes` counts it; None where it has one element
+    # of each dimension of `x`: which of `sizes` counts it; None where it has one element
+    place: list[int | None] = []
     for dim, times in enumerate(repeats, rank - len(repeats)):
         size, copies = x.sizes[dim] if dim >= 0 else ONE, as_expr(times)
         sizes += [copies] if size is ONE else [size] if copies is ONE else [copies, size]

@@ -12,7 +12,13 @@ from ingot.torch_private import aten
 
 @lowers(aten.diagonal_scatter.default)
 def diagonal_scatter(
-    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
 ) -> TensorValue:
     rank = len(x.sizes)
     dim1, dim2 = dim1 % rank, dim2 % rank

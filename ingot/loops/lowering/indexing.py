@@ -38,23 +38,33 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
     def vector(lw: Lowering, value: Any) -> Any:
         if not isinstance(value, TensorValue) or value.sizes:
             return value
-        return lw.mapped(value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ())
+        return lw.mapped(
+            value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ()
+        )
 
-    def of_scalars(lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any) -> TensorValue:
+    def of_scalars(
+        lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any
+    ) -> TensorValue:
         given = [vector(lw, value) for value in args]
         if out.sizes:
             return rule(lw, out, vector(lw, x), *given, **keywords)
-        result = rule(lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords)
+        result = rule(
+            lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords
+        )
         return lw.mapped(result, out, lambda index: (ZERO,))
 
     return of_scalars
 
 
 def looked_up(
-    lw: Lowering, out: Spec, x: TensorValue, positions: Sequence[TensorValue], compute: Callable[[Index], int]
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    positions: Sequence[TensorValue],
+    compute: Callable[[Index], int],
 ) -> TensorValue:
-    """A lazy value that reads `x` at places that other tensors name. `x` is computed there where they are few, else in
-    memory before."""
+    """A lazy value that reads `x` at places that other tensors name. `x` is computed there where
+    they are few, else in memory before."""
     if any(p.dtype not in INDEX_TYPES for p in positions):
         raise NotLowered("an index that is not an integer")
     found, there = numel(out.sizes).constant, numel(x.sizes).constant
@@ -64,7 +74,9 @@ def looked_up(
 
 
 @lowers(aten.embedding.default)
-def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object) -> TensorValue:
+def embedding(
+    lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object
+) -> TensorValue:
     rank = len(indices.sizes)
     if ZERO in weight.sizes:
         raise NotLowered("a lookup in nothing")
@@ -79,7 +91,13 @@ def embedding(lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue
 @lowers(aten.gather.default)
 @of_vectors
 def gather(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, *, sparse_grad: bool = False
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    *,
+    sparse_grad: bool = False,
 ) -> TensorValue:
     dim %= len(x.sizes)
     if x.sizes[dim] is ZERO:
@@ -95,12 +113,16 @@ def gather(
 
 @lowers(aten.index_select.default)
 @of_vectors
-def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
+def index_select(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue
+) -> TensorValue:
     if ZERO in x.sizes:
         raise NotLowered("index_select of nothing")
     dim %= len(x.sizes)
     # eager has a kernel of its own for dimension 1
-    fault = Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE
+    fault = (
+        Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE
+    )
 
     def compute(index: Index) -> int:
         at = strict(indices.load((index[dim],)), x.sizes[dim], fault)
@@ -110,9 +132,12 @@ def index_select(lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: Ten
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index tensors, which stand
-    where the first indexed dimension was if the indexed ones are adjacent, else in front."""
+def index(
+    lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]
+) -> TensorValue:
+    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index
+    tensors, which stand where the first indexed dimension was if the indexed ones are adjacent,
+    else in front."""
     used = {d: v for d, v in enumerate(indices) if v is not None}
     dims = sorted(used)
     rank = max((len(v.sizes) for v in used.values()), default=0)
@@ -122,9 +147,11 @@ def index(lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue
     return looked_up(lw, out, x, list(used.values()), lambda place: x.load(places(place)))
 
 
-def places_named(x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int) -> Callable[[Index], Index]:
-    """From a place among what is indexed to the place in `x`: `used` are the index tensors by dimension of `x`, whose
-    broadcast `rank` dimensions stand from `start` on."""
+def places_named(
+    x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int
+) -> Callable[[Index], Index]:
+    """From a place among what is indexed to the place in `x`: `used` are the index tensors by
+    dimension of `x`, whose broadcast `rank` dimensions stand from `start` on."""
     faults = {  # eager counts the dimensions that are indexed
         d: Fault(IndexError, f"index out of bounds for dimension {k} with size {x.sizes[d]}")
         for k, d in enumerate(sorted(used))
@@ -181,7 +208,14 @@ def select_scatter(
     chosen = as_expr(position)
     if (chosen.constant or 0) < 0:
         chosen = chosen + x.sizes[dim]
-    return overlaid(lw, out, x, source, lambda i: compare("eq", i[dim], chosen), lambda i: (*i[:dim], *i[dim + 1 :]))
+    return overlaid(
+        lw,
+        out,
+        x,
+        source,
+        lambda i: compare("eq", i[dim], chosen),
+        lambda i: (*i[:dim], *i[dim + 1 :]),
+    )
 
 
 @lowers(aten.slice_scatter.default)
@@ -205,7 +239,9 @@ def slice_scatter(
             condition = apply("logical_and", condition, compare("eq", (i[dim] - first) % step, 0))
         return condition
 
-    return overlaid(lw, out, x, source, inside, lambda i: (*i[:dim], (i[dim] - first) // step, *i[dim + 1 :]))
+    return overlaid(
+        lw, out, x, source, inside, lambda i: (*i[:dim], (i[dim] - first) // step, *i[dim + 1 :])
+    )
 
 
 @lowers(aten.tril.default)
@@ -218,12 +254,19 @@ def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> T
     return _triangle(lw, out, x, "ge", diagonal)
 
 
-def _triangle(lw: Lowering, out: Spec, x: TensorValue, relation: str, diagonal: int | Expr) -> TensorValue:
+def _triangle(
+    lw: Lowering, out: Spec, x: TensorValue, relation: str, diagonal: int | Expr
+) -> TensorValue:
     rows, columns = x.sizes[-2:]
     within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are all alike
 
     def compute(i: Index) -> int:
         value = x.load(i)
-        return apply("where", compare(relation, i[-1], i[-2] + within), value, ops.constant(0, ops.dtype_of(value)))
+        return apply(
+            "where",
+            compare(relation, i[-1], i[-2] + within),
+            value,
+            ops.constant(0, ops.dtype_of(value)),
+        )
 
     return lw.computed(out, compute, [x], cost=2)

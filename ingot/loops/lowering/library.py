@@ -25,21 +25,28 @@ _PLAIN: dict[Any, Callable[..., Any]] = {
     aten.mv.default: torch.mv,
     aten.cumsum.default: torch.cumsum,
 }
-# Of these, what is added to the scores must lie in rows that begin at multiples of so many elements.
+# Of these, what is added to the scores must lie in rows that begin at multiples of so many
+# elements.
 _ROWS_OF_BIAS = {
     aten._scaled_dot_product_efficient_attention.default: 8,
     aten._scaled_dot_product_efficient_attention_backward.default: 8,
 }
-# Of these, the first argument is computed into memory of its own, which the call writes to, rather than copied there.
+# Of these, the first argument is computed into memory of its own, which the call writes to, rather
+# than copied there.
 _IN_PLACE = {aten.index_put.default: aten.index_put_.default}
 _RESIZE_OUT = {aten.binary_cross_entropy.default}  # it holds the terms before it holds their sum
 
 WARM_BYTES = 16 << 20
-"""Up to here the C library's allocator gives back memory that it has, rather than ask for fresh pages."""
+"""Up to here the C library's allocator gives back memory that it has, rather than ask for fresh
+pages."""
 
 
 def call_aten(
-    lw: Lowering, func: Any, outs: Sequence[Spec | None], args: Sequence[Any], kwargs: dict[str, Any]
+    lw: Lowering,
+    func: Any,
+    outs: Sequence[Spec | None],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
 ) -> list[Any]:
     """Call `func` as it is, through an out= variant where a real one exists."""
     if func._schema.is_mutable:
@@ -47,12 +54,17 @@ def call_aten(
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     if func in _ROWS_OF_BIAS:
         names = [a.name for a in func._schema.arguments]
-        args = [_in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a for name, a in zip(names, args)]
+        args = [
+            _in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a
+            for name, a in zip(names, args)
+        ]
     spec = outs[0] if len(outs) == 1 else None
     if func in _IN_PLACE and spec is not None and not lw.target.scatters:
         start = lw.copied(args[0], spec.strides)
         return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
-    writable = spec is not None and not has_effect(func) and func not in _RESIZE_OUT and _is_dense(spec)
+    writable = (
+        spec is not None and not has_effect(func) and func not in _RESIZE_OUT and _is_dense(spec)
+    )
     if spec is not None and writable and not _allocates_well(lw, spec):
         function = _PLAIN.get(func) or out_variant(func, lw.target.device.upper())
         if function is not None:
@@ -61,16 +73,22 @@ def call_aten(
 
 
 def _allocates_well(lw: Lowering, spec: Spec) -> bool:
-    """Whether the op may as well allocate its result: one that is returned and for which torch has warm memory."""
+    """Whether the op may as well allocate its result: one that is returned and for which torch has
+    warm memory."""
     count = numel(spec.sizes).constant
     return lw.returned and count is not None and count * spec.dtype.itemsize <= WARM_BYTES
 
 
 def laid_out(lw: Lowering, tree: Any) -> Any:
-    """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy before it having
-    made its input contiguous, where a view of the original is all that the values need."""
+    """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy
+    before it having made its input contiguous, where a view of the original is all that the values
+    need."""
     if isinstance(tree, TensorValue):
-        return tree if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides) else lw.copied(tree)
+        return (
+            tree
+            if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides)
+            else lw.copied(tree)
+        )
     if isinstance(tree, dict):
         return {key: laid_out(lw, item) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
@@ -79,19 +97,32 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
 
 
 def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue | None:
-    """`value` in memory where neighbours of a row lie side by side, and all else at multiples of `unit` elements."""
+    """`value` in memory where neighbours of a row lie side by side, and all else at multiples of
+    `unit` elements."""
     if value is None:
         return None
     window = view_of(value)
-    apart = [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE] if window else []
-    if apart and apart[-1] is ONE and all(s.constant is not None and s.constant % unit == 0 for s in apart[:-1]):
+    apart = (
+        [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE]
+        if window
+        else []
+    )
+    if (
+        apart
+        and apart[-1] is ONE
+        and all(s.constant is not None and s.constant % unit == 0 for s in apart[:-1])
+    ):
         return value
     repeated = [stride is ZERO for stride in value.strides[:-1]] + [False]
     sizes = tuple(ONE if again else size for again, size in zip(repeated, value.sizes))
     wide = (*sizes[:-1], (sizes[-1] + (unit - 1)) // unit * unit)
-    laid = tuple(ZERO if again else stride for again, stride in zip(repeated, contiguous_strides(wide)))
+    laid = tuple(
+        ZERO if again else stride for again, stride in zip(repeated, contiguous_strides(wide))
+    )
     buffer = lw.new_buffer(Spec(sizes, laid, value.dtype, torch.device(lw.target.device)), laid)
-    lw.write(TensorValue(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO)
+    lw.write(
+        TensorValue(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO
+    )
     if value.root is value and value.buffer is not None:
         return stored(buffer, Spec(value.sizes, laid, value.dtype, torch.device(lw.target.device)))
     value.place(buffer, laid)  # for other calls as well
@@ -108,7 +139,8 @@ def _same_strides(spec: Spec | TensorValue, strides: Sequence[Expr]) -> bool:
 
 @functools.cache
 def out_variant(func: Any, backend: str = "CPU") -> Any:
-    """The overload of the same op that writes to `out`, if it has a kernel of its own for the backend; else None."""
+    """The overload of the same op that writes to `out`, if it has a kernel of its own for the
+    backend; else None."""
     returns = func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "Tensor":
         return None

@@ -15,19 +15,25 @@ from ingot.torch_private import aten
 
 
 @lowers(aten.roll.default)
-def roll(lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()) -> TensorValue:
+def roll(
+    lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()
+) -> TensorValue:
     if not dims:
         raise NotLowered("roll over the flattened tensor")
     moved = dict(zip((d % len(x.sizes) for d in dims), shifts))
     if len(moved) < len(dims):
         raise NotLowered("a dimension rolled twice")
-    inner = next((d for d in moved if x.strides[d] is ONE and as_expr(moved[d]).constant is not None), None)
+    inner = next(
+        (d for d in moved if x.strides[d] is ONE and as_expr(moved[d]).constant is not None), None
+    )
     if inner is not None:  # in two pieces, so that neighbours in memory stay neighbours
         size, shift = x.sizes[inner], as_expr(moved.pop(inner)) % x.sizes[inner]
         moves: list[tuple[Expr, Callable[[Expr], Expr]]]
         moves = [(shift, lambda i: i + size - shift), (size - shift, lambda i: i)]
         specs = [out._replace(sizes=(*x.sizes[:inner], n, *x.sizes[inner + 1 :])) for n, _ in moves]
-        pieces = [lw.mapped(x, spec, on_dim(inner, len(x.sizes), f)) for spec, (_, f) in zip(specs, moves)]
+        pieces = [
+            lw.mapped(x, spec, on_dim(inner, len(x.sizes), f)) for spec, (_, f) in zip(specs, moves)
+        ]
         x = join(lw, out, pieces, inner)
 
     def index_map(index: Index) -> Index:
@@ -43,15 +49,23 @@ def _clamped(i: Expr, size: Expr) -> Expr:
 def _reflected(i: Expr, size: Expr) -> Expr:
     i = maximum(i, -i)
     from_end = size - 1 - i
-    return _clamped(size - 1 - maximum(from_end, -from_end), size)  # which changes nothing, and is plainly in range
+    # which changes nothing, and is plainly in range
+    return _clamped(size - 1 - maximum(from_end, -from_end), size)
 
 
 def _padded(
-    lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], position: Callable[[Expr, Expr], Expr], mirrored: bool
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    pad: Sequence[Any],
+    position: Callable[[Expr, Expr], Expr],
+    mirrored: bool,
 ) -> TensorValue:
-    """`position(i, size)` is the element that stands at place `i` of a dimension, where 0 is the first one.
+    """`position(i, size)` is the element that stands at place `i` of a dimension, where 0 is the
+    first one.
 
-    The last dimension is written in three parts, each of which walks through memory in steps of one length.
+    The last dimension is written in three parts, each of which walks through memory in steps of one
+    length.
     """
     rank, padded = len(x.sizes), len(pad) // 2
     before = [ZERO] * rank
@@ -92,6 +106,6 @@ def _rule(position: Callable[[Expr, Expr], Expr], mirrored: bool) -> Callable[..
 lowers(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)(
     _rule(_reflected, True)
 )
-lowers(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)(
-    _rule(_clamped, False)
-)
+lowers(
+    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
+)(_rule(_clamped, False))

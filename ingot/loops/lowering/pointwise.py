@@ -1,4 +1,5 @@
-"""Pointwise ops: one row each in `TABLE`, and what they share (broadcasting, type promotion, rounding)."""
+"""Pointwise ops: one row each in `TABLE`, and what they share (broadcasting, type promotion,
+rounding)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Operand = TensorValue | Number
 Scalar = Callable[..., int]  # from recorded values to a recorded value
 
 
-# -- promotion ---------------------------------------------------------------------------------------------------------
+# -- promotion -------------------------------------------------------------------------------------
 
 _DTYPE_OF_NUMBER = {bool: torch.bool, int: torch.int64, float: torch.float64, Expr: torch.int64}
 
@@ -43,8 +44,8 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which outrank Python numbers,
-    unless a lower rank has the higher category (bool < int < float)."""
+    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which
+    outrank Python numbers, unless a lower rank has the higher category (bool < int < float)."""
     result: torch.dtype | None = None
     ranks: list[list[torch.dtype]] = [[], [], []]
     for operand in operands:
@@ -67,12 +68,12 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
     return result
 
 
-# -- the shared machinery ----------------------------------------------------------------------------------------------
+# -- the shared machinery --------------------------------------------------------------------------
 
 
 def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
-    """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`, to be computed
-    with."""
+    """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`,
+    to be computed with."""
     if isinstance(operand, TensorValue):
         value = operand.load(broadcast_index(index, operand.sizes))
         return value if operand.dtype is dtype else rounded(value, dtype)
@@ -82,9 +83,14 @@ def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
 
 
 def pointwise(
-    lw: Lowering, out: Spec, scalar: Scalar, operands: Sequence[Operand], dtypes: Sequence[torch.dtype]
+    lw: Lowering,
+    out: Spec,
+    scalar: Scalar,
+    operands: Sequence[Operand],
+    dtypes: Sequence[torch.dtype],
 ) -> TensorValue:
-    """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, the result rounded to `out.dtype`.
+    """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, the result
+    rounded to `out.dtype`.
 
     Raises NotLowered where the code generator lacks an op.
     """
@@ -102,8 +108,8 @@ def pointwise(
 
 
 def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tuple[int, bool]:
-    """(number of ops, whether one is heavy) of `scalar`, found by recording it once. Raises NotLowered for a missing
-    op."""
+    """(number of ops, whether one is heavy) of `scalar`, found by recording it once. Raises
+    NotLowered for a missing op."""
     with ops.recording() as recorder:
         scalar(*[recorder.emit("load", (), dtype, (f"?{k}",)) for k, dtype in enumerate(dtypes)])
         cost, heavy = 0, False
@@ -118,14 +124,15 @@ def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tu
     return cost, heavy
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """How to lower an op. `operands` is how many leading arguments are operands; what follows goes to `scalar` by
-    keyword or position as it is. `dtype` says in which dtype to compute: "result" (the result's), "compare" (the
-    promoted one), "own" (each operand's), "scaled" (the result's, but a last operand that is a number or a 0-dim tensor
-    is not rounded to a half), "summed" (the result's, and so is alpha)."""
+    """How to lower an op. `operands` is how many leading arguments are operands; what follows goes
+    to `scalar` by keyword or position as it is. `dtype` says in which dtype to compute: "result"
+    (the result's), "compare" (the promoted one), "own" (each operand's), "scaled" (the result's,
+    but a last operand that is a number or a 0-dim tensor is not rounded to a half), "summed" (the
+    result's, and so is alpha)."""
 
     scalar: Scalar
     operands: int
@@ -153,7 +160,9 @@ def _add(a: int, b: int, *, alpha: Any = 1) -> int:
 
 
 def _number(like: int, number: bool | int | float | Expr) -> int:
-    return ops.index(number, ops.dtype_of(like)) if isinstance(number, Expr) else _like(like, number)
+    return (
+        ops.index(number, ops.dtype_of(like)) if isinstance(number, Expr) else _like(like, number)
+    )
 
 
 def _sub(a: int, b: int, *, alpha: Any = 1) -> int:
@@ -180,19 +189,29 @@ def _div_mode(a: int, b: int, *, rounding_mode: str | None = None) -> int:
 
 
 def _floor_divide(a: int, b: int) -> int:
-    """Floor division of floats as eager does it: from the exact remainder, so that (a // b) * b + a % b is a."""
+    """Floor division of floats as eager does it: from the exact remainder, so that (a // b) * b + a
+    % b is a."""
     if ops.dtype_of(a) in ops.INTS:
         return apply("floordiv", a, b)
     rest = apply("fmod", a, b)
     quotient = apply("div", apply("sub", a, rest), b)
     zero = _like(a, 0)
-    uneven = apply("logical_and", apply("ne", rest, zero), apply("ne", apply("lt", b, zero), apply("lt", rest, zero)))
+    uneven = apply(
+        "logical_and",
+        apply("ne", rest, zero),
+        apply("ne", apply("lt", b, zero), apply("lt", rest, zero)),
+    )
     quotient = apply("where", uneven, apply("sub", quotient, _like(a, 1)), quotient)
     floor = apply("floor", quotient)
     adjusted = apply(
-        "where", apply("gt", apply("sub", quotient, floor), _like(a, 0.5)), apply("add", floor, _like(a, 1)), floor
+        "where",
+        apply("gt", apply("sub", quotient, floor), _like(a, 0.5)),
+        apply("add", floor, _like(a, 1)),
+        floor,
     )
-    result = apply("where", apply("ne", quotient, zero), adjusted, apply("mul", zero, apply("div", a, b)))
+    result = apply(
+        "where", apply("ne", quotient, zero), adjusted, apply("mul", zero, apply("div", a, b))
+    )
     return apply("where", apply("eq", b, zero), apply("div", a, b), result)
 
 
@@ -208,7 +227,8 @@ def _gelu(x: int, *, approximate: str = "none") -> int:
         inner = apply("erf", apply("mul", x, _like(x, math.sqrt(0.5))))
     else:
         cube = apply("mul", apply("mul", x, x), x)
-        inner = apply("fma", cube, _like(x, 0.044715), x)  # as in `decompositions_backward.gelu`, to be computed once
+        # as in `decompositions_backward.gelu`, to be computed once
+        inner = apply("fma", cube, _like(x, 0.044715), x)
         inner = apply("tanh", apply("mul", inner, _like(x, math.sqrt(2 / math.pi))))
     return apply("mul", half, apply("add", inner, _like(x, 1)))
 
@@ -261,13 +281,16 @@ def _lerp_by(start: int, end: int, weight: float) -> int:
 
 @lowers(aten.pow.Tensor_Scalar)
 def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
-    """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly any."""
+    """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly
+    any."""
     if isinstance(exponent, Expr):
         raise NotLowered("a symbolic exponent")
     if out.dtype in ops.INTS:
         if exponent < 0:
             raise NotLowered("a negative power of integers, which eager refuses")
-        return pointwise(lw, out, lambda value: _whole_power(value, int(exponent)), [x], [out.dtype])
+        return pointwise(
+            lw, out, lambda value: _whole_power(value, int(exponent)), [x], [out.dtype]
+        )
     special = _POWERS.get(float(exponent))
     if out.dtype is torch.float16 and abs(exponent) == 0.5:
         special = None
@@ -345,7 +368,8 @@ def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) ->
     high = None if low is None else rounded_number(1 - low, step)
 
     def scalar(value: int) -> int:
-        if low is not None and high is not None:  # which are not in order above a half, and which no NaN is beyond
+        # which are not in order above a half, and which no NaN is beyond
+        if low is not None and high is not None:
             least, most = _like(value, low), _like(value, high)
             bounded = apply("where", apply("gt", value, most), most, value)
             value = apply("where", apply("lt", value, least), least, bounded)
@@ -392,7 +416,9 @@ def _nan_to_num(
         high = limits.max if posinf is None else rounded_number(posinf, out.dtype)
         low = limits.min if neginf is None else rounded_number(neginf, out.dtype)
         default = _like(value, 0.0 if nan is None else rounded_number(nan, out.dtype))
-        infinite = apply("where", apply("gt", value, _like(value, 0)), _like(value, high), _like(value, low))
+        infinite = apply(
+            "where", apply("gt", value, _like(value, 0)), _like(value, high), _like(value, low)
+        )
         finite = apply("where", apply("isinf", value), infinite, value)
         return apply("where", apply("isnan", value), default, finite)
 
@@ -401,7 +427,11 @@ def _nan_to_num(
 
 def _infinite(test: str, bound: float) -> Scalar:
     def scalar(x: int) -> int:
-        return apply(test, x, _like(x, bound)) if ops.dtype_of(x) in ops.FLOATS else constant(False, torch.bool)
+        return (
+            apply(test, x, _like(x, bound))
+            if ops.dtype_of(x) in ops.FLOATS
+            else constant(False, torch.bool)
+        )
 
     return scalar
 
@@ -464,7 +494,11 @@ def _log_add_exp(power: str, scale: float | None) -> Scalar:
     def scalar(a: int, b: int) -> int:
         tail = apply("log1p", apply(power, apply("neg", apply("abs", apply("sub", a, b)))))
         most = apply("maximum", a, b)
-        total = apply("add", most, tail) if scale is None else apply("fma", tail, _like(tail, scale), most)
+        total = (
+            apply("add", most, tail)
+            if scale is None
+            else apply("fma", tail, _like(tail, scale), most)
+        )
         both = apply("logical_and", apply("isinf", a), apply("eq", a, b))
         return apply("where", both, a, total)
 
@@ -481,14 +515,21 @@ def _hypot(a: int, b: int) -> int:
     else:
         x, y = apply("abs", a), apply("abs", b)
         large, small = apply("maximum", x, y), apply("minimum", x, y)
-        ratio = apply("div", small, apply("where", apply("eq", large, _like(a, 0)), _like(a, 1), large))
+        ratio = apply(
+            "div", small, apply("where", apply("eq", large, _like(a, 0)), _like(a, 1), large)
+        )
         length = apply("mul", large, apply("sqrt", apply("fma", ratio, ratio, _like(a, 1))))
     return apply("where", infinite, _like(a, math.inf), length)
 
 
 def _softshrink(x: int, limit: float = 0.5) -> int:
     bound = _like(x, limit)
-    low = apply("where", apply("lt", x, apply("neg", bound)), apply("add", x, bound), apply("mul", x, _like(x, 0)))
+    low = apply(
+        "where",
+        apply("lt", x, apply("neg", bound)),
+        apply("add", x, bound),
+        apply("mul", x, _like(x, 0)),
+    )
     return apply("where", apply("gt", x, bound), apply("sub", x, bound), low)
 
 
@@ -506,19 +547,24 @@ def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 
     def scalar(value: int) -> int:
         if decimals == 0:
             return apply("round", value)
-        return apply(back, apply("round", apply(there, value, _like(value, power))), _like(value, power))
+        return apply(
+            back, apply("round", apply(there, value, _like(value, power))), _like(value, power)
+        )
 
     return pointwise(lw, out, scalar, [x], [out.dtype])
 
 
 @lowers(aten.nextafter.default)
 def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
-    scalar = _half_neighbour(torch.finfo(out.dtype)) if out.dtype in ops.HALVES else _simple("nextafter")
+    scalar = (
+        _half_neighbour(torch.finfo(out.dtype)) if out.dtype in ops.HALVES else _simple("nextafter")
+    )
     return pointwise(lw, out, scalar, [x, y], [out.dtype] * 2)
 
 
 def _half_neighbour(limits: torch.finfo) -> Scalar:
-    """The half next to x towards y, as a float that rounds to it: between 1/2 and 3/2 of the last place from x."""
+    """The half next to x towards y, as a float that rounds to it: between 1/2 and 3/2 of the last
+    place from x."""
 
     def scalar(x: int, y: int) -> int:
         last = apply("mul", apply("abs", x), _like(x, 0.625 * limits.eps))
@@ -535,7 +581,9 @@ def _half_neighbour(limits: torch.finfo) -> Scalar:
 
 def _sinc(x: int) -> int:
     angle = apply("mul", x, _like(x, math.pi))
-    return apply("where", apply("eq", x, _like(x, 0)), _like(x, 1), apply("div", apply("sin", angle), angle))
+    return apply(
+        "where", apply("eq", x, _like(x, 0)), _like(x, 1), apply("div", apply("sin", angle), angle)
+    )
 
 
 def _entropy(x: int) -> int:
@@ -552,7 +600,9 @@ def _least_common_multiple(a: int, b: int) -> int:
     divisor, zero = ops.to(apply("gcd", a, b), wide), constant(0, wide)
     none = apply("eq", divisor, zero)
     part = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
-    return ops.to(apply("where", none, zero, apply("abs", apply("mul", part, ops.to(b, wide)))), dtype)
+    return ops.to(
+        apply("where", none, zero, apply("abs", apply("mul", part, ops.to(b, wide)))), dtype
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -566,7 +616,9 @@ def _build_table() -> dict[Any, Row]:
     def row(names: str, scalar: Scalar, operands: int, dtype: str = "result") -> None:
         for name in _names(names):
             packet, _, overload = name.partition(".")
-            table[getattr(getattr(aten, packet), overload or "default")] = Row(scalar, operands, dtype)
+            table[getattr(getattr(aten, packet), overload or "default")] = Row(
+                scalar, operands, dtype
+            )
 
     for name in _names(
         "neg sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
@@ -585,7 +637,11 @@ def _build_table() -> dict[Any, Row]:
     for name in _names("eq ne lt le gt ge"):
         row(f"{name}.Tensor {name}.Scalar", _comparison(name), 2, "compare")
     for name in _names("and or xor"):
-        row(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", _bitwise(f"bitwise_{name}", f"logical_{name}"), 2)
+        row(
+            f"bitwise_{name}.Tensor bitwise_{name}.Scalar",
+            _bitwise(f"bitwise_{name}", f"logical_{name}"),
+            2,
+        )
         row(f"logical_{name}", _logical(f"logical_{name}"), 2, "own")
     row("logical_not", _logical("logical_not"), 1, "own")
     row("bitwise_not", _bitwise("bitwise_not", "logical_not"), 1)
@@ -632,14 +688,20 @@ def _build_table() -> dict[Any, Row]:
     row("gcd", _simple("gcd"), 2)
     row("lcm", _least_common_multiple, 2)
     row("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self", _times_log("log"), 2)
-    row("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", _times_log("log1p"), 2)
+    row(
+        "special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar",
+        _times_log("log1p"),
+        2,
+    )
     return table
 
 
 TABLE = _build_table()
 
 
-def lower_row(row: Row, lw: Lowering, out: Spec, args: Sequence[Any], kwargs: dict[str, Any]) -> TensorValue:
+def lower_row(
+    row: Row, lw: Lowering, out: Spec, args: Sequence[Any], kwargs: dict[str, Any]
+) -> TensorValue:
     """Lower one op of the table."""
     operands, rest = args[: row.operands], args[row.operands :]
     dtypes = [out.dtype] * len(operands)
@@ -647,7 +709,9 @@ def lower_row(row: Row, lw: Lowering, out: Spec, args: Sequence[Any], kwargs: di
         dtypes = [promoted(operands)] * len(operands)
     elif row.dtype == "own":
         dtypes = [promoted([operand]) for operand in operands]
-    elif row.dtype == "scaled" and not (isinstance(operands[-1], TensorValue) and operands[-1].sizes):
+    elif row.dtype == "scaled" and not (
+        isinstance(operands[-1], TensorValue) and operands[-1].sizes
+    ):
         dtypes[-1] = compute_dtype(out.dtype)
     elif row.dtype == "summed":
         rest = [_alpha(v, out.dtype) for v in rest]
@@ -669,7 +733,9 @@ def _with_rest(scalar: Scalar, rest: Sequence[Any]) -> Scalar:
 def _register_table() -> None:
     for overload, row in TABLE.items():
 
-        def rule(lw: Lowering, out: Spec, *args: Any, _row: Row = row, **kwargs: Any) -> TensorValue:
+        def rule(
+            lw: Lowering, out: Spec, *args: Any, _row: Row = row, **kwargs: Any
+        ) -> TensorValue:
             return lower_row(_row, lw, out, args, kwargs)
 
         lowers(overload)(rule)
@@ -684,11 +750,15 @@ _register_table()
 
 @lowers(aten.where.self, aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf)
 def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
-    return pointwise(lw, out, _simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype])
+    return pointwise(
+        lw, out, _simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype]
+    )
 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, value: Operand) -> TensorValue:
+def masked_fill(
+    lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, value: Operand
+) -> TensorValue:
     return where(lw, out, mask, value, x)
 
 
@@ -702,20 +772,27 @@ def masked_fill(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, valu
     aten.positive.default,
 )
 def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: object) -> TensorValue:
-    """A conversion, or a copy: another name for the same elements until somebody needs it in memory."""
+    """A conversion, or a copy: another name for the same elements until somebody needs it in
+    memory."""
     if out.dtype is x.dtype:
         return lw.mapped(x, out, lambda index: index)
     return pointwise(lw, out, lambda v: v, [x], [out.dtype])
 
 
 @lowers(aten.copy.default)
-def copy(lw: Lowering, out: Spec, target: TensorValue, source: TensorValue, non_blocking: bool = False) -> TensorValue:
+def copy(
+    lw: Lowering, out: Spec, target: TensorValue, source: TensorValue, non_blocking: bool = False
+) -> TensorValue:
     return pointwise(lw, out, lambda v: v, [source], [out.dtype])
 
 
 @lowers(aten.clamp.Tensor)
 def clamp_tensor(
-    lw: Lowering, out: Spec, x: TensorValue, low: TensorValue | None = None, high: TensorValue | None = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    low: TensorValue | None = None,
+    high: TensorValue | None = None,
 ) -> TensorValue:
     bounds = [("maximum", low), ("minimum", high)]
     used = [(name, bound) for name, bound in bounds if bound is not None]
@@ -723,7 +800,8 @@ def clamp_tensor(
     def scalar(value: int, *limits: int) -> int:
         for (name, bound), limit in zip(used, limits):
             held = apply(name, value, limit)
-            if not bound.sizes and ops.dtype_of(value) in ops.FLOATS:  # as `_clamp`, where a number stands for a float
+            # as `_clamp`, where a number stands for a float
+            if not bound.sizes and ops.dtype_of(value) in ops.FLOATS:
                 held = apply("where", apply("eq", value, limit), value, held)
             value = held
         return value

@@ -1,4 +1,5 @@
-"""Pooling over windows: one dimension after the other, so that a window of 3x3 is read with 3 + 3 loads, not 9."""
+"""Pooling over windows: one dimension after the other, so that a window of 3x3 is read with 3 + 3
+loads, not 9."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ from ingot.loops.expr import (
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.indexing import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, channels_last_strides, compute_dtype, rounded
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    channels_last_strides,
+    compute_dtype,
+    rounded,
+)
 from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
@@ -51,7 +59,8 @@ def _along(
     combine: Callable[[int, int], int],
     neutral: float,
 ) -> TensorValue:
-    """Combine windows of (size, stride, padding, dilation) along one dimension; outside of `x` lies `neutral`."""
+    """Combine windows of (size, stride, padding, dilation) along one dimension; outside of `x` lies
+    `neutral`."""
     size, stride, padding, dilation = window
 
     def element(index: Index, k: int) -> int:
@@ -72,7 +81,9 @@ def _along(
     dtype = compute_dtype(out.dtype)
 
     def compute(index: Index) -> int:
-        return rounded(functools.reduce(combine, [element(index, k) for k in range(size)]), out.dtype)
+        return rounded(
+            functools.reduce(combine, [element(index, k) for k in range(size)]), out.dtype
+        )
 
     return lw.computed(out, compute, [x], cost=4 * size, heavy=True)
 
@@ -99,18 +110,22 @@ def _max_pool(
             _per_dimension(dilation, rank, ()),
         )
     )
-    if max(sizes) > WIDEST_WINDOW or not all(isinstance(n, int) for window in windows for n in window):
+    if max(sizes) > WIDEST_WINDOW or not all(
+        isinstance(n, int) for window in windows for n in window
+    ):
         raise NotLowered("a wide window")
     if lw.used[1]:
         return _largest(lw, outs, x, windows)
-    return _windows(lw, outs[0], x, windows, lambda a, b: apply("maximum", a, b), float("-inf")), None
+    return _windows(
+        lw, outs[0], x, windows, lambda a, b: apply("maximum", a, b), float("-inf")
+    ), None
 
 
 def _largest(
     lw: Lowering, outs: Sequence[Spec], x: TensorValue, windows: Sequence[tuple[int, int, int, int]]
 ) -> tuple[TensorValue, ...]:
-    """The largest elements of windows, and where they are in the flattened last dimensions: the first one, or the last
-    NaN."""
+    """The largest elements of windows, and where they are in the flattened last dimensions: the
+    first one, or the last NaN."""
     if prod(size for size, *_ in windows) > MOST_TAPS:
         raise NotLowered("positions in a large window")
     lw.realize_root(x)
@@ -125,21 +140,31 @@ def _largest(
         starts = [i * step - pad for i, (_, step, pad, _) in zip(index[-rank:], windows)]
         first = [maximum(start, start % dilation) for start, (*_, dilation) in zip(starts, windows)]
         best, where = ops.constant(float("-inf"), dtype), flat(first)
-        for offsets in product(*(range(0, size * dilation, dilation) for size, _, _, dilation in windows)):
+        for offsets in product(
+            *(range(0, size * dilation, dilation) for size, _, _, dilation in windows)
+        ):
             place = [start + offset for start, offset in zip(starts, offsets)]
             inside = ops.constant(True, torch.bool)
             for p, n in zip(place, extents):
-                for known, name, bound in ((known_less_equal(0, p), "ge", 0), (known_less(p, n), "lt", n)):
+                for known, name, bound in (
+                    (known_less_equal(0, p), "ge", 0),
+                    (known_less(p, n), "lt", n),
+                ):
                     if not known:
                         inside = apply("logical_and", inside, compare(name, p, bound))
             with ops.masked(inside):
                 value = ops.to(x.load((*index[:-rank], *place)), dtype)
             better = apply("logical_or", apply("gt", value, best), apply("isnan", value))
             better = apply("logical_and", better, inside)
-            best, where = apply("where", better, value, best), apply("where", better, flat(place), where)
+            best, where = (
+                apply("where", better, value, best),
+                apply("where", better, flat(place), where),
+            )
         return best, where
 
-    values = lw.computed(outs[0], lambda index: rounded(search(index)[0], outs[0].dtype), [x], heavy=True)
+    values = lw.computed(
+        outs[0], lambda index: rounded(search(index)[0], outs[0].dtype), [x], heavy=True
+    )
     return values, lw.computed(outs[1], lambda index: search(index)[1], [x], heavy=True)
 
 
@@ -155,7 +180,8 @@ def _windows(
     combine: Callable[[int, int], int],
     neutral: float,
 ) -> TensorValue:
-    """Pool the last dimensions, the first of them first: there, neighbours in memory are neighbours in a vector."""
+    """Pool the last dimensions, the first of them first: there, neighbours in memory are neighbours
+    in a vector."""
     first = len(x.sizes) - len(windows)
     sizes: list[Expr] = list(x.sizes)
     for k, window in enumerate(windows):
@@ -168,7 +194,7 @@ def _windows(
     return lw.mapped(x, out, lambda index: index)
 
 
-# -- averages ----------------------------------------------------------------------------------------------------------
+# -- averages --------------------------------------------------------------------------------------
 
 
 def _avg_pool(
@@ -186,9 +212,16 @@ def _avg_pool(
     sizes = _per_dimension(kernel, rank, ())
     windows = [
         (*window, 1)
-        for window in zip(sizes, _per_dimension(stride, rank, sizes), _per_dimension(padding, rank, ()), strict=True)
+        for window in zip(
+            sizes,
+            _per_dimension(stride, rank, sizes),
+            _per_dimension(padding, rank, ()),
+            strict=True,
+        )
     ]
-    if max(sizes) > WIDEST_WINDOW or not all(isinstance(n, int) for window in windows for n in window):
+    if max(sizes) > WIDEST_WINDOW or not all(
+        isinstance(n, int) for window in windows for n in window
+    ):
         raise NotLowered("a wide window")
     extents = x.sizes[-rank:]
 
@@ -198,11 +231,15 @@ def _avg_pool(
         for i, n, (k, step, pad, _) in zip(index[-rank:], extents, windows):
             first = i * step - pad
             last = minimum(first + k, n + pad)
-            found.append(last - first if count_include_pad else minimum(last, n) - maximum(first, 0))
+            found.append(
+                last - first if count_include_pad else minimum(last, n) - maximum(first, 0)
+            )
         return found
 
     total = _windows(lw, _wide(out), x, windows, lambda a, b: apply("add", a, b), 0.0)
-    return _averaged(lw, out, total, counts if divisor is None else lambda index: [as_expr(divisor)])
+    return _averaged(
+        lw, out, total, counts if divisor is None else lambda index: [as_expr(divisor)]
+    )
 
 
 lowers(aten.avg_pool2d.default)(functools.partial(_avg_pool, 2))
@@ -215,7 +252,9 @@ def _wide(out: Spec) -> Spec:
     return out._replace(dtype=compute_dtype(out.dtype))
 
 
-def _averaged(lw: Lowering, out: Spec, total: TensorValue, counts: Callable[[Index], Sequence[Expr]]) -> TensorValue:
+def _averaged(
+    lw: Lowering, out: Spec, total: TensorValue, counts: Callable[[Index], Sequence[Expr]]
+) -> TensorValue:
     """`total` by the product of the counts, which are small and so exact in any float type."""
     dtype = compute_dtype(out.dtype)
 
@@ -232,7 +271,9 @@ def _averaged(lw: Lowering, out: Spec, total: TensorValue, counts: Callable[[Ind
 
 
 @lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool(lw: Lowering, out: Spec, x: TensorValue, target: Sequence[Any]) -> TensorValue:
+def adaptive_avg_pool(
+    lw: Lowering, out: Spec, x: TensorValue, target: Sequence[Any]
+) -> TensorValue:
     """Window i of n elements in m reaches from i*n // m to the ceiling of (i+1)*n / m."""
     rank = len(target)
     pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
@@ -253,7 +294,9 @@ def adaptive_avg_pool(lw: Lowering, out: Spec, x: TensorValue, target: Sequence[
         sizes[first + k] = out.sizes[first + k]
         spec = Spec(tuple(sizes), strides_like(sizes, out), wide.dtype, out.device)
         if n % m == 0:
-            x = _along(lw, spec, x, first + k, (n // m, n // m, 0, 1), lambda a, b: apply("add", a, b), 0.0)
+            x = _along(
+                lw, spec, x, first + k, (n // m, n // m, 0, 1), lambda a, b: apply("add", a, b), 0.0
+            )
         else:
             x = _uneven(lw, spec, x, first + k, n, m)
 
@@ -300,10 +343,15 @@ def _summed_blocks(
     inner = tuple(first + 2 * k + 1 for k in range(len(known)))
 
     def index_map(index: Index) -> Index:
-        spatial = (index[first + 2 * k] * (n // m) + index[first + 2 * k + 1] for k, (n, m) in enumerate(known))
+        spatial = (
+            index[first + 2 * k] * (n // m) + index[first + 2 * k + 1]
+            for k, (n, m) in enumerate(known)
+        )
         return (*index[:first], *spatial)
 
-    blocks = lw.mapped(x, Spec(tuple(sizes), contiguous_strides(sizes), x.dtype, wide.device), index_map)
+    blocks = lw.mapped(
+        x, Spec(tuple(sizes), contiguous_strides(sizes), x.dtype, wide.device), index_map
+    )
     return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
@@ -315,7 +363,7 @@ def strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
     return channels_last_strides(sizes)
 
 
-# -- windows taken out -------------------------------------------------------------------------------------------------
+# -- windows taken out -----------------------------------------------------------------------------
 
 
 @lowers(aten.im2col.default)
@@ -323,7 +371,9 @@ def im2col(
     lw: Lowering, out: Spec, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
     """(batch, channels * windows' elements, windows), first with a dimension for each of these."""
-    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (_per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride))
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
+        _per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride)
+    )
     height, width = (n.constant for n in x.sizes[-2:])
     if height is None or width is None:
         raise NotLowered("windows of symbolic sizes")
@@ -338,7 +388,11 @@ def im2col(
         place = (row * sh + i * dh - ph, column * sw + j * dw - pw)
         inside = ops.constant(True, torch.bool)
         for p, n in zip(place, (height, width)):
-            inside = apply("logical_and", inside, apply("logical_and", compare("ge", p, 0), compare("lt", p, n)))
+            inside = apply(
+                "logical_and",
+                inside,
+                apply("logical_and", compare("ge", p, 0), compare("lt", p, n)),
+            )
         with ops.masked(inside if ph or pw else ops.constant(True, torch.bool)):
             return x.load((*outer, *place))
 
@@ -348,10 +402,20 @@ def im2col(
 
 @lowers(aten.col2im.default)
 def col2im(
-    lw: Lowering, out: Spec, x: TensorValue, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    size: Any,
+    kernel: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
 ) -> TensorValue:
-    """Each element is the sum of the windows' elements that lie on it, taken in the order of the window."""
-    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (_per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride))
+    """Each element is the sum of the windows' elements that lie on it, taken in the order of the
+    window."""
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
+        _per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride)
+    )
     height, width = (n.constant for n in out.sizes[-2:])
     if height is None or width is None or kh * kw > MOST_TAPS or ZERO in x.sizes:
         raise NotLowered("windows of symbolic sizes, or of very many elements")
@@ -366,7 +430,9 @@ def col2im(
         tiled = (*out.sizes[:-2], *map(as_expr, (rows, kh, columns, kw)))
         spec = Spec(tiled, contiguous_strides(tiled), out.dtype, out.device)
         moved = lw.mapped(x, spec, lambda i: taken((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
-        return lw.mapped(lw.realize(lw.computed(spec, moved.load, [x])), out, reshape_map(out.sizes, tiled))
+        return lw.mapped(
+            lw.realize(lw.computed(spec, moved.load, [x])), out, reshape_map(out.sizes, tiled)
+        )
 
     def compute(index: Index) -> int:
         *outer, h, w = index

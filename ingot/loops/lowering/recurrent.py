@@ -16,7 +16,8 @@ from ingot.torch_private import AutoDispatchBelowAutograd, aten
 
 @lowers(aten.mkldnn_rnn_layer.default)
 def rnn_layer(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tuple[Any, ...]:
-    """oneDNN's layer, which keeps what its backward needs only where gradients are being recorded."""
+    """oneDNN's layer, which keeps what its backward needs only where gradients are being
+    recorded."""
     shown = outs[3] is not None and outs[3].sizes == (ONE,)
     if not args[-1] and not shown:  # not training
         raise NotLowered("the op itself will do")

@@ -1,4 +1,5 @@
-"""Reductions, and the norms and softmaxes made of them. A reduction's result is always in memory."""
+"""Reductions, and the norms and softmaxes made of them. A reduction's result is always in
+memory."""
 
 from __future__ import annotations
 
@@ -43,11 +44,16 @@ def kept(x: TensorValue, dims: Sequence[int], dtype: torch.dtype, device: torch.
     return Spec(sizes, contiguous_strides(sizes), dtype, device)
 
 
-# -- plain reductions --------------------------------------------------------------------------------------------------
+# -- plain reductions ------------------------------------------------------------------------------
 
 
 def reduce_rounded(
-    lw: Lowering, out: Spec, kind: str, x: TensorValue, dims: Dims, element: Callable[[int], int] = same
+    lw: Lowering,
+    out: Spec,
+    kind: str,
+    x: TensorValue,
+    dims: Dims,
+    element: Callable[[int], int] = same,
 ) -> TensorValue:
     """Accumulate in the compute dtype of `out.dtype`, round once at the end."""
     result = lw.reduce(out, kind, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), element)
@@ -56,16 +62,29 @@ def reduce_rounded(
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
 def sum_(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> TensorValue:
     return reduce_rounded(lw, out, "sum", x, dims)
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
 def prod(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> TensorValue:
-    """In float64 for float32: each factor adds its rounding to the error, in whatever order they are multiplied."""
+    """In float64 for float32: each factor adds its rounding to the error, in whatever order they
+    are multiplied."""
     held = torch.float64 if out.dtype is torch.float32 else compute_dtype(out.dtype)
     axes = dims_of(dims, len(x.sizes))
     return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, held, same))
@@ -73,7 +92,13 @@ def prod(
 
 @lowers(aten.mean.default, aten.mean.dim)
 def mean(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> TensorValue:
     axes = dims_of(dims, len(x.sizes))
     total = lw.reduce(out, "sum", x, axes, compute_dtype(out.dtype), same)
@@ -82,42 +107,62 @@ def mean(
 
 def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorValue:
     """total / count, in the dtype of `total`, rounded to `out.dtype`."""
-    return pointwise(lw, out, lambda v: apply("div", v, ops.index(count, ops.dtype_of(v))), [total], [total.dtype])
+    return pointwise(
+        lw,
+        out,
+        lambda v: apply("div", v, ops.index(count, ops.dtype_of(v))),
+        [total],
+        [total.dtype],
+    )
 
 
 @lowers(aten.amax.default, aten.max.default)
-def amax(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+def amax(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
     return reduce_rounded(lw, out, "max", x, dims)
 
 
 @lowers(aten.amin.default, aten.min.default)
-def amin(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+def amin(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
     return reduce_rounded(lw, out, "min", x, dims)
 
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+def any_(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
     return _truth(lw, out, "any", x, dims)
 
 
 @lowers(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+def all_(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
     return _truth(lw, out, "all", x, dims)
 
 
 def _truth(lw: Lowering, out: Spec, kind: str, x: TensorValue, dims: Dims) -> TensorValue:
     axes = dims_of(dims, len(x.sizes))
-    result = lw.reduce(out._replace(dtype=torch.bool), kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
+    result = lw.reduce(
+        out._replace(dtype=torch.bool), kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool)
+    )
     return lw.rounded_to(out, result)  # of uint8 these are uint8
 
 
 @lowers(aten.argmax.default)
-def argmax(lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+def argmax(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+) -> TensorValue:
     return position(lw, out, "argmax", x, dim)
 
 
 @lowers(aten.argmin.default)
-def argmin(lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+def argmin(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+) -> TensorValue:
     return position(lw, out, "argmin", x, dim)
 
 
@@ -140,21 +185,30 @@ def min_dim(
     return _with_position(lw, outs, "min", x, dim)
 
 
-def _with_position(lw: Lowering, outs: Sequence[Spec], kind: str, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+def _with_position(
+    lw: Lowering, outs: Sequence[Spec], kind: str, x: TensorValue, dim: int
+) -> tuple[TensorValue, ...]:
     lw.share(x)
     return reduce_rounded(lw, outs[0], kind, x, dim), position(lw, outs[1], "arg" + kind, x, dim)
 
 
-# -- moments and norms -------------------------------------------------------------------------------------------------
+# -- moments and norms -----------------------------------------------------------------------------
 
 
 def moments(
-    lw: Lowering, x: TensorValue, dims: Sequence[int], dtype: torch.dtype, device: torch.device, correction: Any = 0
+    lw: Lowering,
+    x: TensorValue,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    correction: Any = 0,
 ) -> tuple[TensorValue, TensorValue]:
     """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes."""
     lw.share(x)
     spec = kept(x, dims, dtype, device)
-    average = lw.realize(divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count_of(x, dims)))
+    average = lw.realize(
+        divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count_of(x, dims))
+    )
     deviation = pointwise(
         lw,
         Spec(x.sizes, contiguous_strides(x.sizes), dtype, device),
@@ -166,7 +220,9 @@ def moments(
     return _corrected(lw, spec, squares, count_of(x, dims), correction), average
 
 
-def _corrected(lw: Lowering, spec: Spec, squares: TensorValue, count: Expr, correction: Any) -> TensorValue:
+def _corrected(
+    lw: Lowering, spec: Spec, squares: TensorValue, count: Expr, correction: Any
+) -> TensorValue:
     if isinstance(correction, float) and not correction.is_integer():
         raise NotLowered("a fractional correction")
     freedom = count - int(correction)
@@ -218,7 +274,9 @@ def std(
 ) -> TensorValue:
     variance = _variance(lw, out, x, dims, unbiased, correction)[0]
     spec = Spec(variance.sizes, variance.strides, variance.dtype, out.device)
-    return dropped(lw, out, pointwise(lw, spec, lambda v: apply("sqrt", v), [variance], [spec.dtype]))
+    return dropped(
+        lw, out, pointwise(lw, spec, lambda v: apply("sqrt", v), [variance], [spec.dtype])
+    )
 
 
 @lowers(aten.var_mean.correction, aten.var_mean.dim)
@@ -243,7 +301,9 @@ def _variance(
         dims, unbiased = None, dims
     if correction is None:
         correction = 1 if unbiased else 0
-    return moments(lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), out.device, correction)
+    return moments(
+        lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), out.device, correction
+    )
 
 
 def normalized(
@@ -269,7 +329,9 @@ def normalized(
     return pointwise(lw, out, scalar, operands, [dtype] * len(operands))
 
 
-def reciprocal_root(lw: Lowering, variance: TensorValue, epsilon: float, device: torch.device) -> TensorValue:
+def reciprocal_root(
+    lw: Lowering, variance: TensorValue, epsilon: float, device: torch.device
+) -> TensorValue:
     """1 / sqrt(variance + epsilon), in memory."""
 
     def scalar(v: int) -> int:
@@ -299,7 +361,7 @@ def native_layer_norm(
     return result, dropped(lw, outs[1], average), dropped(lw, outs[2], scale)
 
 
-# -- softmax -----------------------------------------------------------------------------------------------------------
+# -- softmax ---------------------------------------------------------------------------------------
 
 
 def _shifted(
@@ -312,14 +374,24 @@ def _shifted(
 
 
 @lowers(aten._softmax.default)
-def softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+def softmax(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
+) -> TensorValue:
     powers, total, _ = _powers(lw, out, x, dim)
     dtype = powers.dtype
-    return pointwise(lw, out, lambda p, t: apply("mul", p, apply("reciprocal", t)), [powers, total], [dtype, dtype])
+    return pointwise(
+        lw,
+        out,
+        lambda p, t: apply("mul", p, apply("reciprocal", t)),
+        [powers, total],
+        [dtype, dtype],
+    )
 
 
 @lowers(aten._safe_softmax.default)
-def safe_softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, dtype: torch.dtype | None = None) -> TensorValue:
+def safe_softmax(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, dtype: torch.dtype | None = None
+) -> TensorValue:
     """A softmax that is zero where all are -inf."""
     if dtype not in (None, x.dtype):
         raise NotLowered("a softmax in another dtype")
@@ -333,7 +405,9 @@ def safe_softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, dtype: torch
     return pointwise(lw, out, scalar, [powers, total, largest], [powers.dtype] * 3)
 
 
-def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue, TensorValue]:
+def _powers(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int
+) -> tuple[TensorValue, TensorValue, TensorValue]:
     """The terms of a softmax over `dim`, their sums, and the largest elements."""
     if not x.sizes:
         raise NotLowered("softmax of a scalar")
@@ -341,20 +415,26 @@ def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorVa
     dtype = compute_dtype(out.dtype)
     spec, largest, x = _shifted(lw, x, dim, dtype, out.device)
     full = Spec(x.sizes, contiguous_strides(x.sizes), dtype, out.device)
-    powers = pointwise(lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype])
+    powers = pointwise(
+        lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype]
+    )
     lw.realize(powers)
     return powers, lw.reduce(spec, "sum", powers, (dim,), dtype, same), largest
 
 
 @lowers(aten._log_softmax.default)
-def log_softmax(lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+def log_softmax(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
+) -> TensorValue:
     if not x.sizes:
         raise NotLowered("log_softmax of a scalar")
     dim %= len(x.sizes)
     dtype = compute_dtype(out.dtype)
     spec, largest, x = _shifted(lw, x, dim, dtype, out.device)
     full = Spec(x.sizes, contiguous_strides(x.sizes), dtype, out.device)
-    powers = pointwise(lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype])
+    powers = pointwise(
+        lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype]
+    )
     total = lw.reduce(spec, "sum", powers, (dim,), dtype, same)
     logarithm = lw.realize(pointwise(lw, spec, lambda t: apply("log", t), [total], [dtype]))
 

@@ -1,7 +1,8 @@
-"""Resampling by nearest neighbours and by linear and cubic weights: one dimension after the other, the last one first.
+"""Resampling by nearest neighbours and by linear and cubic weights: one dimension after the other,
+the last one first.
 
-Which elements an output place reads, and with which weights, depends on sizes only: where sizes are known, tables that
-belong to the program say it.
+Which elements an output place reads, and with which weights, depends on sizes only: where sizes are
+known, tables that belong to the program say it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ apply = ops.apply
 
 LONGEST_TABLE = 1 << 16
 CHEAP_USES = 1.5  # a pass whose results are used up to so often is computed where they are used
-_INSIDE = Fault(IndexError, "a resampled place is inside of the tensor", False)  # the tables are made so
+# the tables are made so
+_INSIDE = Fault(IndexError, "a resampled place is inside of the tensor", False)
 
 
 class Taps(NamedTuple):
-    """For each output place along a dimension, the elements it reads (taps, places) and their weights, if any: one of 0
-    counts, as it makes NaN of infinity. Where places read unequally many, `padded` says that one of NaN is no tap."""
+    """For each output place along a dimension, the elements it reads (taps, places) and their
+    weights, if any: one of 0 counts, as it makes NaN of infinity. Where places read unequally many,
+    `padded` says that one of NaN is no tap."""
 
     positions: torch.Tensor
     weights: torch.Tensor | None
@@ -48,7 +51,8 @@ def lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
 
 
 def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
-    """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes is not rounded."""
+    """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes
+    is not rounded."""
     first = len(x.sizes) - len(taps)
     sizes: list[Expr] = list(x.sizes)
     lw.realize_root(x)
@@ -103,7 +107,8 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
 
 
 def _place(lw: Lowering, positions: torch.Tensor, extent: Expr) -> Callable[[Expr], Any]:
-    """From a place along the dimension to the element it reads: a formula where a simple one fits, else a table."""
+    """From a place along the dimension to the element it reads: a formula where a simple one fits,
+    else a table."""
     listed = positions.tolist()
     n, m = max(listed) + 1, len(listed)
     for a, b in ((1, 1), (1, m // n or 1), (n, m)):
@@ -127,11 +132,13 @@ def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
         name = f"table{len(graph.constants)}"
         graph.constants[name] = values.contiguous()
     spec = Spec((as_expr(len(values)),), (ONE,), values.dtype, torch.device("cpu"))
-    graph.buffers[name] = Buffer(name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device)
+    graph.buffers[name] = Buffer(
+        name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device
+    )
     return stored(name, spec)
 
 
-# -- nearest neighbours ------------------------------------------------------------------------------------------------
+# -- nearest neighbours ----------------------------------------------------------------------------
 
 
 def nearest_taps(
@@ -145,9 +152,13 @@ def nearest_taps(
 
 
 def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
-    def rule(lw: Lowering, out: Spec, x: TensorValue, size: Any, *scales: float | None) -> TensorValue:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, size: Any, *scales: float | None
+    ) -> TensorValue:
         pairs = zip(lengths(x, out, rank), scales or (None,) * rank)
-        return _copied(lw, out, x, [nearest_taps(n, m, scale, out.dtype, eager) for (n, m), scale in pairs])
+        return _copied(
+            lw, out, x, [nearest_taps(n, m, scale, out.dtype, eager) for (n, m), scale in pairs]
+        )
 
     return rule
 
@@ -155,7 +166,11 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., Ten
 def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
     """One tap in each dimension, without weights: a single pass."""
     first = len(x.sizes) - len(taps)
-    places = {first + k: _place(lw, t.positions[0], x.sizes[first + k]) for k, t in enumerate(taps) if t is not None}
+    places = {
+        first + k: _place(lw, t.positions[0], x.sizes[first + k])
+        for k, t in enumerate(taps)
+        if t is not None
+    }
     lw.share(x)
 
     def compute(index: Index) -> int:
@@ -165,13 +180,15 @@ def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]
 
 
 for _rank in (1, 2, 3):
-    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(_nearest(_rank, aten.upsample_nearest1d.default))
+    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(
+        _nearest(_rank, aten.upsample_nearest1d.default)
+    )
     lowers(getattr(aten, f"_upsample_nearest_exact{_rank}d").default)(
         _nearest(_rank, aten._upsample_nearest_exact1d.default)
     )
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
+# -- weights ---------------------------------------------------------------------------------------
 
 
 def _source(n: int, m: int, corners: bool, scale: float | None) -> torch.Tensor:
@@ -187,7 +204,9 @@ def linear_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch
     source = _source(n, m, corners, scale).clamp(min=0)
     low = source.long().clamp(max=n - 1)
     weight = (source - low).clamp(0, 1)
-    return Taps(torch.stack([low, (low + 1).clamp(max=n - 1)]), torch.stack([1 - weight, weight]).to(dtype))
+    return Taps(
+        torch.stack([low, (low + 1).clamp(max=n - 1)]), torch.stack([1 - weight, weight]).to(dtype)
+    )
 
 
 def cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.dtype) -> Taps:
@@ -207,17 +226,20 @@ def cubic_taps(n: int, m: int, corners: bool, scale: float | None, dtype: torch.
 
 
 def weighted_taps(
-    taps_of: Callable[..., Taps], pairs: Sequence[tuple[int, int]], corners: bool, scales: Sequence[float | None],
+    taps_of: Callable[..., Taps], pairs: Sequence[tuple[int, int]], corners: bool,
+    scales: Sequence[float | None],
     dtype: torch.dtype, device: torch.device, backward: bool = False,
 ) -> list[Taps | None]:  # fmt: skip
-    """Of all dimensions. Where all sizes are kept eager copies on a GPU, and the gradients of cubic weights; where one
-    is, linear weights on a CPU take an element twice."""
+    """Of all dimensions. Where all sizes are kept eager copies on a GPU, and the gradients of cubic
+    weights; where one is, linear weights on a CPU take an element twice."""
     on_cpu = device.type == "cpu"
     copies = not on_cpu or backward and taps_of is cubic_taps
     if copies and all(n == m for n, m in pairs):
         return [None] * len(pairs)
     return [
-        KEPT if on_cpu and n == m and taps_of is linear_taps else taps_of(n, m, corners, scale, dtype)
+        KEPT
+        if on_cpu and n == m and taps_of is linear_taps
+        else taps_of(n, m, corners, scale, dtype)
         for (n, m), scale in zip(pairs, scales)
     ]
 

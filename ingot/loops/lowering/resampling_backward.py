@@ -1,7 +1,8 @@
-"""The backward of what reads a few elements along each dimension: resampling, averages over windows, and padding.
+"""The backward of what reads a few elements along each dimension: resampling, averages over
+windows, and padding.
 
-Each is linear, and one dimension after the other, so that its backward is the same with the taps transposed: for each
-element the places that read it, with the weights they gave it.
+Each is linear, and one dimension after the other, so that its backward is the same with the taps
+transposed: for each element the places that read it, with the weights they gave it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
     """For each of n elements the places that read it."""
     if taps is None or taps is KEPT:
         return taps
-    readers: list[dict[tuple[int, float], float]] = [{} for _ in range(n)]  # by sign: infinity times each is summed
+    # by sign: infinity times each is summed
+    readers: list[dict[tuple[int, float], float]] = [{} for _ in range(n)]
     weights = torch.ones(taps.positions.shape) if taps.weights is None else taps.weights
     for elements, given in zip(taps.positions.tolist(), weights.tolist()):
         for place, (element, weight) in enumerate(zip(elements, given)):
@@ -50,10 +52,14 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
     positions = torch.tensor([[f[k][0] for f in full] for k in range(count)])
     of_places = torch.tensor([[f[k][1] for f in full] for k in range(count)], dtype=dtype)
     padded = any(len(f) < count for f in found)
-    return Taps(positions, of_places if padded or not bool((of_places == 1).all()) else None, padded)
+    return Taps(
+        positions, of_places if padded or not bool((of_places == 1).all()) else None, padded
+    )
 
 
-def _backward(lw: Lowering, out: Spec, grad: TensorValue, rank: int, taps_of: Callable[..., Taps | None]) -> Any:
+def _backward(
+    lw: Lowering, out: Spec, grad: TensorValue, rank: int, taps_of: Callable[..., Taps | None]
+) -> Any:
     """`taps_of(dimension, n, m)` are the forward's, from n elements to m places."""
     pairs = _lengths(out, grad, rank)
     return _scattered(lw, out, grad, [taps_of(d, n, m) for d, (n, m) in enumerate(pairs)])
@@ -70,23 +76,35 @@ def _scattered(lw: Lowering, out: Spec, grad: TensorValue, taps: Sequence[Taps |
     return resampled(lw, out, grad, [transposed(tap, n, dtype) for tap, (n, _) in zip(taps, pairs)])
 
 
-# -- resampling --------------------------------------------------------------------------------------------------------
+# -- resampling ------------------------------------------------------------------------------------
 
 
 def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
-    def rule(lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, *scales: float | None) -> Any:
+    def rule(
+        lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, *scales: float | None
+    ) -> Any:
         given = scales or (None,) * rank
-        return _backward(lw, out, grad, rank, lambda d, n, m: nearest_taps(n, m, given[d], out.dtype, eager))
+        return _backward(
+            lw, out, grad, rank, lambda d, n, m: nearest_taps(n, m, given[d], out.dtype, eager)
+        )
 
     return rule
 
 
 def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorValue]:
     def rule(
-        lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, corners: bool, *scales: float | None
+        lw: Lowering,
+        out: Spec,
+        grad: TensorValue,
+        size: Any,
+        sizes: Any,
+        corners: bool,
+        *scales: float | None,
     ) -> Any:
         pairs, given = _lengths(out, grad, rank), scales or (None,) * rank
-        taps = weighted_taps(taps_of, pairs, corners, given, torch.float64, out.device, backward=True)
+        taps = weighted_taps(
+            taps_of, pairs, corners, given, torch.float64, out.device, backward=True
+        )
         return _scattered(lw, out, grad, taps)
 
     return rule
@@ -105,22 +123,25 @@ lowers(aten.upsample_trilinear3d_backward.default)(_weighted(3, linear_taps))
 lowers(aten.upsample_bicubic2d_backward.default)(_weighted(2, cubic_taps))
 
 
-# -- averages ----------------------------------------------------------------------------------------------------------
+# -- averages --------------------------------------------------------------------------------------
 
 
 def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> Taps:
     """The elements from the first to before the last of each window, each by one over the count."""
     longest = max(last - first for first, last in windows)
     positions = [[min(first + k, last - 1) for first, last in windows] for k in range(longest)]
-    inside = [[1.0 if first + k < last else math.nan for first, last in windows] for k in range(longest)]
+    inside = [
+        [1.0 if first + k < last else math.nan for first, last in windows] for k in range(longest)
+    ]
     weights = torch.tensor(inside, dtype=torch.float64) / torch.tensor(counts, dtype=torch.float64)
     return Taps(torch.tensor(positions), weights, padded=True)
 
 
 def _avg_pool(rank: int) -> Callable[..., TensorValue]:
     def rule(
-        lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, kernel: Sequence[int], stride: Sequence[int],
-        padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor: int | None = None,
+        lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, kernel: Sequence[int],
+        stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
+        divisor: int | None = None,
     ) -> Any:  # fmt: skip
         sizes = list(kernel) * (rank // len(kernel))
         steps, pads = (list(v) * (rank // len(v)) for v in (stride or sizes, padding))
@@ -144,7 +165,9 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
     def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
-            return None if n == m else _window_taps(windows, [end - start for start, end in windows])
+            return (
+                None if n == m else _window_taps(windows, [end - start for start, end in windows])
+            )
 
         return _backward(lw, out, grad, rank, taps_of)
 
@@ -156,7 +179,7 @@ for _rank in (2, 3):
     lowers(getattr(aten, f"_adaptive_avg_pool{_rank}d_backward").default)(_adaptive_avg_pool(_rank))
 
 
-# -- padding -----------------------------------------------------------------------------------------------------------
+# -- padding ---------------------------------------------------------------------------------------
 
 
 def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
@@ -164,7 +187,11 @@ def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorV
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             before, after = pad[2 * (rank - 1 - d) : 2 * (rank - d)]
             counted = torch.arange(n, dtype=torch.float64)[None, None]
-            return None if before == after == 0 else Taps(eager(counted, [before, after])[0, 0].long()[None], None)
+            return (
+                None
+                if before == after == 0
+                else Taps(eager(counted, [before, after])[0, 0].long()[None], None)
+            )
 
         return _backward(lw, out, grad, rank, taps_of)
 

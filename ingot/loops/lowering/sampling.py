@@ -1,9 +1,10 @@
-"""Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest neighbours.
+"""Images read at places that a grid names: `grid_sample` by bilinear weights and by nearest
+neighbours.
 
-Eager's kernel for a GPU takes other steps than that for a CPU where coordinates are not finite, reflects by another
-formula, and computes with halves in float32. cuDNN, which eager calls there for bilinear weights, zeros outside and -1
-and 1 as the middles of the corners, takes for a place's left neighbour the nearest number of 32 bits, so that a place
-that is not finite gives NaN."""
+Eager's kernel for a GPU takes other steps than that for a CPU where coordinates are not finite,
+reflects by another formula, and computes with halves in float32. cuDNN, which eager calls there for
+bilinear weights, zeros outside and -1 and 1 as the middles of the corners, takes for a place's left
+neighbour the nearest number of 32 bits, so that a place that is not finite gives NaN."""
 
 from __future__ import annotations
 
@@ -26,9 +27,16 @@ _INSIDE = Fault(IndexError, "a sampled place is inside of the image", False)  # 
 
 @lowers(aten.grid_sampler_2d.default)
 def grid_sampler_2d(
-    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    grid: TensorValue,
+    interpolation: int,
+    padding: int,
+    corners: bool,
 ) -> TensorValue:
-    """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from -1 to 1."""
+    """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from
+    -1 to 1."""
     return _sampled(lw, out, x, grid, interpolation, padding, corners)
 
 
@@ -38,11 +46,15 @@ def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValu
 
 
 def _sampled(
-    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int, corners: bool,
+    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int,
+    corners: bool,
     by_cudnn: bool = False,
 ) -> TensorValue:  # fmt: skip
     on_gpu = lw.target.device == "cuda"
-    if out.dtype not in (*ops.FLOATS, *(ops.HALVES if on_gpu else ())) or interpolation not in (BILINEAR, NEAREST):
+    if out.dtype not in (*ops.FLOATS, *(ops.HALVES if on_gpu else ())) or interpolation not in (
+        BILINEAR,
+        NEAREST,
+    ):
         raise NotLowered("sampling for the library: of halves on a CPU, or by cubic weights")
     if ZERO in x.sizes:
         raise NotLowered("sampling of nothing")
@@ -60,7 +72,9 @@ def _sampled(
         def element(row: int, column: int) -> int:
             at = _position(row, height), _position(column, width)
             value = x.load((batch, channel, *at))
-            inside = apply("logical_and", _inside(row, height, padding), _inside(column, width, padding))
+            inside = apply(
+                "logical_and", _inside(row, height, padding), _inside(column, width, padding)
+            )
             return apply("where", inside, value, zero)
 
         if interpolation == NEAREST:
@@ -75,7 +89,11 @@ def _sampled(
         for row, by_row in ((top, to_top), (bottom, to_bottom)):
             for column, by_column in ((left, to_left), (right, to_right)):
                 value, weight = element(row, column), apply("mul", by_column, by_row)
-                total = apply("mul", value, weight) if total is None else apply("fma", value, weight, total)
+                total = (
+                    apply("mul", value, weight)
+                    if total is None
+                    else apply("fma", value, weight, total)
+                )
         assert total is not None
         return rounded(total, out.dtype)
 
@@ -83,9 +101,16 @@ def _sampled(
 
 
 def _places(
-    lw: Lowering, x: TensorValue, grid: TensorValue, number: int, padding: int, corners: bool, by_cudnn: bool
+    lw: Lowering,
+    x: TensorValue,
+    grid: TensorValue,
+    number: int,
+    padding: int,
+    corners: bool,
+    by_cudnn: bool,
 ) -> TensorValue:
-    """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several channels need it."""
+    """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several
+    channels need it."""
     sizes, last = grid.sizes[:-1], x.sizes[3 - number]
     spec = Spec(sizes, contiguous_strides(sizes), compute_dtype(grid.dtype), torch.device("cpu"))
     on_gpu = lw.target.device == "cuda"
@@ -93,15 +118,19 @@ def _places(
         lw.share(grid)
 
     def compute(index: Index) -> int:
-        return _place(grid.load((*index, as_expr(number))), last, padding, corners, on_gpu, by_cudnn)
+        return _place(
+            grid.load((*index, as_expr(number))), last, padding, corners, on_gpu, by_cudnn
+        )
 
     place = lw.computed(spec, compute, [grid], cost=12, heavy=True)
     return place if x.sizes[1] is ONE or on_gpu else lw.realize(place)
 
 
-def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: bool, by_cudnn: bool) -> int:
-    """Where a coordinate from -1 to 1 lies among `size` elements, in the steps that eager takes: they decide which
-    neighbour is the nearest."""
+def _place(
+    coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: bool, by_cudnn: bool
+) -> int:
+    """Where a coordinate from -1 to 1 lies among `size` elements, in the steps that eager takes:
+    they decide which neighbour is the nearest."""
     dtype = ops.dtype_of(coordinate)
 
     def number(value: float) -> int:
@@ -109,10 +138,14 @@ def _place(coordinate: int, size: Expr, padding: int, corners: bool, on_gpu: boo
 
     span = ops.index(size - 1 if corners else size, dtype)
     low = number(0.0 if corners else -0.5)
-    place = apply("fma", apply("add", coordinate, number(1.0)), apply("mul", span, number(0.5)), low)
+    place = apply(
+        "fma", apply("add", coordinate, number(1.0)), apply("mul", span, number(0.5)), low
+    )
     if padding == ZEROS:
         if on_gpu and not by_cudnn:  # what is not finite, or no integer of 32 bits, is outside
-            place = apply("where", apply("lt", apply("abs", place), number(2.0**31)), place, number(-100.0))
+            place = apply(
+                "where", apply("lt", apply("abs", place), number(2.0**31)), place, number(-100.0)
+            )
         return place
     if padding == REFLECTION and corners and size is ONE:
         return number(0.0)
@@ -141,7 +174,8 @@ def _of_32_bits(place: int) -> int:
 
 
 def _inside(place: int, size: Expr, padding: int) -> int:
-    """Whether a whole number, as a float, is a position among `size`; with padding it cannot be negative."""
+    """Whether a whole number, as a float, is a position among `size`; with padding it cannot be
+    negative."""
     dtype = ops.dtype_of(place)
     below = apply("le", place, ops.index(size - 1, dtype))
     if padding != ZEROS:

@@ -1,5 +1,5 @@
-"""Scans: cumulative sums, products and extremes along one dimension, each a loop nest of its own, and what is counted
-with one (`masked_scatter`)."""
+"""Scans: cumulative sums, products and extremes along one dimension, each a loop nest of its own,
+and what is counted with one (`masked_scatter`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ FEWEST_ROWS = 4  # that are worth computing side by side where each step takes l
 def scan(
     lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int, element: Callable[[int], int]
 ) -> TensorValue:
-    """`element(x)`, of the type to accumulate in, scanned along `dim`; rounded to `out.dtype` at each step."""
+    """`element(x)`, of the type to accumulate in, scanned along `dim`; rounded to `out.dtype` at
+    each step."""
     if not lw.target.scatters:
         raise NotLowered("a scan for the library")
     index = loops_over(x.sizes)
@@ -48,17 +49,27 @@ def scan(
     target = sum((i * stride for i, stride in zip(index, strides)), ZERO)
     rows = loop_symbols((*index[:dim], *index[dim + 1 :]))
     name, origin = lw.node_name(), x.root.origin.merged(lw.origin)
-    lw.graph.nodes.append(Scan(name, origin, rows, loop_symbols((index[dim],)), kind, body, buffer, target, out.dtype))
+    lw.graph.nodes.append(
+        Scan(name, origin, rows, loop_symbols((index[dim],)), kind, body, buffer, target, out.dtype)
+    )
     return stored(buffer, spec)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
     """As eager's: doubles for floats, floats for halves."""
-    return torch.float64 if dtype in ops.FLOATS else torch.float32 if dtype in ops.HALVES else torch.int64
+    return (
+        torch.float64
+        if dtype in ops.FLOATS
+        else torch.float32
+        if dtype in ops.HALVES
+        else torch.int64
+    )
 
 
 def _cumulative(kind: str) -> Callable[..., TensorValue]:
-    def rule(lw: Lowering, out: Spec, x: TensorValue, dim: int, *, dtype: Any = None) -> TensorValue:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, dim: int, *, dtype: Any = None
+    ) -> TensorValue:
         held = _accumulator(out.dtype)
 
         def element(value: int) -> int:
@@ -70,14 +81,17 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
             return pointwise(lw, out, _alone("" if not x.sizes else kind), [x], [out.dtype])
         rows = product(size for d, size in enumerate(x.sizes) if d != dim % len(x.sizes))
         if kind == "logaddexp" and (rows.constant is None or rows.constant < FEWEST_ROWS):
-            raise NotLowered("steps that wait for each other, and too few rows to take side by side")
+            raise NotLowered(
+                "steps that wait for each other, and too few rows to take side by side"
+            )
         return scan(lw, out, kind, x, dim % len(x.sizes), element)
 
     return rule
 
 
 def _alone(kind: str) -> Callable[[int], int]:
-    """A scan of a single element: where sums are made, -0.0 gives way to the 0 that they begin with."""
+    """A scan of a single element: where sums are made, -0.0 gives way to the 0 that they begin
+    with."""
 
     def scalar(value: int) -> int:
         if kind not in ("sum", "logaddexp") or ops.dtype_of(value) not in ops.FLOATS:
@@ -93,7 +107,9 @@ lowers(aten.logcumsumexp.default)(_cumulative("logaddexp"))
 
 
 def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorValue]]:
-    def rule(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    def rule(
+        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int
+    ) -> tuple[TensorValue, TensorValue]:
         if not x.sizes or x.sizes[dim] is ONE or any(out is None for out in outs):
             raise NotLowered("a scan of single elements")
         if ZERO in x.sizes:
@@ -116,8 +132,11 @@ lowers(aten.cummin.default)(_cumulative_extreme("min"))
 
 
 @lowers(aten.masked_scatter.default)
-def masked_scatter(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue) -> TensorValue:
-    """Elements of `source`, one after the other, where the mask holds: how many come before is counted by a scan."""
+def masked_scatter(
+    lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue
+) -> TensorValue:
+    """Elements of `source`, one after the other, where the mask holds: how many come before is
+    counted by a scan."""
     whole, there = numel(out.sizes), numel(source.sizes)
     if whole in (ZERO, ONE) or there is ZERO or source.dtype is not out.dtype or not out.sizes:
         raise NotLowered("a single element or none, or none to choose from")
@@ -141,7 +160,9 @@ def masked_scatter(lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, s
         with ops.masked(taken):
             number = apply("sub", count.load((place,)), ops.constant(1, torch.int64))
             at = ops.indirect(number, there, fault)
-            new = source.load(tuple(at // step % size for step, size in zip(source_steps, source.sizes)))
+            new = source.load(
+                tuple(at // step % size for step, size in zip(source_steps, source.sizes))
+            )
         return apply("where", taken, new, x.load(broadcast_index(index, x.sizes)))
 
     return lw.computed(out, compute, [x, mask, source], cost=4)

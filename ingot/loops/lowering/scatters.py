@@ -1,7 +1,8 @@
 """Writing at places that tensors name: index_put, the scatters, index_add and their kin.
 
 A copy of the tensor is made, and a loop nest over the indices writes into it, one point after the
-other. So what is written is computed before, by a nest that knows no such order, unless it is hardly more than a load.
+other. So what is written is computed before, by a nest that knows no such order, unless it is
+hardly more than a load.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Values = Callable[[Index], int]
 
 
 def copied(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
-    """A fresh copy of `x`, laid out as `out` is, to `write` to; NotLowered where that is not for loops to do."""
+    """A fresh copy of `x`, laid out as `out` is, to `write` to; NotLowered where that is not for
+    loops to do."""
     if not lw.target.scatters:
         raise NotLowered("a scatter for the library")
     strides = dense_strides(out.sizes, out.strides)
@@ -46,7 +48,12 @@ def copied(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
 
 
 def write(
-    lw: Lowering, target: TensorValue, sizes: Sequence[Expr], places: Places, values: Values, mode: str = "store"
+    lw: Lowering,
+    target: TensorValue,
+    sizes: Sequence[Expr],
+    places: Places,
+    values: Values,
+    mode: str = "store",
 ) -> None:
     """For each index into `sizes`, combine the value with the element of `target` at its place."""
     if ZERO in sizes:
@@ -54,7 +61,8 @@ def write(
     index = loops_over(sizes)
     assert target.home is not None
     with ops.recording() as recorder:
-        value = ops.to(values(index), target.dtype)  # first: so would be the errors of what makes the values
+        # first: so would be the errors of what makes the values
+        value = ops.to(values(index), target.dtype)
         at = places(index)
         body = recorder.body(value)
     address = target.home.address(at)
@@ -80,7 +88,7 @@ def _at(dim: int, index: Index, place: Expr | Symbol) -> Index:
     return (*index[:dim], place, *index[dim + 1 :])
 
 
-# -- at several index tensors ------------------------------------------------------------------------------------------
+# -- at several index tensors ----------------------------------------------------------------------
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -95,7 +103,11 @@ def index_put(
     used = {d: v for d, v in enumerate(indices) if v is not None}
     if len(used) == 1 and not accumulate and source.dtype is out.dtype:
         ((first, mask),) = used.items()
-        if mask.dtype is torch.bool and mask.sizes and mask.sizes == x.sizes[first : first + len(mask.sizes)]:
+        if (
+            mask.dtype is torch.bool
+            and mask.sizes
+            and mask.sizes == x.sizes[first : first + len(mask.sizes)]
+        ):
             return _put_where(lw, out, x, first, mask, source)
     _check_indices(*used.values())
     if not used or not x.sizes or any(x.sizes[d] is ZERO for d in used):
@@ -106,12 +118,21 @@ def index_put(
     start, rank = dims[0] if adjacent else 0, len(shape)
     rest = [size for d, size in enumerate(x.sizes) if d not in used]
     sizes = (*rest[:start], *shape, *rest[start:])
-    _check(_broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values()))
+    _check(
+        _broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values())
+    )
     places = places_named(x, used, start, rank)
     mode = "add" if accumulate else "store"
     source = lw.share(source)
     result = copied(lw, out, x)
-    write(lw, result, sizes, places, lambda index: source.load(broadcast_index(index, source.sizes)), mode)
+    write(
+        lw,
+        result,
+        sizes,
+        places,
+        lambda index: source.load(broadcast_index(index, source.sizes)),
+        mode,
+    )
     return result
 
 
@@ -137,7 +158,9 @@ def _check(fits: bool) -> None:
 
 
 def _broadcasts(sizes: Sequence[Expr], to: Sequence[Expr]) -> bool:
-    return len(sizes) <= len(to) and all(a is ONE or a is b for a, b in zip(reversed(sizes), reversed(to)))
+    return len(sizes) <= len(to) and all(
+        a is ONE or a is b for a, b in zip(reversed(sizes), reversed(to))
+    )
 
 
 def _broadcast(shapes: Sequence[Sequence[Expr]]) -> tuple[Expr, ...]:
@@ -152,18 +175,27 @@ def _broadcast(shapes: Sequence[Sequence[Expr]]) -> tuple[Expr, ...]:
 
 @lowers(aten.put.default)
 def put(
-    lw: Lowering, out: Spec, x: TensorValue, indices: TensorValue, source: TensorValue, accumulate: bool = False
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    indices: TensorValue,
+    source: TensorValue,
+    accumulate: bool = False,
 ) -> TensorValue:
     if indices.dtype is not torch.int64 or ZERO in x.sizes:
         raise NotLowered("an index that is not an integer, or into nothing")
     _check(product(indices.sizes) is product(source.sizes))
     whole, strides = product(x.sizes), contiguous_strides(x.sizes)
-    fault = Fault(IndexError, f"out of range: tried to access an index on a tensor of {whole} elements.")
+    fault = Fault(
+        IndexError, f"out of range: tried to access an index on a tensor of {whole} elements."
+    )
 
     def places(index: Index) -> Index:
         flat = ops.indirect(indices.load(index), whole, fault)
         parts = [flat // stride for stride in strides]
-        return tuple(part % size if d else part for d, (part, size) in enumerate(zip(parts, x.sizes)))
+        return tuple(
+            part % size if d else part for d, (part, size) in enumerate(zip(parts, x.sizes))
+        )
 
     def value(index: Index) -> int:
         flat = sum((i * s for i, s in zip(index, contiguous_strides(indices.sizes))), ZERO)
@@ -177,10 +209,12 @@ def put(
     return result
 
 
-# -- along one dimension, at the places that a vector names ------------------------------------------------------------
+# -- along one dimension, at the places that a vector names ----------------------------------------
 
 
-def _rows(lw: Lowering, x: TensorValue, dim: int, indices: TensorValue, fault: Fault, wraps: bool = False) -> Places:
+def _rows(
+    lw: Lowering, x: TensorValue, dim: int, indices: TensorValue, fault: Fault, wraps: bool = False
+) -> Places:
     """Where element `index` of a source goes whose slices along `dim` belong at `indices`."""
     _check_indices(indices)
     if len(indices.sizes) != 1 or x.sizes[dim] is ZERO:
@@ -201,7 +235,14 @@ def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorVa
 @lowers(aten.index_add.default)
 @of_vectors
 def index_add(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, *, alpha: Any = 1
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: TensorValue,
+    *,
+    alpha: Any = 1,
 ) -> TensorValue:
     dim %= len(x.sizes)
     _check_rows(x, dim, indices, source)
@@ -216,7 +257,11 @@ def index_add(
 
     def value(index: Index) -> int:
         loaded = source.load(index)
-        return loaded if alpha == 1 else apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
+        return (
+            loaded
+            if alpha == 1
+            else apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
+        )
 
     source = lw.share(source)
     result = copied(lw, out, x)
@@ -263,7 +308,8 @@ def _number(dtype: torch.dtype, number: Any) -> Values:
 @lowers(aten.index_reduce.default)
 @of_vectors
 def index_reduce(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, reduce: str, *,
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
+    reduce: str, *,
     include_self: bool = True,
 ) -> TensorValue:  # fmt: skip
     dim %= len(x.sizes)
@@ -271,23 +317,34 @@ def index_reduce(
     if out.dtype in ops.HALVES:
         raise NotLowered("rounding at every step")
     places = _rows(lw, x, dim, indices, _OUT_OF_RANGE)
-    filled = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)  # by index_fill in eager
-    return _reduced(lw, out, x, source.sizes, places, lw.share(source).load, reduce, include_self, filled)
+    # by index_fill in eager
+    filled = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)
+    return _reduced(
+        lw, out, x, source.sizes, places, lw.share(source).load, reduce, include_self, filled
+    )
 
 
-# -- along one dimension, at the places that a tensor of the same rank names ----------------------------------------
+# -- along one dimension, at the places that a tensor of the same rank names -----------------------
 
 
 def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
     _check_indices(indices)
     _check(len(indices.sizes) == len(x.sizes) and x.sizes[dim] is not ZERO)
-    _check(all(d == dim or known_less_equal(n, m) for d, (n, m) in enumerate(zip(indices.sizes, x.sizes))))
+    _check(
+        all(
+            d == dim or known_less_equal(n, m)
+            for d, (n, m) in enumerate(zip(indices.sizes, x.sizes))
+        )
+    )
     fault = Fault(RuntimeError, _out_of_bounds(x, dim))
     return lambda index: _at(dim, index, strict(indices.load(index), x.sizes[dim], fault))
 
 
 def _check_source(indices: TensorValue, source: TensorValue) -> None:
-    _check(len(indices.sizes) == len(source.sizes) and all(map(known_less_equal, indices.sizes, source.sizes)))
+    _check(
+        len(indices.sizes) == len(source.sizes)
+        and all(map(known_less_equal, indices.sizes, source.sizes))
+    )
 
 
 _REDUCTIONS = {"add": "add", "multiply": "mul"}
@@ -296,7 +353,14 @@ _REDUCTIONS = {"add": "add", "multiply": "mul"}
 @lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
 @of_vectors
 def scatter(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: Any, *, reduce: str | None = None
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    source: Any,
+    *,
+    reduce: str | None = None,
 ) -> TensorValue:
     dim %= len(x.sizes)
     places = _elements(x, dim, indices)
@@ -330,7 +394,8 @@ def scatter_add(
 @lowers(aten.scatter_reduce.two)
 @of_vectors
 def scatter_reduce(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, reduce: str, *,
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
+    reduce: str, *,
     include_self: bool = True,
 ) -> TensorValue:  # fmt: skip
     dim %= len(x.sizes)
@@ -339,17 +404,18 @@ def scatter_reduce(
     return _reduced(lw, out, x, indices.sizes, places, lw.share(source).load, reduce, include_self)
 
 
-# -- reductions --------------------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 _MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 def _reduced(
-    lw: Lowering, out: Spec, x: TensorValue, sizes: Sequence[Expr], places: Places, values: Values, reduce: str,
+    lw: Lowering, out: Spec, x: TensorValue, sizes: Sequence[Expr], places: Places, values: Values,
+    reduce: str,
     include_self: bool, filled: Places | None = None,
 ) -> TensorValue:  # fmt: skip
-    """Elements of `x` combined with the values that come to them; without `include_self`, replaced by those, which are
-    `filled` with what changes nothing before."""
+    """Elements of `x` combined with the values that come to them; without `include_self`, replaced
+    by those, which are `filled` with what changes nothing before."""
     wide = _wide(out)
 
     def accumulated(start: TensorValue, neutral: Any, value: Values) -> TensorValue:

@@ -1,4 +1,5 @@
-"""Binary search, written out: as many steps as the sorted row has binary digits, each a load at a computed place."""
+"""Binary search, written out: as many steps as the sorted row has binary digits, each a load at a
+computed place."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ LONGEST_ROW = 1 << 20
 _INSIDE = Fault(IndexError, "a step of a search is inside of the row")  # cannot happen
 
 
-def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: bool) -> TensorValue:
-    """How many elements of the row come before the value: those less than it or, from the right, not greater."""
+def _searched(
+    lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: bool
+) -> TensorValue:
+    """How many elements of the row come before the value: those less than it or, from the right,
+    not greater."""
     length = row.sizes[-1].constant
     if length is None or not 0 < length < LONGEST_ROW:
         raise NotLowered("a row of symbolic length, of none, or a very long one")
@@ -40,7 +44,8 @@ def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: 
         outer = index[: len(row.sizes) - 1]
         first, end = ops.constant(0, i64), ops.constant(length, i64)
         one, last = ops.constant(1, i64), ops.constant(length - 1, i64)
-        for _ in range(steps):  # of eager, which decide what is found in a row that is not sorted, as by NaN
+        # of eager, which decide what is found in a row that is not sorted, as by NaN
+        for _ in range(steps):
             middle = apply("shift_right", apply("add", first, end), one)
             place = ops.indirect(apply("minimum", middle, last), length, _INSIDE)
             found = ops.to(row.load((*outer, place)), dtype)
@@ -56,7 +61,13 @@ def _searched(lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: 
 
 @lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(
-    lw: Lowering, out: Spec, value: Operand, boundaries: TensorValue, *, out_int32: bool = False, right: bool = False
+    lw: Lowering,
+    out: Spec,
+    value: Operand,
+    boundaries: TensorValue,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
 ) -> TensorValue:
     if len(boundaries.sizes) != 1:
         raise NotLowered("boundaries that are no vector")
@@ -65,7 +76,8 @@ def bucketize(
 
 @lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
-    lw: Lowering, out: Spec, row: TensorValue, value: Operand, *, out_int32: bool = False, right: bool = False,
+    lw: Lowering, out: Spec, row: TensorValue, value: Operand, *, out_int32: bool = False,
+    right: bool = False,
     side: str | None = None, sorter: Any = None,
 ) -> TensorValue:  # fmt: skip
     if sorter is not None or side not in (None, "left", "right") or (side == "left" and right):

@@ -1,4 +1,5 @@
-"""What a lowered ATen tensor is: a function from index to scalar, which may or may not be in memory yet."""
+"""What a lowered ATen tensor is: a function from index to scalar, which may or may not be in memory
+yet."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ NOWHERE = Origin(())
 
 
 class Spec(NamedTuple):
-    """What the fake predicts of a tensor: the layout is eager's, `strides` and `offset` in elements."""
+    """What the fake predicts of a tensor: the layout is eager's, `strides` and `offset` in
+    elements."""
 
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -55,7 +57,8 @@ def rounded(value: int, dtype: torch.dtype) -> int:
 
 
 def rounded_number(number: bool | int | float, dtype: torch.dtype) -> bool | int | float:
-    """A Python number as a tensor of `dtype` would hold it, where that is a half; other types round by themselves."""
+    """A Python number as a tensor of `dtype` would hold it, where that is a half; other types round
+    by themselves."""
     return torch.tensor(number, dtype=dtype, device="cpu").item() if dtype in ops.HALVES else number
 
 
@@ -67,7 +70,8 @@ class Home(NamedTuple):
 
 
 class Margins(NamedTuple):
-    """How a padded tensor is made: `inner` with so many elements of `number` before and after each dimension."""
+    """How a padded tensor is made: `inner` with so many elements of `number` before and after each
+    dimension."""
 
     inner: TensorValue
     before: Sequence[int]
@@ -78,11 +82,12 @@ class Margins(NamedTuple):
 class TensorValue:
     """A tensor that is computed where it is used, until `home` says where it is in memory.
 
-    `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it takes, `heavy` says
-    that one of them is worth more than a trip through cache, `joins` that it reads more memory than its result would
-    take. `strides` is the layout that eager gives it. `finishes` says that it completes the elements of a contraction,
-    which costs least where they are made: where a part of it is needed in memory, all of it is put there. `margins`
-    says of what a padded tensor is made.
+    `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it
+    takes, `heavy` says that one of them is worth more than a trip through cache, `joins` that it
+    reads more memory than its result would take. `strides` is the layout that eager gives it.
+    `finishes` says that it completes the elements of a contraction, which costs least where they
+    are made: where a part of it is needed in memory, all of it is put there. `margins` says of what
+    a padded tensor is made.
     """
 
     def __init__(
@@ -154,14 +159,17 @@ class TensorValue:
 class MappedValue(TensorValue):
     """A view: the elements of `base` at other indices. It is in memory when its base is."""
 
-    def __init__(self, base: TensorValue, sizes: Sequence[Expr], strides: Sequence[Expr], index_map: IndexMap) -> None:
+    def __init__(
+        self, base: TensorValue, sizes: Sequence[Expr], strides: Sequence[Expr], index_map: IndexMap
+    ) -> None:
         self.base = base
         self.index_map = index_map
         super().__init__(sizes, strides, base.dtype, lambda index: base.load(index_map(index)))
 
     @property
     def home(self) -> Home | None:
-        """Its own memory if it was placed, else the base's, which may have been placed after the view was made."""
+        """Its own memory if it was placed, else the base's, which may have been placed after the
+        view was made."""
         base = self.base.home
         if self._home is not None or base is None:
             return self._home
@@ -181,7 +189,9 @@ def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
 
 def loops_over(sizes: Sequence[Expr], prefix: str = "i") -> Index:
     """A loop symbol per dimension, and 0 for those of size 1."""
-    return tuple(ZERO if size is ONE else loop_symbol(f"{prefix}{k}", size) for k, size in enumerate(sizes))
+    return tuple(
+        ZERO if size is ONE else loop_symbol(f"{prefix}{k}", size) for k, size in enumerate(sizes)
+    )
 
 
 def loop_symbols(index: Index) -> tuple[Symbol, ...]:
@@ -189,7 +199,8 @@ def loop_symbols(index: Index) -> tuple[Symbol, ...]:
 
 
 def view_of(value: TensorValue) -> View | None:
-    """The strided window of memory that `value` is, or None if it is not in memory or not one window."""
+    """The strided window of memory that `value` is, or None if it is not in memory or not one
+    window."""
     home = value.home
     if home is None:
         return None
@@ -199,7 +210,8 @@ def view_of(value: TensorValue) -> View | None:
         return None
     offset, coefficients = linear
     strides = tuple(
-        coefficients.get(i, ZERO) if isinstance(i, Symbol) else stride for i, stride in zip(index, value.strides)
+        coefficients.get(i, ZERO) if isinstance(i, Symbol) else stride
+        for i, stride in zip(index, value.strides)
     )
     if any(known_less(stride, 0) for stride in strides):
         return None
@@ -215,10 +227,15 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
         return tuple(strides)
     if any(stride is ZERO and size is not ONE for size, stride in zip(sizes, strides)):
         return plain
-    order: list[int] = []  # outermost first; insertion keeps the logical order wherever nothing else is known
+    # outermost first; insertion keeps the logical order wherever nothing else is known
+    order: list[int] = []
     for k, stride in enumerate(strides):
         at = len(order)
-        while at and known_less_equal(strides[order[at - 1]], stride) and strides[order[at - 1]] is not stride:
+        while (
+            at
+            and known_less_equal(strides[order[at - 1]], stride)
+            and strides[order[at - 1]] is not stride
+        ):
             at -= 1
         order.insert(at, k)
     packed = contiguous_strides([sizes[k] for k in order])
@@ -229,8 +246,8 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
 
 
 def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether each stride is the product of some other dimensions' sizes, in one order, as for no value of a symbol
-    need they be ordered by size."""
+    """Whether each stride is the product of some other dimensions' sizes, in one order, as for no
+    value of a symbol need they be ordered by size."""
     left = {k for k, size in enumerate(sizes) if size is not ONE}
     step = ONE
     while left:
@@ -254,7 +271,8 @@ def numel(sizes: Sequence[Expr]) -> Expr:
 
 
 def broadcast_index(index: Index, sizes: Sequence[Expr]) -> Index:
-    """The index into a tensor of `sizes` that `index` into a tensor it is broadcast to stands for."""
+    """The index into a tensor of `sizes` that `index` into a tensor it is broadcast to stands
+    for."""
     inner = index[len(index) - len(sizes) :]
     return tuple(ZERO if size is ONE else i for i, size in zip(inner, sizes))
 

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from ingot.errors import Unsupported
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides, known_less, maximum, minimum, product
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    as_expr,
+    contiguous_strides,
+    known_less,
+    maximum,
+    minimum,
+    product,
+)
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, stored, view_of
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    numel,
+    stored,
+    view_of,
+)
 from ingot.torch_private import aten
 
 
-@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default)
+@lowers(
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default
+)
 def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
 
@@ -31,9 +53,13 @@ def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
 
 
 def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], Index]:
-    """From an index into sizes `new` to the index into `old` of the same element in row-major order."""
+    """From an index into sizes `new` to the index into `old` of the same element in row-major
+    order."""
     groups = _groups(
-        [k for k, s in enumerate(new) if s is not ONE], [k for k, s in enumerate(old) if s is not ONE], new, old
+        [k for k, s in enumerate(new) if s is not ONE],
+        [k for k, s in enumerate(old) if s is not ONE],
+        new,
+        old,
     )
     if ZERO in new:
         return lambda index: (ZERO,) * len(old)
@@ -59,7 +85,8 @@ def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], I
 def _groups(
     ours: list[int], theirs: list[int], new: Sequence[Expr], old: Sequence[Expr]
 ) -> list[tuple[list[int], list[int]]]:
-    """Split two row-major factorizations of one space into the finest runs of dimensions that cover equal parts."""
+    """Split two row-major factorizations of one space into the finest runs of dimensions that cover
+    equal parts."""
     groups = []
     while ours and theirs:
         a, b = [ours.pop(0)], [theirs.pop(0)]
@@ -107,7 +134,9 @@ def expand(lw: Lowering, out: Spec, x: TensorValue, *_: object, **__: object) ->
     return lw.mapped(x, out, lambda index: broadcast_index(index, x.sizes))
 
 
-@lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+@lowers(
+    aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default
+)
 def alias(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     return x
 
@@ -133,7 +162,8 @@ def slice_(
 
 
 def slice_start(start: int | Expr | None, size: Expr) -> Expr:
-    """The first element that a slice takes: negative starts count from the end, and both ends clamp."""
+    """The first element that a slice takes: negative starts count from the end, and both ends
+    clamp."""
     first = as_expr(0 if start is None else start)
     low, high = first.bounds
     if high is not None and high < 0:
@@ -161,18 +191,23 @@ def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tupl
     pieces = []
     start = ZERO
     for out in outs:
-        pieces.append(lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i, start=start: i + start)))  # type: ignore[misc]
+        index = on_dim(dim, len(x.sizes), functools.partial(operator.add, start))
+        pieces.append(lw.mapped(x, out, index))
         start = start + out.sizes[dim]
     return tuple(pieces)
 
 
 @lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes)
-def split(lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0) -> tuple[TensorValue, ...]:
+def split(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
+) -> tuple[TensorValue, ...]:
     return _parts(lw, outs, x, dim)
 
 
 @lowers(aten.unbind.int)
-def unbind(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+def unbind(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int = 0
+) -> tuple[TensorValue, ...]:
     return tuple(select(lw, out, x, dim, k) for k, out in enumerate(outs))
 
 
@@ -187,7 +222,9 @@ def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> Tensor
 
 
 @lowers(aten.diagonal.default)
-def diagonal(lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
+def diagonal(
+    lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorValue:
     rank = len(x.sizes)
     dim1, dim2 = dim1 % rank, dim2 % rank
 
@@ -234,14 +271,21 @@ def as_strided_scatter(
     strides: Sequence[int | Expr],
     offset: int | Expr | None = None,
 ) -> TensorValue:
-    """A copy of `x` in which a window is `source`: what lies under `x` is copied, and shown as `x` shows it. The window
-    counts from where the storage begins, which is another place for a part of the arena than for eager's tensor."""
+    """A copy of `x` in which a window is `source`: what lies under `x` is copied, and shown as `x`
+    shows it. The window counts from where the storage begins, which is another place for a part of
+    the arena than for eager's tensor."""
     root = _laid_out(lw, x)
-    begin = ZERO if offset is None else as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
+    begin = (
+        ZERO
+        if offset is None
+        else as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
+    )
     shown = view_of(x) if root is x.root else None
     if shown is None:
         if numel(x.sizes) is not numel(root.sizes):
-            raise Unsupported("as_strided of a part of a value that is laid out anew", lw.origin.where)
+            raise Unsupported(
+                "as_strided of a part of a value that is laid out anew", lw.origin.where
+            )
         shown = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
     (copy,) = lw.call(
         _with_window,
@@ -249,10 +293,14 @@ def as_strided_scatter(
         [root, source, list(sizes), list(strides), begin],
     )
     assert copy is not None
-    return stored(copy.buffer or "", Spec(out.sizes, shown.strides, out.dtype, out.device), shown.offset)
+    return stored(
+        copy.buffer or "", Spec(out.sizes, shown.strides, out.dtype, out.device), shown.offset
+    )
 
 
-def _with_window(x: Tensor, source: Tensor, sizes: list[int], strides: list[int], begin: int) -> Tensor:
+def _with_window(
+    x: Tensor, source: Tensor, sizes: list[int], strides: list[int], begin: int
+) -> Tensor:
     return aten.as_strided_scatter.default(x, source, sizes, strides, x.storage_offset() + begin)
 
 

@@ -1,4 +1,5 @@
-"""Runs kernels under Triton's interpreter, on CPU tensors. TRITON_INTERPRET=1 must be set before Triton is imported."""
+"""Runs kernels under Triton's interpreter, on CPU tensors. TRITON_INTERPRET=1 must be set before
+Triton is imported."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import Plan
 from tests.loops.test_lowering import traced
 
-_NAMES = {"rint": "round", "fast_dividef": "div"}  # libdevice's name of an op, where it is another than ours
+# libdevice's name of an op, where it is another than ours
+_NAMES = {"rint": "round", "fast_dividef": "div"}
 
 
 class Libdevice:
@@ -42,10 +44,14 @@ class Libdevice:
             tensors = [a for a in args if isinstance(a, tl.tensor)]
             arrays = [a.handle.data if isinstance(a, tl.tensor) else np.asarray(a) for a in args]
             with np.errstate(all="ignore"):
-                result = np.asarray(reference(*np.broadcast_arrays(*arrays)), dtype=tensors[0].handle.data.dtype)
+                result = np.asarray(
+                    reference(*np.broadcast_arrays(*arrays)), dtype=tensors[0].handle.data.dtype
+                )
             type_ = tensors[0].type.scalar
             handle = type(tensors[0].handle)(result, type_)
-            return tl.tensor(handle, tl.block_type(type_, list(result.shape)) if result.shape else type_)
+            return tl.tensor(
+                handle, tl.block_type(type_, list(result.shape)) if result.shape else type_
+            )
 
         return function
 
@@ -55,7 +61,8 @@ class Stray(Exception):
 
 
 class _Bounds:
-    """While in force, every access of an interpreted kernel is compared with the buffers that it was given."""
+    """While in force, every access of an interpreted kernel is compared with the buffers that it
+    was given."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self.ranges = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors]
@@ -88,8 +95,11 @@ class _Bounds:
         builder.create_masked_load, builder.create_masked_store = self.kept
 
 
-def _patch_tensor(tensor: Any, scope: Any, patch: Callable[..., None] = interpreter._patch_lang_tensor) -> None:
-    """As the interpreter does, and sizes may bound a range: NumPy takes no array of one element for a number."""
+def _patch_tensor(
+    tensor: Any, scope: Any, patch: Callable[..., None] = interpreter._patch_lang_tensor
+) -> None:
+    """As the interpreter does, and sizes may bound a range: NumPy takes no array of one element for
+    a number."""
     patch(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
@@ -97,7 +107,9 @@ def _patch_tensor(tensor: Any, scope: Any, patch: Callable[..., None] = interpre
 interpreter._patch_lang_tensor = _patch_tensor
 
 
-def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> None:
+def run_kernel(
+    kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> None:
     written = write_kernel(kernel, form_for(kernel, sizes))
     grid = written.grid.evaluate(dict(sizes))
     if grid == 0:
@@ -112,14 +124,18 @@ def run_kernel(kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes:
 def form_for(kernel: Kernel, sizes: Mapping[Symbol, int]) -> Form | None:
     """What the native core launches for these sizes."""
     forms = [] if kernel.product is not None else forms_of(kernel)
-    return next((f for f in forms if all(e.evaluate(dict(sizes)) <= most for e, most in f.conditions)), None)
+    return next(
+        (f for f in forms if all(e.evaluate(dict(sizes)) <= most for e, most in f.conditions)), None
+    )
 
 
 def _number(array: torch.Tensor) -> tl.tensor:
     """The one element of an array as an argument of a kernel."""
     (number,) = array
     type_ = tl.str_to_ty(ops.SIGNATURES[array.dtype], None)
-    held = number.reshape(1).view(torch.int16) if array.dtype is torch.bfloat16 else number.reshape(1)
+    held = (
+        number.reshape(1).view(torch.int16) if array.dtype is torch.bfloat16 else number.reshape(1)
+    )
     return tl.tensor(interpreter.TensorHandle(held.numpy().copy(), type_), type_)
 
 
@@ -131,22 +147,28 @@ def interpreted(written: TritonKernel) -> Any:
     return function
 
 
-def planned(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False) -> Plan:
-    """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first size is symbolic, or
-    its sizes in these dimensions."""
+def planned(
+    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False
+) -> Plan:
+    """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first
+    size is symbolic, or its sizes in these dimensions."""
     loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=GPU)
     verify(loops)
     return schedule(loops, target=GPU)
 
 
 def planned_beside(fn: Callable[..., Any], *args: torch.Tensor, passes: Passes = ()) -> Plan:
-    """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU that need not be
-    there; its graph went through the passes."""
+    """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU
+    that need not be there; its graph went through the passes."""
     graph = fx.Graph()
-    graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args)))))
+    graph.output(
+        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
+    )
     context = FakeContext()
     fakes = [context.fake(a) for a in args]
-    fakes = [FakeTensor(f.meta, torch.device("cuda:0")) if a.dim() else f for f, a in zip(fakes, args)]
+    fakes = [
+        FakeTensor(f.meta, torch.device("cuda:0")) if a.dim() else f for f, a in zip(fakes, args)
+    ]
     aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
     run_passes(aten, passes)
     loops = lower(aten, supported, target=GPU)
@@ -168,7 +190,11 @@ def run_parts(kernel: Kernel, parts: list[dict[str, torch.Tensor]], points: list
         rows += [begin, count]
         for p in kernel.parameters:
             number = bytes(arrays[p.name].view(torch.uint8).tolist()).ljust(8, b"\0")
-            rows.append(int.from_bytes(number[:8], "little", signed=True) if p.on_host else arrays[p.name].data_ptr())
+            rows.append(
+                int.from_bytes(number[:8], "little", signed=True)
+                if p.on_host
+                else arrays[p.name].data_ptr()
+            )
     table = torch.tensor(begins + [2**63 - 1] * (written.table - len(begins)) + rows)
     inside = [table, *(a[p.name] for a in parts for p in kernel.parameters if not p.on_host)]
     function = interpreted(written)

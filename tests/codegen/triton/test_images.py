@@ -1,5 +1,5 @@
-"""Depthwise convolutions and sampled images under Triton's interpreter, beside eager. As test_interpreted.py, this file
-runs itself once more, in a process where Triton is interpreted."""
+"""Depthwise convolutions and sampled images under Triton's interpreter, beside eager. As
+test_interpreted.py, this file runs itself once more, in a process where Triton is interpreted."""
 
 from __future__ import annotations
 
@@ -27,18 +27,34 @@ if not available():
 if not INTERPRETED:
 
     def test_under_the_interpreter() -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            __file__,
+        ]
+        run = subprocess.run(
+            command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 else:
     from ingot.codegen.triton import write_kernel
     from tests.codegen.triton.interpreter import planned, planned_beside, run
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
+interpreted = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
+)
 
 LAST = torch.channels_last
-PADDINGS = list(itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)))
+PADDINGS = list(
+    itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True))
+)
 nan, inf = float("nan"), float("inf")
 
 
@@ -53,16 +69,21 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tens
 
 
 def same(fn: Any, *args: Tensor) -> tuple[int, int]:
-    """The GPU's plan of a function gives what eager gives; how many launches it has, and calls of a library."""
+    """The GPU's plan of a function gives what eager gives; how many launches it has, and calls of a
+    library."""
     plan = planned(fn, *args)
     (found,), expected = run(plan, [a.clone() for a in args]), fn(*args)
-    assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
+    assert (found.dtype, found.shape, found.stride()) == (
+        expected.dtype,
+        expected.shape,
+        expected.stride(),
+    )
     torch.testing.assert_close(found, expected)
     launches = sum(isinstance(step, KernelStep) for step in plan.steps)
     return launches, len(plan.steps) - launches
 
 
-# -- depthwise convolutions --------------------------------------------------------------------------------------------
+# -- depthwise convolutions ------------------------------------------------------------------------
 
 
 @interpreted
@@ -80,7 +101,9 @@ def test_windows_of_channels(stride: Any, padding: Any, dilation: int, bias: boo
 
 
 @interpreted
-def test_of_many_points_the_weight_is_laid_side_by_side_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_points_the_weight_is_laid_side_by_side_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(convolution, "MANY_TAPS", 9 * 12 * 80)
     w = draw(12, 1, 3, 3, seed=1)
 
@@ -94,13 +117,17 @@ def test_of_many_points_the_weight_is_laid_side_by_side_first(monkeypatch: pytes
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_windows_of_halves_are_rounded_once(dtype: torch.dtype) -> None:
-    x, w = draw(1, 8, 5, 5, dtype=dtype).to(memory_format=LAST), draw(8, 1, 3, 3, seed=1, dtype=dtype)
+    x, w = (
+        draw(1, 8, 5, 5, dtype=dtype).to(memory_format=LAST),
+        draw(8, 1, 3, 3, seed=1, dtype=dtype),
+    )
 
     def fn(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x, w, None, 1, 1, 1, 8)
 
     (found,) = run(planned(fn, x, w), [x, w])
-    torch.testing.assert_close(found, fn(x.float(), w.float()).to(dtype), rtol=2**-7, atol=0)  # it may truncate
+    # it may truncate
+    torch.testing.assert_close(found, fn(x.float(), w.float()).to(dtype), rtol=2**-7, atol=0)
     assert found.stride() == x.stride()
 
 
@@ -109,7 +136,8 @@ def statistics(channels: int) -> list[Tensor]:
 
 
 def step(x: Tensor, w: Tensor, *stats: Tensor) -> Tensor:
-    """What is before and behind the convolution is computed in its kernel: norms, and zeros around."""
+    """What is before and behind the convolution is computed in its kernel: norms, and zeros
+    around."""
     x = F.pad(F.batch_norm(x, *stats).clamp(0, 6), (0, 1, 1, 1))
     return F.batch_norm(F.conv2d(x, w, None, 2, 0, 1, x.shape[1]), *stats).relu()
 
@@ -118,8 +146,15 @@ def step(x: Tensor, w: Tensor, *stats: Tensor) -> Tensor:
 def test_what_is_before_and_behind_is_in_its_kernel() -> None:
     x, w = draw(1, 16, 6, 7).to(memory_format=LAST), draw(16, 1, 3, 3, seed=1)
     assert same(step, x, w, *statistics(16)) == (1, 0)
-    assert same(lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 0, 1, 16), x, w) == (1, 0)
-    assert same(lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 1, 1, 16), x, w)[1] == 0
+    assert same(
+        lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 0, 1, 16), x, w
+    ) == (1, 0)
+    assert (
+        same(
+            lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 1, 1, 16), x, w
+        )[1]
+        == 0
+    )
 
 
 @interpreted
@@ -158,7 +193,9 @@ def test_few_images_or_cheap_ones_are_computed_again() -> None:
     def of_much(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(F.silu(x), w, None, 1, 1, 1, 64)
 
-    assert [launches(of_little, n) for n in (1, 64)] == [1, 2] and [launches(of_much, n) for n in (1, 64)] == [1, 3]
+    assert [launches(of_little, n) for n in (1, 64)] == [1, 2] and [
+        launches(of_much, n) for n in (1, 64)
+    ] == [1, 3]
 
 
 def planned_of_any(fn: Any, *args: Tensor) -> Any:
@@ -192,7 +229,7 @@ def test_threads_of_a_window_take_a_point_each(monkeypatch: pytest.MonkeyPatch) 
     assert chosen.points == 32 * chosen.warps
 
 
-# -- sampled images ----------------------------------------------------------------------------------------------------
+# -- sampled images --------------------------------------------------------------------------------
 
 
 @interpreted
@@ -235,21 +272,29 @@ def test_what_cudnn_samples_is_a_kernel(dtype: torch.dtype) -> None:
     x, grid = draw(2, 3, 5, 7, dtype=dtype), (draw(2, 4, 6, 2) * 0.8).to(dtype)
     plan = planned_beside(torch.ops.aten.cudnn_grid_sampler.default, x, grid)
     assert [type(step) for step in plan.steps] == [KernelStep]
-    (found,), expected = run(plan, [x, grid]), F.grid_sample(x.double(), grid.double(), align_corners=True)
+    (found,), expected = (
+        run(plan, [x, grid]),
+        F.grid_sample(x.double(), grid.double(), align_corners=True),
+    )
     assert found.is_contiguous()
     torch.testing.assert_close(found, expected.to(dtype))
 
 
 @interpreted
 def test_cudnn_gives_nan_where_a_place_is_none() -> None:
-    """What is far away is outside, and its weights count: where their product is no number, zeros times it are none."""
+    """What is far away is outside, and its weights count: where their product is no number, zeros
+    times it are none."""
     x, grid = draw(1, 2, 4, 5), torch.full((1, 1, 8, 2), 0.3)
     grid[0, 0, :, 0] = torch.tensor([nan, inf, -inf, 1e30, -1e30, 7.0, 1e30, 1.0])
     grid[0, 0, 6, 1] = -1e30
     (found,) = run(planned_beside(torch.ops.aten.cudnn_grid_sampler.default, x, grid), [x, grid])
-    assert torch.equal(found.isnan(), torch.tensor([1, 1, 1, 0, 0, 0, 1, 0]).bool().expand(1, 2, 1, 8))
+    assert torch.equal(
+        found.isnan(), torch.tensor([1, 1, 1, 0, 0, 0, 1, 0]).bool().expand(1, 2, 1, 8)
+    )
     assert torch.equal(found[..., 3:6], torch.zeros(1, 2, 1, 3))
-    torch.testing.assert_close(found[..., 7], F.grid_sample(x, grid[:, :, 7:], align_corners=True)[..., 0])
+    torch.testing.assert_close(
+        found[..., 7], F.grid_sample(x, grid[:, :, 7:], align_corners=True)[..., 0]
+    )
 
 
 @interpreted
@@ -277,5 +322,6 @@ def test_samples_are_fused_with_their_neighbours_and_nothing_is_asserted() -> No
 @interpreted
 @pytest.mark.parametrize("shape", [(2, 3, 20), (1, 1, 1)])
 def test_windows_of_unequal_lengths_over_expanded_images(shape: tuple[int, ...]) -> None:
-    """What lies beyond a window's end can be read, as it is in the same place; it counts for nothing."""
+    """What lies beyond a window's end can be read, as it is in the same place; it counts for
+    nothing."""
     same(lambda x: F.interpolate(x.expand(2, 3, 20), scale_factor=1.5, mode="area"), draw(*shape))

@@ -1,5 +1,5 @@
-"""Kernels under Triton's interpreter, on CPU tensors, beside eager. The interpreter is chosen when Triton is imported:
-this file runs itself once more, in a process where it is."""
+"""Kernels under Triton's interpreter, on CPU tensors, beside eager. The interpreter is chosen when
+Triton is imported: this file runs itself once more, in a process where it is."""
 
 from __future__ import annotations
 
@@ -31,8 +31,20 @@ if not INTERPRETED:
 
     @long
     def test_under_the_interpreter() -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            __file__,
+        ]
+        run = subprocess.run(
+            command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 else:
@@ -45,10 +57,14 @@ else:
     from tests.codegen.triton.interpreter import planned, planned_beside, run
     from tests.loops.test_lowering import traced
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
+interpreted = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
+)
 
 
-def same(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, exact: bool = False) -> Any:
+def same(
+    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, exact: bool = False
+) -> Any:
     """The GPU's plan of a function gives what eager gives; returns the plan."""
     plan = planned(fn, *args, dynamic=dynamic)
     found, expected = run(plan, copied(args)), fn(*args)
@@ -57,7 +73,9 @@ def same(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, exa
     for k, (a, b) in enumerate(zip(found, expected)):
         assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
         tolerance = {"rtol": 0, "atol": 0} if exact else {}
-        torch.testing.assert_close(a, b, equal_nan=True, msg=f"result {k}: {a} where eager gives {b}", **tolerance)
+        torch.testing.assert_close(
+            a, b, equal_nan=True, msg=f"result {k}: {a} where eager gives {b}", **tolerance
+        )
     return plan
 
 
@@ -132,8 +150,8 @@ def test_reductions(name: str, dim: int, steps: bool, request: pytest.FixtureReq
 
 
 def beside(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[int, int]:
-    """The GPU's plan of a function, whose arguments of rank 0 are on the CPU, gives what eager gives, what it writes
-    included; returns how many kernels it has there and here."""
+    """The GPU's plan of a function, whose arguments of rank 0 are on the CPU, gives what eager
+    gives, what it writes included; returns how many kernels it has there and here."""
     plan = planned_beside(fn, *args)
     given, expected_args = copied(args), copied(args)
     found, expected = run(plan, given), fn(*expected_args)
@@ -146,7 +164,8 @@ def beside(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[int, int]:
 
 
 NUMBERS = [torch.tensor(v, dtype=d) for v, d in (
-    (2.5, torch.float32), (-1 / 3, torch.float64), (1.5, torch.float16), (3, torch.int64), (-2, torch.int8),
+    (2.5, torch.float32), (-1 / 3, torch.float64), (1.5, torch.float16), (3, torch.int64),
+    (-2, torch.int8),
     (7, torch.uint8), (True, torch.bool), (False, torch.bool),
 )]  # fmt: skip
 
@@ -177,7 +196,9 @@ def test_what_is_computed_of_numbers_is_on_the_cpu() -> None:
 def test_copies_from_side_to_side() -> None:
     x, n = draw(5, 40), torch.tensor(0.5)
     copy = torch.ops.aten._to_copy.default
-    assert beside(lambda x, n: (copy(n, device=x.device), copy(n, device=x.device).exp()), x, n) == (0, 2)
+    assert beside(
+        lambda x, n: (copy(n, device=x.device), copy(n, device=x.device).exp()), x, n
+    ) == (0, 2)
     assert beside(lambda x, n: (copy(x.exp().sum(), device=n.device) + n) * x, x, n) == (1, 2)
 
 
@@ -194,7 +215,11 @@ def test_many_small_tensors_in_one_launch(dtype: torch.dtype) -> None:
     """Several sizes, of a block and of more, and a number for each."""
     args: list[torch.Tensor] = []
     for k, shape in enumerate([(3, 5), (2100,), (1,), (64, 16), (7,), (1025,)]):
-        args += [draw(*shape, dtype=dtype), draw(*shape, dtype=dtype, seed=1), torch.tensor(k / 4, dtype=torch.float64)]
+        args += [
+            draw(*shape, dtype=dtype),
+            draw(*shape, dtype=dtype, seed=1),
+            torch.tensor(k / 4, dtype=torch.float64),
+        ]
     assert beside(updates, *args) == (1, 2)  # that of one element has no loop
     assert beside(updates, *args[:9]) == (1, 3)  # too few to make up for a table
     assert {kernel.table for kernel in planned_beside(updates, *args).kernels} == {0, 8}
@@ -203,14 +228,20 @@ def test_many_small_tensors_in_one_launch(dtype: torch.dtype) -> None:
 @interpreted
 def test_more_tensors_than_a_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horizontal, "MOST", 5)
-    args = [t for k in range(14) for t in (draw(k + 2), draw(k + 2, seed=1), torch.tensor(float(k)))]
+    args = [
+        t for k in range(14) for t in (draw(k + 2), draw(k + 2, seed=1), torch.tensor(float(k)))
+    ]
     assert beside(updates, *args) == (1, 3)
 
 
 @interpreted
 def test_large_tensors_are_launched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horizontal, "ON_GPU", 20)
-    args = [t for k in range(14) for t in (draw(2 * k + 2), draw(2 * k + 2, seed=1), torch.tensor(float(k)))]
+    args = [
+        t
+        for k in range(14)
+        for t in (draw(2 * k + 2), draw(2 * k + 2, seed=1), torch.tensor(float(k)))
+    ]
     assert beside(updates, *args) == (1, 1 + 4)
 
 
@@ -223,12 +254,18 @@ def test_a_long_reduction_is_split() -> None:
 @interpreted
 @pytest.mark.parametrize("width", [48, 128, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fn(g: torch.Tensor, x: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def test_columns_are_summed_in_runs_of_rows(
+    dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fn(
+        g: torch.Tensor, x: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         g = g.float() / 16  # so that the sums are small beside what float32 leaves out of them
         normal = (x - x.mean(-1, True)) * x.var(-1, keepdim=True).rsqrt()
         inner = g * weight
-        total = rest / 16 + (inner - inner.mean(-1, True) - normal * (inner * normal).mean(-1, True))
+        total = rest / 16 + (
+            inner - inner.mean(-1, True) - normal * (inner * normal).mean(-1, True)
+        )
         return total, (g * normal).sum((0, 1)), g.sum((0, 1)), total.sum((0, 1)) * 2
 
     monkeypatch.setattr(columns, "THREADS", 1 << 11)
@@ -252,13 +289,16 @@ def test_what_is_joined_is_summed_on_the_way(keep: bool) -> None:
         torch.testing.assert_close(found, expected)
     first = plan.kernels[0]
     assert [len(stage.stores) for stage in first.stages if stage.loops] == [3]  # type: ignore[union-attr]
-    large = [p for p in first.parameters if p.length is not None and p.length.constant == args[0].numel()]
+    large = [
+        p for p in first.parameters if p.length is not None and p.length.constant == args[0].numel()
+    ]
     assert len(large) == 3
 
 
 @interpreted
 def test_joined_numbers_and_joined_nothing_are_summed() -> None:
-    """Over no dimensions means over all, and an empty piece may have fewer dimensions than the others."""
+    """Over no dimensions means over all, and an empty piece may have fewer dimensions than the
+    others."""
     passes = (("sum pieces", sum_pieces),)
     a, b = draw(1, 3), draw(1, 3, seed=1)
     for fn, args in (
@@ -298,7 +338,9 @@ def test_what_a_library_writes_into_lies_as_its_result() -> None:
 def test_bounds_of_a_logit_of_halves_are_not_rounded(eps: float | None) -> None:
     x = torch.cat([torch.tensor([0.0, 1.0, -1.0, 2.0, 0.9995]), torch.rand(100)]).half()
     (found,) = run(planned(lambda x: x.logit(eps), x), [x])
-    torch.testing.assert_close(found, x.double().logit(eps).half(), rtol=2**-10, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        found, x.double().logit(eps).half(), rtol=2**-10, atol=0, equal_nan=True
+    )
 
 
 @interpreted
@@ -307,7 +349,9 @@ def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
     def fn(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return F.gelu(x, approximate="tanh"), torch.ops.aten.gelu_backward(g, x, approximate="tanh")
 
-    ends = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 9.0, -9.0, 100.0, -100.0, 1e10, -1e10, torch.nan])
+    ends = torch.tensor(
+        [0.0, -0.0, 1e-30, -1e-30, 9.0, -9.0, 100.0, -100.0, 1e10, -1e10, torch.nan]
+    )
     x = torch.cat([ends, draw(1000), draw(1000) * 4]).to(dtype)
     plan = same(fn, torch.ones_like(x), x)
     for kernel in plan.kernels:
@@ -324,7 +368,8 @@ def test_tanh_that_is_wanted_stays() -> None:
 
 @interpreted
 def test_what_is_no_factor_is_made_of_tanh() -> None:
-    """Where tanh is 1, the logarithm of what is left to 1 is eager's: minus infinity, and never that of less than 0."""
+    """Where tanh is 1, the logarithm of what is left to 1 is eager's: minus infinity, and never
+    that of less than 0."""
     x = torch.cat([torch.tensor([-12.0, -11.0, 11.0, 12.0]), draw(1000).clamp(-2, 2)])
     plan = same(lambda x: (torch.log(1 - x.tanh() ** 2), torch.log(1 + x.tanh())), x)
     (kernel,) = plan.kernels
@@ -334,7 +379,9 @@ def test_what_is_no_factor_is_made_of_tanh() -> None:
 
 @interpreted
 def test_tanh_is_computed_once_where_a_product_takes_it_too() -> None:
-    plan = same(lambda x, g: (g * x.tanh(), g * (1 - x.tanh() ** 2)), draw(1000) * 3, draw(1000, seed=1))
+    plan = same(
+        lambda x, g: (g * x.tanh(), g * (1 - x.tanh() ** 2)), draw(1000) * 3, draw(1000, seed=1)
+    )
     (kernel,) = plan.kernels
     source = write_kernel(kernel).source  # type: ignore[arg-type]
     assert source.count("libdevice.tanh") == 1 and "one_" not in source
@@ -366,8 +413,9 @@ def test_integers(dtype: torch.dtype) -> None:
     y = torch.arange(120).fmod(7).add(1).to(dtype)
     same(
         lambda x, y: (
-            x // y, x % y, torch.fmod(x, y), x << (y % 8), x >> (y % 8), -x, ~x, x & y, x ^ y, x.sign(), x.sum(),
-            x.max(), torch.maximum(x, y), x.bool(), x < y, x.to(torch.float32), x * y,
+            x // y, x % y, torch.fmod(x, y), x << (y % 8), x >> (y % 8), -x, ~x, x & y, x ^ y,
+            x.sign(), x.sum(), x.max(), torch.maximum(x, y), x.bool(), x < y, x.to(torch.float32),
+            x * y,
             torch.div(x, y, rounding_mode="trunc"),
         ),
         x, y, exact=True,
@@ -377,13 +425,16 @@ def test_integers(dtype: torch.dtype) -> None:
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_floats(dtype: torch.dtype) -> None:
-    x = torch.tensor([0.0, -0.0, 1.5, -2.5, torch.inf, -torch.inf, torch.nan, 3e-3, 7.0], dtype=dtype)
+    x = torch.tensor(
+        [0.0, -0.0, 1.5, -2.5, torch.inf, -torch.inf, torch.nan, 3e-3, 7.0], dtype=dtype
+    )
     y = torch.tensor([2.0, -3.0, 0.0, 1.5, -1.0, torch.nan, 1.0, -7.0, 7.0], dtype=dtype)
     same(
         lambda x, y: (
-            -x, x.abs(), x.sign(), x.signbit(), torch.copysign(x, y), torch.maximum(x, y), torch.minimum(x, y),
-            torch.fmod(x, y), torch.remainder(x, y), x / y, x / 3, x.floor(), x.round(), x.trunc(), x.sqrt(), x.rsqrt(),
-            x == y, x.isnan(), x.isinf(), torch.where(x > y, x, y), x.sigmoid(), x.tanh(), x.exp(), x.relu(),
+            -x, x.abs(), x.sign(), x.signbit(), torch.copysign(x, y), torch.maximum(x, y),
+            torch.minimum(x, y), torch.fmod(x, y), torch.remainder(x, y), x / y, x / 3, x.floor(),
+            x.round(), x.trunc(), x.sqrt(), x.rsqrt(), x == y, x.isnan(), x.isinf(),
+            torch.where(x > y, x, y), x.sigmoid(), x.tanh(), x.exp(), x.relu(),
             x.clamp(-1, 1), F.gelu(x.clamp(-9, 9)),
         ),
         x, y,
@@ -406,21 +457,31 @@ def test_layouts() -> None:
 
 @interpreted
 def test_indices() -> None:
-    table, at = draw(50, 33), torch.randint(0, 50, (7, 9), generator=torch.Generator().manual_seed(0))
+    table, at = (
+        draw(50, 33),
+        torch.randint(0, 50, (7, 9), generator=torch.Generator().manual_seed(0)),
+    )
     same(lambda t, i: F.embedding(i, t) * 2, table, at, exact=True)
     same(lambda t, i: t[-i - 1, :9], table, at[:, 0], exact=True)
     same(lambda t, i: t.gather(0, i), table, at, exact=True)
-    same(lambda t, i: t.index_put((i[0],), t[i[1]] * 2), table, torch.stack([at[0].unique(), at[0].unique()]))
+    same(
+        lambda t, i: t.index_put((i[0],), t[i[1]] * 2),
+        table,
+        torch.stack([at[0].unique(), at[0].unique()]),
+    )
 
 
 @interpreted
 def test_rows_with_a_margin() -> None:
-    """They are loaded in whole vectors, but for rows that an index with a margin of its own tells."""
+    """They are loaded in whole vectors, but for rows that an index with a margin of its own
+    tells."""
     table, index = draw(10, 16), torch.full((10, 16), 1 << 20)
     index[:, :13] = torch.arange(9).repeat(10, 2)[:, :13]
     plan = same(lambda x, i: (x[:9, :13] * i[:9, :13]).sum(1), table, index)
     assert "r < 16" in write_kernel(plan.kernels[0]).source
-    for kernel in planned(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index).kernels:
+    for kernel in planned(
+        lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index
+    ).kernels:
         assert "r < 16" not in write_kernel(kernel).source
     same(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index)
 
@@ -428,7 +489,9 @@ def test_rows_with_a_margin() -> None:
 @interpreted
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 @pytest.mark.parametrize("lends", [False, True])
-def test_what_is_scaled_in_its_memory(factor: float, lends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_scaled_in_its_memory(
+    factor: float, lends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By 1, nothing is done: what is not in that memory is copied. Few blocks find that out."""
     monkeypatch.setattr(blocks, "MOST_SCALING", 2)
     args = draw(77, 40), torch.tensor(factor)
@@ -457,8 +520,11 @@ LENT: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("shape", [(5, 40), (2, 300)])
 @pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("name", LENT)
-def test_what_is_read_lends_its_memory(name: str, steps: bool, shape: tuple[int, int], request: Any) -> None:
-    """A result is written over an argument: each element when it has been read for the last time."""
+def test_what_is_read_lends_its_memory(
+    name: str, steps: bool, shape: tuple[int, int], request: Any
+) -> None:
+    """A result is written over an argument: each element when it has been read for the last
+    time."""
     if steps:
         request.getfixturevalue("narrow")
     args = draw(*shape), draw(*shape, seed=1)
@@ -511,12 +577,18 @@ def test_both_forms_of_symbolic_sizes(wide: bool, monkeypatch: pytest.MonkeyPatc
 def rows_of_any_length(x: torch.Tensor) -> Any:
     x = F.softmax(x * 2 + x.mean(0), -1)
     joined = torch.cat([x, x.sin()], -1)
-    return (joined - joined.mean(-1, keepdim=True)) * x.shape[1], x.argmax(-1), x.softmax(0), x.sum()
+    return (
+        (joined - joined.mean(-1, keepdim=True)) * x.shape[1],
+        x.argmax(-1),
+        x.softmax(0),
+        x.sum(),
+    )
 
 
 @interpreted
 def test_forms_for_some_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of symbolic length stay in registers where they fit, and are taken in steps where they do not."""
+    """Rows of symbolic length stay in registers where they fit, and are taken in steps where they
+    do not."""
     monkeypatch.setattr(blocks, "FEW_BLOCKS", 8)
     monkeypatch.setattr(blocks, "LARGEST_ROW", 256)
     monkeypatch.setattr(blocks, "ROWS", 512)
@@ -524,7 +596,9 @@ def test_forms_for_some_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     for shape in ((3, 1), (5, 63), (2, 65), (9, 100), (2, 520), (40, 3)):
         x = draw(*shape, seed=shape[1])
-        torch.testing.assert_close(tuple(run(plan, [x])), rows_of_any_length(x), rtol=2e-5, atol=1e-5)
+        torch.testing.assert_close(
+            tuple(run(plan, [x])), rows_of_any_length(x), rtol=2e-5, atol=1e-5
+        )
         sizes = dict(zip((symbol for symbol, *_ in plan.graph.symbols), shape))
         asked.append([interpreter.form_for(kernel, sizes).blocks for kernel in plan.kernels])
     persistent = [sum(b.persistent for b in each) for each in asked]
@@ -585,12 +659,16 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @interpreted
 @pytest.mark.parametrize("name, columns, dtype", [
-    ("softmax", 200, torch.float32), ("softmax", 147, torch.float16), ("softmax", 200, torch.float64),
-    ("log_softmax", 147, torch.float32), ("log_softmax", 200, torch.float16), ("logsumexp", 147, torch.float32),
-    ("logsumexp", 200, torch.float16), ("written out", 200, torch.float32), ("written out", 147, torch.float16),
+    ("softmax", 200, torch.float32), ("softmax", 147, torch.float16),
+    ("softmax", 200, torch.float64), ("log_softmax", 147, torch.float32),
+    ("log_softmax", 200, torch.float16), ("logsumexp", 147, torch.float32),
+    ("logsumexp", 200, torch.float16), ("written out", 200, torch.float32),
+    ("written out", 147, torch.float16),
     ("of what is computed", 147, torch.float32), ("masked", 200, torch.float32),
 ])  # fmt: skip
-def test_powers_are_summed_in_the_pass_that_finds_the_largest(name, columns, dtype, in_steps) -> None:
+def test_powers_are_summed_in_the_pass_that_finds_the_largest(
+    name, columns, dtype, in_steps
+) -> None:
     plan = same(lambda x: POWERS[name](x, -1), awkward(9, columns, dtype))
     (step,) = plan.steps
     assert isinstance(step, KernelStep)
@@ -612,7 +690,11 @@ def test_powers_of_columns(name, narrow) -> None:
 def test_powers_of_differences_to_what_may_be_infinite_by_itself(in_steps) -> None:
     """A mean is -inf where some elements are: their differences to it are NaN."""
     for other in (torch.amin, torch.mean):
-        same(lambda x: (x.amax(-1), (x - other(x, -1, keepdim=True)).exp().sum(-1)), awkward(9, 200))  # noqa: B023
+
+        def differences(x: torch.Tensor, other: Any = other) -> Any:
+            return x.amax(-1), (x - other(x, -1, keepdim=True)).exp().sum(-1)
+
+        same(differences, awkward(9, 200))
 
 
 @interpreted

@@ -1,4 +1,5 @@
-"""The kernels of small networks, forward and backward, compiled for devices that need not be there."""
+"""The kernels of small networks, forward and backward, compiled for devices that need not be
+there."""
 
 from __future__ import annotations
 
@@ -30,12 +31,21 @@ def language() -> tuple[nn.Module, torch.Tensor]:
 
 
 def images() -> tuple[nn.Module, torch.Tensor]:
-    layers = [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 8)]
-    return nn.Sequential(*layers, nn.SiLU(), nn.Upsample(scale_factor=2), nn.Softmax(1)), torch.randn(2, 8, 16, 16)
+    layers = [
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.GroupNorm(2, 8),
+    ]
+    return nn.Sequential(
+        *layers, nn.SiLU(), nn.Upsample(scale_factor=2), nn.Softmax(1)
+    ), torch.randn(2, 8, 16, 16)
 
 
 def steps(model: nn.Module, x: torch.Tensor) -> list[KernelStep]:
-    """The launches of a model's forward and backward on a GPU, from the graphs that a CPU's compilation left."""
+    """The launches of a model's forward and backward on a GPU, from the graphs that a CPU's
+    compilation left."""
     compiled: Any = ingot.compile(model, fullgraph=True)
     compiled(x).sum().backward()
     compilation = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]

@@ -71,8 +71,11 @@ def test_what_compiling_leaves_alone() -> None:
     assert not [name for name in imported if name.startswith(("torch._inductor", "torch._dynamo."))]
 
 
-def test_no_library_is_read_for_a_key(functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's own `compile` takes the checksum of all of itself, which takes longer than all the rest."""
+def test_no_library_is_read_for_a_key(
+    functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's own `compile` takes the checksum of all of itself, which takes longer than all the
+    rest."""
     from triton.runtime import cache
 
     monkeypatch.setattr(cache, "triton_key", lambda: pytest.fail("the library was read"))
@@ -80,7 +83,10 @@ def test_no_library_is_read_for_a_key(functions: list[KernelStep], monkeypatch: 
 
 
 def test_binaries_are_kept(
-    functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    functions: list[KernelStep],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, build, built = Store(tmp_path), module.build, []
     monkeypatch.setattr(module, "store_in", lambda name: store)
@@ -104,7 +110,9 @@ def test_binaries_are_kept(
     assert len(built) == 7 and again[0].function == first[0].function and "damaged" in caplog.text
 
 
-def test_what_decides_a_binary(functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_decides_a_binary(
+    functions: list[KernelStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = write_kernel(functions[0].kernel)  # type: ignore[arg-type]
 
     def placed(line: int) -> TritonKernel:
@@ -121,10 +129,14 @@ def test_what_decides_a_binary(functions: list[KernelStep], monkeypatch: pytest.
     assert module._key(placed(3), HOPPER, ()) != key
 
 
-def test_no_collection_while_threads_make_syntax_trees(functions: list[KernelStep], monkeypatch: Any) -> None:
+def test_no_collection_while_threads_make_syntax_trees(
+    functions: list[KernelStep], monkeypatch: Any
+) -> None:
     """CPython would raise SystemError where one lets the trees of two threads mix."""
     seen, build = [], module.build
-    monkeypatch.setattr(module, "build", lambda *given: (seen.append(gc.isenabled()), build(*given))[1])
+    monkeypatch.setattr(
+        module, "build", lambda *given: (seen.append(gc.isenabled()), build(*given))[1]
+    )
     assert gc.isenabled()
     compile_kernels(functions, HOPPER)
     assert seen == [False] * 4 and gc.isenabled()
@@ -155,9 +167,12 @@ print(len(seen) > 2 and all(seen))
 
 @long
 def test_triton_is_imported_before_threads_compile(tmp_path: Path) -> None:
-    """Several threads that import it at once find parts of it missing: the whole program was left to eager."""
+    """Several threads that import it at once find parts of it missing: the whole program was left
+    to eager."""
     environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", FIRST_KERNELS], env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_KERNELS], env=environment, capture_output=True, text=True
+    )
     assert ran.stdout == "True\n", ran.stderr
 
 
@@ -180,8 +195,11 @@ def test_equal_kernels_are_compiled_once() -> None:
 
 
 def test_sizes_that_are_symbols_have_two_forms() -> None:
-    """32 bits as long as all fits, else 64. What the sizes at hand do not ask for is compiled when it is launched."""
-    plan = planned(lambda x: (torch.tanh(x) + 1, x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=True)
+    """32 bits as long as all fits, else 64. What the sizes at hand do not ask for is compiled when
+    it is launched."""
+    plan = planned(
+        lambda x: (torch.tanh(x) + 1, x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=True
+    )
     compiled = compile_kernels(steps(plan), HOPPER)
     assert compiled.function_count == len(steps(plan))
     (rows,) = (symbol for symbol, *_ in plan.graph.symbols)
@@ -202,7 +220,12 @@ def test_sizes_that_are_symbols_have_two_forms() -> None:
 def test_the_form_for_the_sizes_at_hand_is_compiled() -> None:
     plan = planned(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(40, 24), dynamic=(0, 1))
     symbols = [symbol for symbol, *_ in plan.graph.symbols]
-    expected = {(40, 100): (128, 16), (40, 200): (256, 16), (3, 1 << 14): (1 << 14, 64), (3, 1 << 15): (2048, 128)}
+    expected = {
+        (40, 100): (128, 16),
+        (40, 200): (256, 16),
+        (3, 1 << 14): (1 << 14, 64),
+        (3, 1 << 15): (2048, 128),
+    }
     for shape, sizes in expected.items():
         compiled = compile_kernels(steps(plan), HOPPER, sizes=dict(zip(symbols, shape)))
         rows, columns = (dict(compiled.written(step.kernel).constants) for step in steps(plan))
@@ -223,7 +246,9 @@ def test_both_forms_compile(gpu: Gpu) -> None:
     compiled = compile_kernels(steps(plan), gpu)
     for step in steps(plan):
         forms = compiled.forms(step.kernel)
-        assert len(forms) > 1 and all(form.binary.image[:4] == b"\x7fELF" for form in (forms[0], *forms[-2:]))
+        assert len(forms) > 1 and all(
+            form.binary.image[:4] == b"\x7fELF" for form in (forms[0], *forms[-2:])
+        )
 
 
 def test_sizes_that_are_known_have_one_form() -> None:
@@ -268,7 +293,12 @@ def test_a_launch_over_many_tensors_compiles(gpu: Gpu) -> None:
 
 
 def test_a_number_of_the_cpus_is_given_by_value() -> None:
-    for number in (torch.tensor(2.0), torch.tensor(0.5, dtype=torch.float16), torch.tensor(True), torch.tensor(3)):
+    for number in (
+        torch.tensor(2.0),
+        torch.tensor(0.5, dtype=torch.float16),
+        torch.tensor(True),
+        torch.tensor(3),
+    ):
         plan = planned_beside(lambda x, n: x * n, torch.randn(100), number)
         (step,) = steps(plan)
         compiled = compile_kernels([step], HOPPER)

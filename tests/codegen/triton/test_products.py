@@ -1,5 +1,6 @@
-"""Matrix products as kernels, under Triton's interpreter beside eager, and compiled for devices that need not be there.
-As in test_interpreted.py, this file runs itself once more where the interpreter is chosen."""
+"""Matrix products as kernels, under Triton's interpreter beside eager, and compiled for devices
+that need not be there. As in test_interpreted.py, this file runs itself once more where the
+interpreter is chosen."""
 
 from __future__ import annotations
 
@@ -35,22 +36,39 @@ if not INTERPRETED:
 
     @long
     def test_under_the_interpreter() -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            __file__,
+        ]
         command += ["-k", "interpreted"]
-        run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+        run = subprocess.run(
+            command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
 
 else:
     from tests.codegen.triton.interpreter import run
 
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs in the process of test_under_the_interpreter")
+interpreted = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
+)
 compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
 
 TILING = Tiling(32, 16, 16, 2, 4, group=3)
 
 
-def planned(fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, form: int = 0) -> Plan:
-    """The GPU's plan of a function, all products that can be kernels being some, in the form of this number."""
+def planned(
+    fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, form: int = 0
+) -> Plan:
+    """The GPU's plan of a function, all products that can be kernels being some, in the form of
+    this number."""
     loops = lower(traced(fn, *args), supported, target=GPU)
 
     def choose(sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
@@ -69,7 +87,11 @@ def calls(plan: Plan) -> int:
 
 
 def check(
-    fn: Callable[..., Any], *args: torch.Tensor, tiling: Tiling = TILING, form: int = 0, launches: int = 1
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    tiling: Tiling = TILING,
+    form: int = 0,
+    launches: int = 1,
 ) -> Plan:
     """The plan calls no library and gives what eager gives, with no more error against float64."""
     plan = planned(fn, *args, tiling=tiling, form=form)
@@ -79,7 +101,11 @@ def check(
     exact = fn(*(a.double() if a.is_floating_point() else a for a in args))
     exact = exact if isinstance(exact, tuple) else (exact,)
     for ours, eagers, truth in zip(found, expected, exact, strict=True):
-        assert (ours.dtype, ours.shape, ours.stride()) == (eagers.dtype, eagers.shape, eagers.stride())
+        assert (ours.dtype, ours.shape, ours.stride()) == (
+            eagers.dtype,
+            eagers.shape,
+            eagers.stride(),
+        )
         wrong, allowed = (float((t.double() - truth).norm() / truth.norm()) for t in (ours, eagers))
         assert wrong <= max(1.1 * allowed, 4 * torch.finfo(ours.dtype).eps)
     return plan
@@ -95,10 +121,14 @@ def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("sizes", [(32, 16, 16), (96, 48, 64), (45, 35, 37), (1, 70, 5), (200, 1, 20)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(32, 16, 16), (96, 48, 64), (45, 35, 37), (1, 70, 5), (200, 1, 20)], ids=str
+)
 def test_interpreted_sizes(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = sizes
-    plan = check(gelu_linear, draw(m, k, dtype=dtype), draw(n, k, dtype=dtype), draw(n, dtype=dtype))
+    plan = check(
+        gelu_linear, draw(m, k, dtype=dtype), draw(n, k, dtype=dtype), draw(n, dtype=dtype)
+    )
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
     assert text.count("mask = ") == sum((m % 32 > 0, n % 16 > 0, 2 * (k % 16 > 0)))
 
@@ -106,7 +136,11 @@ def test_interpreted_sizes(sizes: tuple[int, int, int], dtype: torch.dtype) -> N
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_interpreted_operands_of_either_order(dtype: torch.dtype) -> None:
-    for left in (draw(40, 24, dtype=dtype), draw(24, 40, dtype=dtype).t(), draw(40, 50, dtype=dtype)[:, 1:25]):
+    for left in (
+        draw(40, 24, dtype=dtype),
+        draw(24, 40, dtype=dtype).t(),
+        draw(40, 50, dtype=dtype)[:, 1:25],
+    ):
         for right in (draw(24, 33, dtype=dtype), draw(33, 24, dtype=dtype).t()):
             check(lambda x, y: (x @ y).relu(), left, right)
         check(lambda x, y: (x @ y.expand(24, 33)).relu(), left, draw(24, 1, dtype=dtype))
@@ -131,20 +165,49 @@ def test_interpreted_epilogues() -> None:
     check(lambda x, w, b, r: torch.where(r > 0, F.linear(x, w, b).relu(), r), x, w, b, r)
     check(lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).sigmoid() * r), x, w, b, r)
     check(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ w.t() + b), x, w, b, r, launches=1)
-    check(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ r.t()[:24] + b[:1]), x, w, b, draw(33, 24), launches=2)
+    check(
+        lambda x, w, b, r: F.silu(x @ w.t()) * (x @ r.t()[:24] + b[:1]),
+        x,
+        w,
+        b,
+        draw(33, 24),
+        launches=2,
+    )
 
 
 @interpreted
 @pytest.mark.parametrize("form", [0, 1])
 def test_interpreted_prologues(form: int) -> None:
-    """What computes an operand cheaply is part of the kernel, or, in another form, a kernel of its own."""
+    """What computes an operand cheaply is part of the kernel, or, in another form, a kernel of its
+    own."""
     x, w, b = draw(40, 37), draw(33, 37, dtype=torch.float16), draw(33, dtype=torch.float16)
-    check(lambda x, w, b: F.linear(cast(x, torch.half), w, b).relu(), x, w, b, form=form, launches=1 + form)
-    check(lambda x, w, b: (cast(x, torch.half) * 2 - 1) @ w.t(), x, w, b, form=form, launches=1 + form)
+    check(
+        lambda x, w, b: F.linear(cast(x, torch.half), w, b).relu(),
+        x,
+        w,
+        b,
+        form=form,
+        launches=1 + form,
+    )
+    check(
+        lambda x, w, b: (cast(x, torch.half) * 2 - 1) @ w.t(), x, w, b, form=form, launches=1 + form
+    )
     check(lambda x, w: x @ (cast(w, torch.float) + 1).t(), x, w, form=form, launches=1 + form)
-    check(lambda x, w: (x + 1) @ (cast(w, torch.float) * 0.5).t() - 1, x, w, form=form, launches=1 + 2 * form)
+    check(
+        lambda x, w: (x + 1) @ (cast(w, torch.float) * 0.5).t() - 1,
+        x,
+        w,
+        form=form,
+        launches=1 + 2 * form,
+    )
     check(lambda x: (x * 2) @ (x * 2).t(), x, form=form, launches=1 + form)
-    check(lambda x, y: (x + x[:, :1]) @ (-y), draw(3, 20, 24), draw(3, 24, 18), form=form, launches=1 + 2 * form)
+    check(
+        lambda x, y: (x + x[:, :1]) @ (-y),
+        draw(3, 20, 24),
+        draw(3, 24, 18),
+        form=form,
+        launches=1 + 2 * form,
+    )
 
 
 @interpreted
@@ -197,7 +260,11 @@ def test_interpreted_order() -> None:
 def test_interpreted_text() -> None:
     plan = check(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
-    assert text.startswith("@triton.jit\ndef linear_gelu(") and "tl.dot(" in text and "helpers.gelu(" in text
+    assert (
+        text.startswith("@triton.jit\ndef linear_gelu(")
+        and "tl.dot(" in text
+        and "helpers.gelu(" in text
+    )
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -213,7 +280,11 @@ def test_products_compile(gpu: Gpu) -> None:
     shapes = {torch.bfloat16: Tiling(64, 64, 32, 2, 4), torch.float32: Tiling(32, 32, 16, 2, 2)}
     for dtype, tiling in shapes.items():
         plan = planned(
-            gelu_linear, draw(70, 64, dtype=dtype), draw(96, 64, dtype=dtype), draw(96, dtype=dtype), tiling=tiling
+            gelu_linear,
+            draw(70, 64, dtype=dtype),
+            draw(96, 64, dtype=dtype),
+            draw(96, dtype=dtype),
+            tiling=tiling,
         )
         (step,) = plan.steps
         assert isinstance(step, KernelStep)
@@ -223,24 +294,49 @@ def test_products_compile(gpu: Gpu) -> None:
 
 @compiled
 def test_what_products_are_made_of() -> None:
-    """Halves go to tensor cores, float32 to them only where torch's settings allow it; sums of float32 are fused."""
+    """Halves go to tensor cores, float32 to them only where torch's settings allow it; sums of
+    float32 are fused."""
     texts = {}
-    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32")):
+    for dtype, precision in (
+        (torch.bfloat16, "ieee"),
+        (torch.float32, "ieee"),
+        (torch.float32, "tf32"),
+    ):
         tiling = Tiling(64, 64, 32, 3, 4, precision=precision)
-        plan = planned(lambda x, y: x @ y, draw(64, 64, dtype=dtype), draw(64, 64, dtype=dtype), tiling=tiling)
-        compiled = compile_kernels([s for s in plan.steps if isinstance(s, KernelStep)], Gpu("cuda", 80))
+        plan = planned(
+            lambda x, y: x @ y, draw(64, 64, dtype=dtype), draw(64, 64, dtype=dtype), tiling=tiling
+        )
+        compiled = compile_kernels(
+            [s for s in plan.steps if isinstance(s, KernelStep)], Gpu("cuda", 80)
+        )
         texts[dtype, precision] = compiled.assembly()
-    assert ".bf16.bf16.f32" in texts[torch.bfloat16, "ieee"] and "cp.async" in texts[torch.bfloat16, "ieee"]
-    assert "mma." not in texts[torch.float32, "ieee"] and "fma.rn.f32" in texts[torch.float32, "ieee"]
+    assert (
+        ".bf16.bf16.f32" in texts[torch.bfloat16, "ieee"]
+        and "cp.async" in texts[torch.bfloat16, "ieee"]
+    )
+    assert (
+        "mma." not in texts[torch.float32, "ieee"] and "fma.rn.f32" in texts[torch.float32, "ieee"]
+    )
     assert ".tf32.tf32.f32" in texts[torch.float32, "tf32"]
 
 
 @compiled
 def test_what_stays_a_call() -> None:
     """Other types, symbolic sizes, and what another step needs in between."""
-    loops = lower(traced(gelu_linear, draw(40, 24), draw(33, 24), draw(33), dynamic=True), supported, target=GPU)
+    loops = lower(
+        traced(gelu_linear, draw(40, 24), draw(33, 24), draw(33), dynamic=True),
+        supported,
+        target=GPU,
+    )
     assert calls(schedule(loops, target=GPU, choose=lambda sites, plan: [TILING] * len(sites))) == 1
-    assert calls(planned(lambda x, y: x @ y, draw(8, 8, dtype=torch.float64), draw(8, 8, dtype=torch.float64))) == 1
+    assert (
+        calls(
+            planned(
+                lambda x, y: x @ y, draw(8, 8, dtype=torch.float64), draw(8, 8, dtype=torch.float64)
+            )
+        )
+        == 1
+    )
 
 
 @compiled
@@ -253,11 +349,21 @@ def test_what_comes_next_may_not_be_computed_on_tiles() -> None:
 
 @compiled
 def test_tilings_of_one_text_have_code_of_their_own() -> None:
-    tilings = [Tiling(32, 32, 16, 2, 2), Tiling(32, 32, 32, 2, 2), Tiling(32, 32, 16, 3, 2), Tiling(32, 32, 16, 2, 4)]
+    tilings = [
+        Tiling(32, 32, 16, 2, 2),
+        Tiling(32, 32, 32, 2, 2),
+        Tiling(32, 32, 16, 3, 2),
+        Tiling(32, 32, 16, 2, 4),
+    ]
     x = draw(64, 64, dtype=torch.float16)
     plans = [planned(lambda x, y: x @ y, x, x, tiling=tiling) for tiling in tilings]
     made = [step for plan in plans for step in plan.steps if isinstance(step, KernelStep)]
     compiled = compile_kernels(made, Gpu("cuda", 90))
     assert len({compiled.ir(step.kernel) for step in made}) == 1 and compiled.function_count == 4
     binaries = [compiled.binary(step.kernel) for step in made]  # type: ignore[arg-type]
-    assert len({b.image for b in binaries}) == 4 and [b.threads for b in binaries] == [64, 64, 64, 128]
+    assert len({b.image for b in binaries}) == 4 and [b.threads for b in binaries] == [
+        64,
+        64,
+        64,
+        128,
+    ]
