@@ -99,11 +99,6 @@ def hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
     )
 
 
-@rule(aten.relu6.default)
-def relu6(x: Tensor) -> Tensor:
-    return torch.clamp(x, 0, 6)
-
-
 @rule(aten.hardswish.default)
 @rounded_once
 def hardswish(x: Tensor) -> Tensor:
@@ -137,11 +132,6 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 @rule(aten.celu.default)
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return elu(x, alpha, 1.0, 1.0 / alpha)
-
-
-@rule(aten.selu.default)
-def selu(x: Tensor) -> Tensor:
-    return elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
 @rule(aten.threshold.default)
@@ -266,11 +256,6 @@ def power(x: Tensor, exponent: Any) -> Tensor:
     return special(x) if x.dtype is torch.bfloat16 else rounded_once(special)(x)
 
 
-@rule(aten.square.default)
-def square(x: Tensor) -> Tensor:
-    return x * x
-
-
 @rule(aten.rsub.Tensor)
 def rsub(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
     return torch.sub(other, x, alpha=alpha)
@@ -371,20 +356,6 @@ def layer_norm(
     if bias is not None:
         y = y + widened(bias)
     return y.to(x.dtype), mean.to(stats), scale.to(stats)
-
-
-@rule(aten._fused_rms_norm.default)
-def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> Any:
-    """The op that eager calls on a GPU; elsewhere it takes the steps one by one."""
-    if _is_empty(x):
-        return NotImplemented
-    wide = widened(x)
-    bias = torch.finfo(wide.dtype).eps if eps is None else eps
-    scale = torch.rsqrt(torch.mean(wide * wide, list(range(-len(shape), 0)), keepdim=True) + bias)
-    y = wide * scale
-    if weight is not None:
-        y = y * widened(weight)
-    return y.to(x.dtype), scale
 
 
 @rule(aten.native_group_norm.default)
@@ -684,19 +655,6 @@ def transformer_encoder_layer(
         return x + feed_forward(norm(x, norm_weight_2, norm_bias_2))
     x = norm(x + attend(x), norm_weight_1, norm_bias_1)
     return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
-
-
-# -- views that torch does not call views ----------------------------------------------------------
-
-
-@rule(aten.unsafe_split.Tensor)
-def unsafe_split(x: Tensor, size: Any, dim: int = 0) -> Any:
-    return torch.split(x, size, dim)
-
-
-@rule(aten.unsafe_split_with_sizes.default)
-def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
-    return torch.split(x, sizes, dim)
 
 
 # -- copies ----------------------------------------------------------------------------------------

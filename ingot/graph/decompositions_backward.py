@@ -81,22 +81,6 @@ def tanh(grad: Tensor, y: Tensor) -> Tensor:
     return NotImplemented if y.is_complex() else grad * (1 - y * y)
 
 
-@rule(aten.silu_backward.default)
-@rounded_once
-def silu(grad: Tensor, x: Tensor) -> Tensor:
-    if x.is_complex():
-        return NotImplemented
-    gate = torch.sigmoid(x)
-    return grad * gate * (1 + x * (1 - gate))
-
-
-@rule(aten.mish_backward.default)
-@rounded_once
-def mish(grad: Tensor, x: Tensor) -> Tensor:
-    curve = torch.tanh(torch.log1p(torch.exp(x)))
-    return grad * (curve + x * torch.sigmoid(x) * (1 - curve * curve))
-
-
 @rule(aten.gelu_backward.default)
 @rounded_once
 def gelu(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:

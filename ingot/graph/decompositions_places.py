@@ -155,7 +155,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     return split.permute(order).clone().reshape(sizes)
 
 
-@rule(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+@rule(aten.channel_shuffle.default)
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     if x.dim() < 3 or groups < 1 or x.shape[1] % groups or geometry.is_empty(x):
         return NotImplemented

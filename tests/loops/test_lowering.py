@@ -18,6 +18,7 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fakes import FakeContext
 from ingot.graph.record import trace
+from ingot.graph.schemas import is_composite
 from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
 from ingot.loops.lowering import lower
@@ -695,3 +696,10 @@ def test_no_rule_is_for_what_is_always_decomposed():
     }
     assert not [op for op in RULES if op in DECOMPOSITIONS and op not in partial]
     assert partial & RULES.keys()
+
+
+def test_no_rule_is_for_what_torch_itself_decomposes():
+    """The recorder runs a composite op, so that its parts alone are in a graph. A pass makes linear
+    layers."""
+    composite = {op for op in (*RULES, *DECOMPOSITIONS) if is_composite(op)}
+    assert composite == {torch.ops.aten.linear.default}

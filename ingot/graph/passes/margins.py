@@ -31,7 +31,7 @@ TRAFFIC, LAUNCH = 2e6, 4.0  # bytes in a microsecond, and microseconds
 # where the matrices begin
 _OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}
 
-_RESHAPED = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_RESHAPED = {aten.view.default, aten._unsafe_view.default}
 
 
 def give_margins(graph: AtenGraph) -> None:

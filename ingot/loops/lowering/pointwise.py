@@ -748,7 +748,7 @@ _register_table()
 # -----------------------------------------------------------------------
 
 
-@lowers(aten.where.self, aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf)
+@lowers(aten.where.self)
 def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
     return pointwise(
         lw, out, _simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype]
@@ -762,15 +762,7 @@ def masked_fill(
     return where(lw, out, mask, value, x)
 
 
-@lowers(
-    aten._to_copy.default,
-    aten.clone.default,
-    aten.contiguous.default,
-    aten.to.dtype,
-    aten.to.dtype_layout,
-    aten._conj_physical.default,
-    aten.positive.default,
-)
+@lowers(aten._to_copy.default, aten.clone.default, aten._conj_physical.default)
 def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: object) -> TensorValue:
     """A conversion, or a copy: another name for the same elements until somebody needs it in
     memory."""

@@ -247,60 +247,55 @@ def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), index_map))
 
 
-@lowers(aten.var.correction, aten.var.dim, aten.var.default)
+@lowers(aten.var.correction)
 def var(
     lw: Lowering,
     out: Spec,
     x: TensorValue,
     dims: Any = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
     *,
     correction: Any = None,
+    keepdim: bool = False,
 ) -> TensorValue:
-    return dropped(lw, out, _variance(lw, out, x, dims, unbiased, correction)[0])
+    return dropped(lw, out, _variance(lw, out, x, dims, correction)[0])
 
 
-@lowers(aten.std.correction, aten.std.dim)
+@lowers(aten.std.correction)
 def std(
     lw: Lowering,
     out: Spec,
     x: TensorValue,
     dims: Any = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
     *,
     correction: Any = None,
+    keepdim: bool = False,
 ) -> TensorValue:
-    variance = _variance(lw, out, x, dims, unbiased, correction)[0]
+    variance = _variance(lw, out, x, dims, correction)[0]
     spec = Spec(variance.sizes, variance.strides, variance.dtype, out.device)
     return dropped(
         lw, out, pointwise(lw, spec, lambda v: apply("sqrt", v), [variance], [spec.dtype])
     )
 
 
-@lowers(aten.var_mean.correction, aten.var_mean.dim)
+@lowers(aten.var_mean.correction)
 def var_mean(
     lw: Lowering,
     outs: Sequence[Spec],
     x: TensorValue,
     dims: Any = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
     *,
     correction: Any = None,
+    keepdim: bool = False,
 ) -> tuple[TensorValue, ...]:
-    results = _variance(lw, outs[0], x, dims, unbiased, correction)
+    results = _variance(lw, outs[0], x, dims, correction)
     return tuple(dropped(lw, out, value) for out, value in zip(outs, results))
 
 
 def _variance(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Any, unbiased: bool, correction: Any
+    lw: Lowering, out: Spec, x: TensorValue, dims: Any, correction: Any
 ) -> tuple[TensorValue, TensorValue]:
-    if isinstance(dims, bool):  # var.default(x, unbiased)
-        dims, unbiased = None, dims
     if correction is None:
-        correction = 1 if unbiased else 0
+        correction = 1
     return moments(
         lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), out.device, correction
     )

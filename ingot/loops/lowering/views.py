@@ -35,15 +35,8 @@ from ingot.loops.lowering.values import (
 from ingot.torch_private import aten
 
 
-@lowers(
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default
-)
+@lowers(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
-    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
-
-
-@lowers(aten.flatten.using_ints, aten.unflatten.int)
-def flatten(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
 
 
@@ -197,7 +190,7 @@ def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tupl
     return tuple(pieces)
 
 
-@lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.split.sizes)
+@lowers(aten.split.Tensor, aten.split_with_sizes.default)
 def split(
     lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
 ) -> tuple[TensorValue, ...]:
