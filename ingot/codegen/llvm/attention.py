@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
-from ingot.codegen.llvm import math
 from ingot.codegen.llvm.emitter import Value, Variable
 from ingot.codegen.llvm.heads import HeadEmitter, known
 from ingot.codegen.llvm.kernel import Function
+from ingot.codegen.llvm.math import exp, log
 from ingot.codegen.llvm.target import Target
 from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.schedule.kernel import AttentionKernel, Operand, ceil_div
@@ -294,7 +294,7 @@ class _AttentionEmitter(HeadEmitter):
         with self.chunks(seen) as keys:
             with e.loop(*keys, 1, sure=True) as key:
                 for v, top in enumerate(largest):
-                    weight = math.exp(self.load(self.weight(key, v), aligned=True) - top)
+                    weight = exp(self.load(self.weight(key, v), aligned=True) - top)
                     self.store(weight, self.weight(key, v))
                     sums[v].store(sums[v].load() + weight)
             for total, part in zip(totals, sums):
@@ -306,7 +306,7 @@ class _AttentionEmitter(HeadEmitter):
                 whole = e.select(e.compare("oeq", whole, 0.0), e.constant(1.0, "float"), whole)
             if self.kernel.logarithms is not None:  # the queries are not needed any more
                 row = e.pointer(self.scratch(0), "float", v * self.lanes)
-                self.store(largest[v] + math.log(whole), row)
+                self.store(largest[v] + log(whole), row)
             self.store(1.0 / whole, self.weight(self.number(self.keys), v))
 
     def store_logarithms(self, operand: Operand, target: Value, first: Value) -> None:

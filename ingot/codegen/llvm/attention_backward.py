@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ingot.codegen.llvm import math, tiles
+from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.heads import HeadEmitter, known
 from ingot.codegen.llvm.kernel import Function
+from ingot.codegen.llvm.math import exp
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.loops.expr import ZERO, Expr, Symbol, integer
@@ -357,9 +358,7 @@ class _BackwardEmitter(HeadEmitter):
                 score = score + self.load_scalar(
                     self.check(kernel.mask, e.pointer(mask, "float", at))
                 )
-            power = math.exp(
-                score - self.load(e.pointer(self.logarithms, "float", query), aligned=True)
-            )
+            power = exp(score - self.load(e.pointer(self.logarithms, "float", query), aligned=True))
             if kernel.causal:
                 distance = e.cast("trunc", start + key - first - query, "i32")
                 sees = e.compare("sge", e.iota("i32"), distance)
