@@ -34,6 +34,7 @@ from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
 from ingot.collection import paused_collection
+from ingot.compilation import Compilation, stage
 from ingot.errors import (
     BackendError,
     EagerRaises,
@@ -43,7 +44,6 @@ from ingot.errors import (
     of_hooks,
     without_frames,
 )
-from ingot.explain.compilation import Compilation, stage
 from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.graph.meta.basis import tensors_in

@@ -13,8 +13,8 @@ import torch
 
 from ingot.capture import Captured
 from ingot.collection import paused_collection
+from ingot.compilation import Compilation, stage
 from ingot.errors import EagerRaises, Unsupported
-from ingot.explain.compilation import Compilation, stage
 from ingot.failures import ATTEMPTS, PASSING, Failure, explained
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed

@@ -13,8 +13,8 @@ import torch
 
 from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels, prepack
+from ingot.compilation import Compilation, stage
 from ingot.errors import Unsupported
-from ingot.explain.compilation import Compilation, stage
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
 from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ingot
+from ingot.compilation import Compilation
 from ingot.compiler import Compiler
-from ingot.explain.compilation import Compilation
 from ingot.explain.measure import error
 from ingot.schedule.plan import LibraryStep
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import ingot.gradients
 import ingot.pipeline
+from ingot.compilation import Compilation
 from ingot.compiler import Compiler
 from ingot.errors import Unsupported
-from ingot.explain.compilation import Compilation
 from tests import effectful_ops
 from tests.random_functions import alike
 from tests.test_differentiation import EAGER, both, whole

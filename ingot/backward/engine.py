@@ -22,8 +22,8 @@ from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, rea
 from ingot.backward.tracing import Traced, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
+from ingot.compilation import Compilation, stage
 from ingot.errors import Unsupported
-from ingot.explain.compilation import Compilation, stage
 from ingot.explain.report import Report
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph

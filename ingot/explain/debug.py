@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from ingot.explain.compilation import Compilation
+from ingot.compilation import Compilation
 from ingot.explain.report import Report, plural
 from ingot.explain.stages import stage_text
 

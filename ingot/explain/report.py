@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ingot.compilation import Compilation
 from ingot.errors import Unsupported
-from ingot.explain.compilation import Compilation
 
 if TYPE_CHECKING:
     from ingot.schedule.plan import KernelStep, LibraryStep

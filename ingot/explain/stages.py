@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ingot.explain.compilation import Compilation
+from ingot.compilation import Compilation
 from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
 from ingot.loops.show import show

@@ -28,7 +28,7 @@ from ingot.codegen.llvm import named
 from ingot.codegen.llvm.module import emit_kernels
 from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.kernel import forms_of
-from ingot.explain.compilation import Compilation
+from ingot.compilation import Compilation
 from ingot.explain.stages import place_text, step_text
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes

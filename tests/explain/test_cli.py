@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import ingot
+from ingot.compilation import Compilation
 from ingot.errors import Unsupported
 from ingot.explain.cli import main
-from ingot.explain.compilation import Compilation
 from ingot.explain.loading import UserError, run_user_code
 from ingot.explain.report import Report
 

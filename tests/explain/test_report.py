@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ingot.compilation import Compilation
 from ingot.errors import Unsupported
 from ingot.explain import debug as ladder
-from ingot.explain.compilation import Compilation
 from ingot.explain.report import Break, KernelReport, Report, place_text, short_places, size_text
 from ingot.explain.stages import STAGES, stage_text
 from ingot.loops.expr import contiguous_strides, integer, loop_symbol, size_symbol, value_symbol

@@ -1,5 +1,8 @@
-"""What one compilation of one function left behind, stage by stage: the record that the report and
-the dumps read."""
+"""`Compilation`: what one compilation of one function left behind, stage by stage.
+
+Each stage of `pipeline.py` sets its field and adds its seconds; reports and dumps read them. The field
+of a stage that was not reached is None.
+"""
 
 from __future__ import annotations
 
