@@ -1,7 +1,7 @@
 """`Compilation`: what one compilation of one function left behind, stage by stage.
 
-Each stage of `pipeline.py` sets its field and adds its seconds; reports and dumps read them. The field
-of a stage that was not reached is None.
+Each stage of `pipeline.py` sets its field and adds its seconds; reports and dumps read them. The
+field of a stage that was not reached is None.
 """
 
 from __future__ import annotations

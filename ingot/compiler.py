@@ -48,7 +48,7 @@ from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.graph.meta.basis import tensors_in
 from ingot.graph.schemas import draws
-from ingot.graph.symbols import too_large
+from ingot.graph.shape_context import too_large
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.serial import safe_point, serial

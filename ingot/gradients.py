@@ -26,7 +26,9 @@ from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.output_windows import Window as OutputWindow
 from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
 from ingot.graph.schemas import draws
-from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
+from ingot.graph.shape_context import ShapeContext
+from ingot.graph.shape_guards import ShapeGuard
+from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.native import _native

@@ -12,7 +12,9 @@ import torch
 from ingot.backward.structure import PROGRAM, Geometry, Structure
 from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeContext, FakeTensor
-from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
+from ingot.graph.shape_context import ShapeContext
+from ingot.graph.shape_guards import ShapeGuard
+from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 from ingot.runtime.training import Demand
 

@@ -32,7 +32,8 @@ from ingot.capture.facts import (
     same_constant,
 )
 from ingot.capture.sources import Source, StateSource, dict_keys, find_in_class, shown
-from ingot.graph.symbols import INTEGERS, ShapeGuard
+from ingot.graph.shape_context import INTEGERS
+from ingot.graph.shape_guards import ShapeGuard
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 

@@ -37,7 +37,7 @@ from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results, is_torchs
 from ingot.graph.schemas import node_name
-from ingot.graph.symbols import Bounds
+from ingot.graph.shape_context import Bounds
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
 if TYPE_CHECKING:

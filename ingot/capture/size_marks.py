@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ingot.graph.symbols import ANY_SIZE, Bounds
+from ingot.graph.shape_context import ANY_SIZE, Bounds
 
 _MARKS: MutableMapping[torch.Tensor, dict[int, Bounds | None]] = WeakIdKeyDictionary()
 

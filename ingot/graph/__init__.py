@@ -5,7 +5,9 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
 from ingot.graph.parts import trace_alike
 from ingot.graph.record import trace
-from ingot.graph.symbols import ShapeContext, ShapeGuard, to_expr
+from ingot.graph.shape_context import ShapeContext
+from ingot.graph.shape_guards import ShapeGuard
+from ingot.graph.symbols import to_expr
 
 __all__ = [
     "AtenGraph",

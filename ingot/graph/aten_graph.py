@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from ingot.graph.data_dependent import Binding
-from ingot.graph.symbols import ShapeContext, to_expr
+from ingot.graph.shape_context import ShapeContext
+from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
 from ingot.torch_private import aten

@@ -13,7 +13,8 @@ from torch import Tensor
 from ingot.errors import CompilerBug, EagerRaises, Unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import is_pointwise, name_of
-from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
+from ingot.graph.shape_context import INTEGERS, ShapeContext
+from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.unbacked import Unbacked, expected
 from ingot.loops.expr import Symbol
 from ingot.torch_private import OpOverload, aten

@@ -28,8 +28,9 @@ from ingot.graph.schemas import (
     run_composite,
     written,
 )
+from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
 from ingot.graph.symbolic_views import is_symbolic
-from ingot.graph.symbols import ANY_SIZE, Bounds, ShapeContext, to_expr
+from ingot.graph.symbols import to_expr
 from ingot.loops.side_effects import acts
 from ingot.torch_private import (
     ADDRESSING,
@@ -274,7 +275,7 @@ def run_fake(
         known = _results.get(key) or (shapes.results.get(key) if shapes is not None else None)
         if known is not None and (shapes is None or not shapes.unbacked.roots):
             return known.another()
-    asked = shapes.asked if shapes is not None else ()
+    asked = shapes.questions if shapes is not None else ()
     seen: list[torch.Tensor] = []
     inner = tuple([_unwrap(a, seen) for a in args])
     inner_kwargs = {k: _unwrap(v, seen) for k, v in kwargs.items()} if kwargs else kwargs
@@ -321,7 +322,7 @@ def run_fake(
     ):
         known_here = _results
         if any(_context_of(fake.meta) is not None for fake in fakes):
-            if shapes is None or shapes.asked != asked:
+            if shapes is None or shapes.questions != asked:
                 return result
             known_here = shapes.results
         if len(known_here) >= _MOST_KEPT:

@@ -143,7 +143,7 @@ def is_one(size: Size) -> bool:
 
 def surely(question: Any) -> bool:
     """Whether the answer is yes whatever symbols stand for: nothing is asked of these."""
-    return question if isinstance(question, bool) else question.node.known() is True
+    return question if isinstance(question, bool) else question.node.proved() is True
 
 
 def surely_same(a: Size, b: Size) -> bool:

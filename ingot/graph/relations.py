@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ingot.graph.symbols import ShapeGuard
+from ingot.graph.shape_guards import LARGEST, ShapeGuard
 from ingot.loops.expr import (
     ZERO,
     Expr,
@@ -25,8 +25,6 @@ from ingot.loops.expr import (
     mod,
     size_symbol,
 )
-
-_MOST = (1 << 63) - 1
 
 
 class _Fact(NamedTuple):
@@ -202,9 +200,9 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
     bound = a - fact.constant * n if sign == 1 else (1 - fact.constant) * n - 1 - a
     found = _fact(bound, ">=", fact.guard)
     # all are in 64 bits
-    if found is None or -found.constant >= _MOST and isinstance(-found.terms, Symbol):
+    if found is None or -found.constant >= LARGEST and isinstance(-found.terms, Symbol):
         return None
-    return _without_quotient(found, divided) if abs(found.constant) <= _MOST else fact
+    return _without_quotient(found, divided) if abs(found.constant) <= LARGEST else fact
 
 
 def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_Fact]:

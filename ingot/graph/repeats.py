@@ -110,7 +110,7 @@ class Results:
             context.effects,
             len(context.read),
             len(context.addressed),
-            *context.shapes.asked,
+            *context.shapes.questions,
         )
 
 
@@ -209,7 +209,11 @@ class Repeats:
     def _state(self) -> tuple[Any, ...]:
         """The last node, and what a call that is to be repeated leaves as it is."""
         recorder = self.recorder
-        return recorder.graph._root.prev, len(recorder.constants), *recorder.context.shapes.asked
+        return (
+            recorder.graph._root.prev,
+            len(recorder.constants),
+            *recorder.context.shapes.questions,
+        )
 
     def _learnt(
         self,

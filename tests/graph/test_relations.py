@@ -10,7 +10,7 @@ import random
 import pytest
 
 from ingot.graph.relations import reduced
-from ingot.graph.symbols import ShapeGuard
+from ingot.graph.shape_guards import ShapeGuard
 from ingot.loops.expr import Expr, as_expr, maximum, minimum, size_symbol
 
 A, B = size_symbol("a", 1), size_symbol("b", 1)

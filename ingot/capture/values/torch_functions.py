@@ -39,7 +39,7 @@ from ingot.capture.values.wrap import (
     wrap_literal,
     wraps,
 )
-from ingot.graph.symbols import INTEGERS, too_large
+from ingot.graph.shape_context import INTEGERS, too_large
 from ingot.origins import trusts_function
 from ingot.torch_private import (
     OpOverload,
