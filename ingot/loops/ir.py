@@ -8,6 +8,8 @@ inside a body, never a node.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -78,8 +80,7 @@ class Instruction(NamedTuple):
     ==========  ======================  ============================================================
     op          args                    attrs
     ==========  ======================  ============================================================
-    constant    ()                      (Python number,); that of -0.0, which equals 0.0, has its
-                                        text as well
+    constant    ()                      (Python number,), as `Instruction.constant` makes them
     index       ()                      (Expr,): the value of an index expression; dtype int64
     load        () or (mask,)           (buffer name, Expr offset in elements): with a mask, 0 where
                                         it is false and memory is not touched there
@@ -100,6 +101,16 @@ class Instruction(NamedTuple):
     dtype: torch.dtype
     attrs: tuple[Any, ...] = ()
 
+    @staticmethod
+    def constant(value: bool | int | float, dtype: torch.dtype) -> Instruction:
+        """A constant. Two of them are equal where their bits are: -0.0, which equals 0.0 in Python,
+        has its text beside it, and NaN, which equals nothing, is one object."""
+        if value != value:
+            return Instruction("constant", (), dtype, (math.nan,))
+        if value == 0 and math.copysign(1, value) < 0:
+            return Instruction("constant", (), dtype, (value, "-0.0"))
+        return Instruction("constant", (), dtype, (value,))
+
 
 class Body(NamedTuple):
     """A straight-line SSA program over loop variables; `results` are positions in
@@ -111,6 +122,119 @@ class Body(NamedTuple):
     @property
     def loads(self) -> list[Instruction]:
         return [i for i in self.instructions if i.op == "load"]
+
+    @property
+    def lookups(self) -> list[int]:
+        """The positions of indirect lookups, each of which may have to report an error."""
+        return [k for k, i in enumerate(self.instructions) if i.op == "indirect"]
+
+    def needed(self, roots: Iterable[int]) -> list[int]:
+        """The positions of what the values at `roots` are computed from, and `roots`, in order."""
+        found = set(roots)
+        for position in range(max(found, default=-1), -1, -1):
+            if position in found:
+                found.update(self.instructions[position].args)
+        return sorted(found)
+
+    def without_dead(self) -> Body:
+        """The body without what its results do not need. Lookups stay, with what they need."""
+        needed = self.needed({*self.results, *self.lookups})
+        if len(needed) == len(self.instructions):
+            return self
+        builder = BodyBuilder()
+        positions = builder.copy(self, only=needed)
+        return builder.body(*[positions[r] for r in self.results])
+
+    def rewrite(self, visit: Visit) -> Body:
+        """The body in which each value is the one that `visit` gives for its instruction.
+
+        `visit` is called for one instruction after the other, whose arguments are positions in the
+        new body. It may append that instruction, others or none to the builder that it is given,
+        and returns the position of the value that takes the place of the old one.
+        """
+        builder = BodyBuilder()
+        positions = builder.copy(self, visit)
+        return builder.body(*[positions[r] for r in self.results])
+
+    def with_buffers(self, rename: Callable[[str], str]) -> Body:
+        """The body which loads from the buffer `rename(name)` in place of `name`."""
+        instructions = list(self.instructions)
+        for k, i in enumerate(instructions):
+            if i.op == "load":
+                attrs = rename(i.attrs[0]), *i.attrs[1:]
+                instructions[k] = Instruction(i.op, i.args, i.dtype, attrs)
+        return Body(tuple(instructions), self.results)
+
+
+# where the condition stands among the arguments of instructions that may have one
+_CONDITION = {"load": 0, "indirect": 1}
+
+
+class BodyBuilder:
+    """A body under construction, to which instructions are appended; equal ones share a position.
+
+    All that takes instructions from one body to another goes through `copy`, which renumbers
+    arguments: `Body.rewrite` and `schedule.kernel.Stage.rewrite` are made of it.
+    """
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self._positions: dict[Instruction, int] = {}
+
+    def append(self, instruction: Instruction) -> int:
+        """The position of an instruction, whose arguments are positions in this body."""
+        position = self._positions.get(instruction)
+        if position is None:
+            position = self._positions[instruction] = len(self.instructions)
+            self.instructions.append(instruction)
+        return position
+
+    def emit(
+        self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()
+    ) -> int:
+        return self.append(Instruction(op, args, dtype, attrs))
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> int:
+        """A constant as it stands: `loops.ops.constant` converts it."""
+        return self.append(Instruction.constant(value, dtype))
+
+    def copy(
+        self, body: Body, visit: Visit | None = None, only: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """Append the instructions of another body, or `only` those at some positions: from a
+        position there to that of the value here, which is what `visit` gives (`Body.rewrite`)."""
+        positions: dict[int, int] = {}
+        for old in range(len(body.instructions)) if only is None else only:
+            i = body.instructions[old]
+            if i.args:
+                args = tuple([positions[a] for a in i.args])
+                i = Instruction(i.op, args, i.dtype, i.attrs)
+            positions[old] = self.append(i) if visit is None else visit(self, i)
+        return positions
+
+    def under(self, condition: int, instruction: Instruction) -> Instruction:
+        """A load or a lookup that is done only where `condition` holds as well; another instruction
+        as it is."""
+        at = _CONDITION.get(instruction.op)
+        if at is None:
+            return instruction
+        if len(instruction.args) > at:
+            both = (instruction.args[at], condition)
+            condition = self.emit("logical_and", both, torch.bool)
+        return instruction._replace(args=(*instruction.args[:at], condition))
+
+    def in_place_of(self, load: Instruction, value: int) -> int:
+        """A value that takes the place of a load's: 0 where the load's condition does not hold."""
+        if not load.args:
+            return value
+        zero = self.constant(0, load.dtype)
+        return self.emit("where", (load.args[0], value, zero), load.dtype)
+
+    def body(self, *results: int) -> Body:
+        return Body(tuple(self.instructions), results)
+
+
+Visit = Callable[[BodyBuilder, Instruction], int]
 
 
 @dataclass(frozen=True)

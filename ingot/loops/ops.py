@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ingot.loops.expr import Expr, Symbol, as_expr, integer, value_symbol
-from ingot.loops.ir import Body, Fault, Instruction
+from ingot.loops.ir import Body, BodyBuilder, Fault
 
 BOOL = frozenset((torch.bool,))
 UNSIGNED = frozenset((torch.uint8, torch.uint16, torch.uint32, torch.uint64))
@@ -167,30 +167,15 @@ def supported(name: str, dtype: torch.dtype) -> bool:
 # -- recording -------------------------------------------------------------------------------------
 
 
-class Recorder:
-    """Builds a `Body`. Values are positions of instructions; equal instructions are recorded once;
-    constants fold."""
+class Recorder(BodyBuilder):
+    """Builds a `Body` at lowering: values are positions of instructions, and constants fold."""
 
     def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
+        super().__init__()
         # what a lazy value gave at an index, so that shared subexpressions run once
         self.memo: dict[Any, Any] = {}
         self.mask: int | None = None  # the condition under which memory may be touched now
-        self._known: dict[Instruction, int] = {}
         self._indirect = 0
-
-    def emit(
-        self, op: str, args: tuple[int, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()
-    ) -> int:
-        if op == "constant" and attrs[0] == 0 and repr(attrs[0]) == "-0.0":
-            attrs = (attrs[0], "-0.0")  # 0.0 and -0.0 are equal in Python but not the same constant
-        instruction = Instruction(op, args, dtype, attrs)
-        key: Any = (repr(attrs[0]), dtype) if op == "constant" else instruction
-        position = self._known.get(key)
-        if position is None:
-            position = self._known[key] = len(self.instructions)
-            self.instructions.append(instruction)
-        return position
 
     def indirect(self, value: int, extent: Expr, fault: Fault) -> Symbol:
         args = (value,) if self.mask is None else (value, self.mask)
@@ -199,9 +184,7 @@ class Recorder:
         if symbol is None:
             symbol = self.memo[key] = value_symbol(f"v{self._indirect}", extent)
             self._indirect += 1
-            self.instructions.append(
-                Instruction("indirect", args, torch.int64, (symbol, extent, fault))
-            )
+            self.emit("indirect", args, torch.int64, (symbol, extent, fault))
         return symbol
 
     def constant_of(self, value: int) -> Any:
@@ -212,24 +195,7 @@ class Recorder:
     def body(self, *results: int) -> Body:
         """The program that computes `results`, without what they do not need; an index may be out
         of range, so it is looked at in any case."""
-        bound: dict[Symbol, int] = {
-            i.attrs[0]: p for p, i in enumerate(self.instructions) if i.op == "indirect"
-        }
-        needed = {*results, *bound.values()}
-        for position in range(len(self.instructions) - 1, -1, -1):
-            if position in needed:
-                instruction = self.instructions[position]
-                needed.update(instruction.args)
-                if bound and instruction.op in ("load", "index"):
-                    index = instruction.attrs[-1]
-                    needed.update(bound[s] for s in index.symbols if s in bound)
-        order = sorted(needed)
-        renumbered = {old: new for new, old in enumerate(order)}
-        kept = [self.instructions[p] for p in order]
-        instructions = tuple(
-            i._replace(args=tuple(renumbered[a] for a in i.args)) if i.args else i for i in kept
-        )
-        return Body(instructions, tuple(renumbered[r] for r in results))
+        return super().body(*results).without_dead()
 
 
 class _Ambient(threading.local):
@@ -274,7 +240,7 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> int:
     else:
         info = torch.iinfo(dtype)
         value = (int(value) - info.min) % (info.max - info.min + 1) + info.min
-    return recorder().emit("constant", (), dtype, (value,))
+    return recorder().constant(value, dtype)
 
 
 def index(e: Expr | int, dtype: torch.dtype = torch.int64) -> int:
@@ -353,7 +319,7 @@ def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
             isinstance(number, float)
             and torch.tensor(number, dtype=dtype, device="cpu").item() == number
         )
-        return r.emit("constant", (), dtype, (number,)) if exact else None
+        return r.constant(number, dtype) if exact else None
     if instruction.op not in _EXACT:
         return None
     condition = instruction.args[:1] if instruction.op == "where" else ()

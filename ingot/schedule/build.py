@@ -4,7 +4,7 @@ of the vector loop."""
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ingot.loops.expr import (
     Expr,
@@ -16,7 +16,16 @@ from ingot.loops.expr import (
     product,
     value_symbol,
 )
-from ingot.loops.ir import Body, Buffer, Instruction, Origin, Pointwise, Reduction, Scan
+from ingot.loops.ir import (
+    Body,
+    BodyBuilder,
+    Buffer,
+    Instruction,
+    Origin,
+    Pointwise,
+    Reduction,
+    Scan,
+)
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import SAME_POINT, never_meet, pieces, relation
 from ingot.schedule.fuse import Overlay
@@ -94,31 +103,20 @@ def _apart(laid: Overlay, j: int, k: int) -> bool:
     return never_meet(first, second, laid.outer) or pieces(first, second, *loops)
 
 
-@dataclass
-class StageDraft:
-    """A stage under construction: instructions with common subexpressions shared, and the values
-    stored so far."""
+class StageDraft(BodyBuilder):
+    """A stage under construction: its body, the values stored so far, and what uses values."""
 
-    loops: tuple[Symbol, ...]
-    instructions: list[Instruction] = field(default_factory=list)
-    numbers: dict[Instruction, int] = field(default_factory=dict)
-    stored: dict[tuple[str, Expr], int] = field(default_factory=dict)
-    stores: list[Store] = field(default_factory=list)
-    reductions: list[Accumulate] = field(default_factory=list)
-    scalars: list[Define] = field(default_factory=list)
-
-    def emit(self, instruction: Instruction) -> int:
-        number = self.numbers.get(instruction)
-        if number is None:
-            number = self.numbers[instruction] = len(self.instructions)
-            self.instructions.append(instruction)
-        return number
+    def __init__(self, loops: tuple[Symbol, ...]) -> None:
+        super().__init__()
+        self.loops = loops
+        self.stored: dict[tuple[str, Expr], int] = {}
+        self.stores: list[Store] = []
+        self.reductions: list[Accumulate] = []
+        self.scalars: list[Define] = []
 
     def stage(self) -> Stage:
-        body = Body(tuple(self.instructions), ())
-        return Stage(
-            self.loops, body, tuple(self.stores), tuple(self.reductions), tuple(self.scalars)
-        )
+        users = tuple(self.stores), tuple(self.reductions), tuple(self.scalars)
+        return Stage(self.loops, self.body(), *users).without_dead()
 
 
 class _Builder:
@@ -154,7 +152,7 @@ class _Builder:
         for k, member in enumerate(self.laid.members):
             self._add(member, drafts[self.stage_of[k]])
         drafts = self._with_final_stores(drafts)
-        stages = [without_dead(d.stage()) for d in drafts]
+        stages = [d.stage() for d in drafts]
         origin = Origin(())
         for m in self.laid.members:
             origin = origin.merged(m.origin)
@@ -244,17 +242,18 @@ class _Builder:
     # -- adding a member ---------------------------------------------------------------------------
 
     def _add(self, member: Compute, draft: StageDraft) -> None:
-        numbers: list[int] = []
         renamed: dict[Symbol, Expr] = {}
-        for i in member.body.instructions:
-            args = tuple(numbers[a] for a in i.args)
+
+        def visit(_: BodyBuilder, i: Instruction) -> int:
             if renamed:
                 i = map_indices(Body((i,), ()), lambda e: e.substitute(renamed)).instructions[0]
-            numbers.append(self._emit(draft, i._replace(args=args), renamed))
+            return self._emit(draft, i, renamed)
+
+        numbers = draft.copy(member.body, visit)
         value = numbers[member.body.results[0]]
         index = member.index.substitute(renamed) if renamed else member.index
         if isinstance(member, Scan):
-            value = draft.emit(Instruction("running", (value,), member.dtype, (member.kind,)))
+            value = draft.emit("running", (value,), member.dtype, (member.kind,))
         elif isinstance(member, Reduction):
             draft.reductions.append(
                 Accumulate(member.kind, value, self._scalar(member.target), member.dtype)
@@ -281,19 +280,16 @@ class _Builder:
                 unique = self.indirect[key] = value_symbol(f"t{len(self.indirect)}", extent)
             renamed[symbol] = unique
             i = i._replace(attrs=(unique, extent, *rest))
-        return draft.emit(i)
+        return draft.append(i)
 
     def _load(self, draft: StageDraft, i: Instruction) -> int:
         buffer, index = i.attrs
         value = draft.stored.get((buffer, index))
         if value is None and self._is_scalar(buffer):
-            value = draft.emit(Instruction("scalar", (), i.dtype, (self._scalar(buffer),)))
+            value = draft.emit("scalar", (), i.dtype, (self._scalar(buffer),))
         if value is None:
-            return draft.emit(i._replace(attrs=self._address(buffer, index)))
-        if not i.args:
-            return value
-        zero = draft.emit(Instruction("constant", (), i.dtype, (0,)))
-        return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
+            return draft.append(i._replace(attrs=self._address(buffer, index)))
+        return draft.in_place_of(i, value)
 
     def _with_final_stores(self, drafts: list[StageDraft]) -> list[StageDraft]:
         """Add the stores of reduction results that are wanted in memory, to the first scalar stage
@@ -310,9 +306,7 @@ class _Builder:
                 drafts.insert(after, StageDraft(()))
                 self.stage_of = [s + (s >= after) for s in self.stage_of]
             draft = drafts[after]
-            value = draft.emit(
-                Instruction("scalar", (), member.dtype, (self._scalar(member.target),))
-            )
+            value = draft.emit("scalar", (), member.dtype, (self._scalar(member.target),))
             draft.stores.append(Store(member.target, member.index, value))
         return drafts
 
@@ -342,36 +336,6 @@ def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
     return largest + 1
 
 
-def without_dead(stage: Stage) -> Stage:
-    """The stage without instructions that nothing uses. An indirect lookup stays: it may have to
-    report an error."""
-    instructions = stage.body.instructions
-    live = (
-        {s.value for s in stage.stores}
-        | {r.value for r in stage.reductions}
-        | {d.value for d in stage.scalars}
-    )
-    live |= {n for n, i in enumerate(instructions) if i.op == "indirect"}
-    for n in range(len(instructions) - 1, -1, -1):
-        if n in live:
-            live.update(instructions[n].args)
-    kept = sorted(live)
-    number = {old: new for new, old in enumerate(kept)}
-    return Stage(
-        stage.loops,
-        Body(
-            tuple(
-                instructions[n]._replace(args=tuple(number[a] for a in instructions[n].args))
-                for n in kept
-            ),
-            (),
-        ),
-        tuple(replace(s, value=number[s.value]) for s in stage.stores),
-        tuple(replace(r, value=number[r.value]) for r in stage.reductions),
-        tuple(replace(d, value=number[d.value]) for d in stage.scalars),
-    )
-
-
 # Canonical form
 # -------------------------------------------------------------------------------------------------------
 
@@ -398,7 +362,7 @@ def _canonical_kernel(
     ):
         outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
     parameters, names = _parameters(stages, {r.name for r in rows}, buffers, target)
-    stages = tuple(_rename_buffers(s, names) for s in stages)
+    stages = tuple([s.with_buffers(lambda name: names.get(name, name)) for s in stages])
     vector = choose_vector_loop(outer, stages, {r.name for r in rows}) if not run else None
     tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
     if tile is not None:
@@ -492,15 +456,6 @@ def _parameters(
         if (b := buffers[name])
     )
     return parameters, names
-
-
-def _rename_buffers(stage: Stage, names: dict[str, str]) -> Stage:
-    instructions = tuple(
-        i._replace(attrs=(names.get(i.attrs[0], i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i
-        for i in stage.body.instructions
-    )
-    stores = tuple(replace(s, buffer=names.get(s.buffer, s.buffer)) for s in stage.stores)
-    return replace(stage, body=Body(instructions, stage.body.results), stores=stores)
 
 
 def choose_vector_loop(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, product
-from ingot.loops.ir import Access, Body, Buffer, Contraction, Instruction, Node, Origin, Pointwise
-from ingot.schedule.build import StageDraft, kernel_name, without_dead
+from ingot.loops.ir import (
+    Access,
+    Body,
+    BodyBuilder,
+    Buffer,
+    Contraction,
+    Instruction,
+    Node,
+    Origin,
+    Pointwise,
+    Visit,
+)
+from ingot.schedule.build import StageDraft, kernel_name
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
 from ingot.schedule.nests import fresh_loops, map_indices
@@ -32,7 +43,7 @@ def build_contraction(
     assert isinstance(contraction, Contraction)
     stage_loops = contraction.rows + contraction.columns
     draft = StageDraft(stage_loops)
-    value = draft.emit(Instruction("scalar", (), contraction.dtype, (SUM,)))
+    value = draft.emit("scalar", (), contraction.dtype, (SUM,))
     values = [(contraction.target, contraction.index, value)]
     origin = contraction.origin
     for node in prologues:
@@ -40,10 +51,7 @@ def build_contraction(
     for member in members[1:]:
         assert isinstance(member, Pointwise)
         known = {(name, index): value for name, index, value in values}
-        numbers: list[int] = []
-        for i in member.body.instructions:
-            i = i._replace(args=tuple(numbers[a] for a in i.args))
-            numbers.append(_load(draft, i, known) if i.op == "load" else draft.emit(i))
+        numbers = draft.copy(member.body, _forwarding(known))
         values.append((member.target, member.index, numbers[member.body.results[0]]))
         # equal where it is the rest of the same op, its bias
         if member.origin != contraction.origin:
@@ -53,18 +61,17 @@ def build_contraction(
     draft.stores = [
         Store(name, index, value) for name, (index, value) in last.items() if name not in internal
     ]
-    stage = without_dead(draft.stage())
-    return _canonical_kernel(contraction, origin, stage, buffers, tiling, prologues)
+    return _canonical_kernel(contraction, origin, draft.stage(), buffers, tiling, prologues)
 
 
-def _load(draft: StageDraft, i: Instruction, known: dict[tuple[str, Expr], int]) -> int:
-    value = known.get((i.attrs[0], i.attrs[1]))
-    if value is None:
-        return draft.emit(i)
-    if not i.args:
-        return value
-    zero = draft.emit(Instruction("constant", (), i.dtype, (0,)))
-    return draft.emit(Instruction("where", (i.args[0], value, zero), i.dtype))
+def _forwarding(stored: Mapping[tuple[str, Expr], int]) -> Visit:
+    """Takes the values that are stored at (buffer, index) in place of loads of these."""
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        value = stored.get(i.attrs) if i.op == "load" else None
+        return builder.append(i) if value is None else builder.in_place_of(i, value)
+
+    return visit
 
 
 def _canonical_kernel(
@@ -103,11 +110,8 @@ def _canonical_kernel(
     )
 
     def put(body: Body) -> Body:
-        instructions = tuple(
-            i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i
-            for i in body.instructions
-        )
-        return map_indices(body._replace(instructions=instructions), lambda e: e.substitute(loops))
+        body = body.with_buffers(names.__getitem__)
+        return map_indices(body, lambda e: e.substitute(loops))
 
     stage = replace(
         stage,

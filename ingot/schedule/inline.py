@@ -7,10 +7,19 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
-
 from ingot.loops.expr import Expr, Symbol, contiguous_strides, product
-from ingot.loops.ir import Body, Instruction, Library, LoopGraph, Node, Origin, Pointwise, View
+from ingot.loops.ir import (
+    Body,
+    BodyBuilder,
+    Instruction,
+    Library,
+    LoopGraph,
+    Node,
+    Origin,
+    Pointwise,
+    View,
+    Visit,
+)
 from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
 from ingot.schedule.dependencies import readers_and_writers
@@ -132,39 +141,24 @@ def _read_everywhere(
 
 def _computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:
     """A body that computes `value` where it read it."""
-    instructions: list[Instruction] = []
-    numbers: dict[Instruction, int] = {}
 
-    def emit(instruction: Instruction) -> int:
-        if instruction not in numbers:
-            numbers[instruction] = len(instructions)
-            instructions.append(instruction)
-        return numbers[instruction]
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        if i.op != "load" or i.attrs[0] != value.target:
+            return builder.append(i)
+        substitution = inverse(i.attrs[1])
+        own = map_indices(value.body, lambda e: e.substitute(substitution))
+        positions = builder.copy(own, _under(i.args))
+        return builder.in_place_of(i, positions[own.results[0]])
 
-    def computed(load: Instruction, mask: int | None) -> int:
-        substitution = inverse(load.attrs[1])
-        at: list[int] = []
-        for i in map_indices(value.body, lambda e: e.substitute(substitution)).instructions:
-            args = tuple(at[a] for a in i.args)
-            if i.op == "load" and mask is not None:
-                both = (*args, mask)
-                args = (
-                    (mask,) if not args else (emit(Instruction("logical_and", both, torch.bool)),)
-                )
-            at.append(emit(i._replace(args=args)))
-        result = at[value.body.results[0]]
-        if mask is None:
-            return result
-        zero = emit(
-            Instruction("constant", (), load.dtype, (False if load.dtype is torch.bool else 0,))
-        )
-        return emit(Instruction("where", (mask, result, zero), load.dtype))
+    return body.rewrite(visit)
 
-    at: list[int] = []
-    for i in body.instructions:
-        args = tuple(at[a] for a in i.args)
-        if i.op == "load" and i.attrs[0] == value.target:
-            at.append(computed(i, args[0] if args else None))
-        else:
-            at.append(emit(i._replace(args=args)))
-    return Body(tuple(instructions), tuple(at[r] for r in body.results))
+
+def _under(conditions: Sequence[int]) -> Visit:
+    """Puts loads under a load's condition, if it has one."""
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        for condition in conditions:
+            i = builder.under(condition, i)
+        return builder.append(i)
+
+    return visit

@@ -9,14 +9,14 @@ normalized values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
 from ingot.loops.expr import Expr, Symbol, product
-from ingot.loops.ir import Access, Body, Instruction, Origin
+from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,43 @@ class Stage:
     stores: tuple[Store, ...] = ()
     reductions: tuple[Accumulate, ...] = ()
     scalars: tuple[Define, ...] = ()
+
+    @property
+    def values(self) -> set[int]:
+        """The positions of what is stored, reduced or named."""
+        users: tuple[Store | Accumulate | Define, ...]
+        users = (*self.stores, *self.reductions, *self.scalars)
+        return {user.value for user in users}
+
+    def remap(self, body: Body, positions: Mapping[int, int]) -> Stage:
+        """The stage with another body, in which the value number k is number `positions[k]`."""
+        return Stage(
+            self.loops,
+            body,
+            tuple([replace(s, value=positions[s.value]) for s in self.stores]),
+            tuple([replace(r, value=positions[r.value]) for r in self.reductions]),
+            tuple([replace(d, value=positions[d.value]) for d in self.scalars]),
+        )
+
+    def with_buffers(self, rename: Callable[[str], str]) -> Stage:
+        """The stage over other buffers: `rename(name)` takes the place of `name`."""
+        stores = tuple([replace(s, buffer=rename(s.buffer)) for s in self.stores])
+        return replace(self, body=self.body.with_buffers(rename), stores=stores)
+
+    def rewrite(self, visit: Visit) -> Stage:
+        """The stage with its body rewritten, as `loops.ir.Body.rewrite` does it."""
+        builder = BodyBuilder()
+        positions = builder.copy(self.body, visit)
+        return self.remap(builder.body(), positions)
+
+    def without_dead(self) -> Stage:
+        """The stage without instructions that nothing uses. Lookups stay, with what they need."""
+        needed = self.body.needed(self.values.union(self.body.lookups))
+        if len(needed) == len(self.body.instructions):
+            return self
+        builder = BodyBuilder()
+        positions = builder.copy(self.body, only=needed)
+        return self.remap(builder.body(), positions)
 
 
 class Tiling(NamedTuple):

@@ -204,12 +204,11 @@ def _without_reducing(node: Reduction) -> Pointwise:
     """What a reduction over no loops or over an empty one amounts to."""
     body = node.body
     if node.reduced:
-        body = Body((Instruction("constant", (), node.dtype, (_NEUTRAL.get(node.kind, 0),)),), (0,))
+        neutral = Instruction.constant(_NEUTRAL.get(node.kind, 0), node.dtype)
+        body = Body((neutral,), (0,))
     elif node.kind.startswith("arg"):  # the element may lie where an index is checked
-        body = Body(
-            (*body.instructions, Instruction("constant", (), node.dtype, (0,))),
-            (len(body.instructions),),
-        )
+        zero = Instruction.constant(0, node.dtype)
+        body = Body((*body.instructions, zero), (len(body.instructions),))
     return Pointwise(node.name, node.origin, node.loops, body, node.target, node.index)
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from ingot.loops.ir import Body, Instruction
+from ingot.loops.ir import Body, BodyBuilder, Instruction
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Stage, loans
 
 # a reduction: the sum of exp(v - top), where top is the largest v, or 0 where that is infinite
@@ -66,7 +66,7 @@ def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage
         if a.kind == "max" and a.dtype is dtypes[a.value]
     }
     sums: list[Accumulate] = []
-    after = _After(second.body.instructions)
+    after = _After(second.body)
     for a in second.reductions:
         found = _power(second.body.instructions, a)
         top = largest.get(others[found[0]]) if found is not None else None
@@ -144,40 +144,25 @@ def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
 class _After:
     """The stage that makes the sums of exp(v - t) of those of powers."""
 
-    def __init__(self, body: Sequence[Instruction]) -> None:
+    def __init__(self, body: Body) -> None:
         self.body = body
-        self.instructions: list[Instruction] = []
+        self.builder = BodyBuilder()
         self.defined: list[Define] = []
-        self.copies: dict[int, int] = {}
 
     def stage(self) -> Stage:
-        return Stage((), Body(tuple(self.instructions), ()), (), (), tuple(self.defined))
-
-    def add(self, op: str, *args: int, dtype: torch.dtype, attrs: tuple = ()) -> int:
-        self.instructions.append(Instruction(op, args, dtype, attrs))
-        return len(self.instructions) - 1
-
-    def copied(self, at: int) -> int:
-        if at not in self.copies:
-            i = self.body[at]
-            self.copies[at] = self.add(
-                i.op, *[self.copied(k) for k in i.args], dtype=i.dtype, attrs=i.attrs
-            )
-        return self.copies[at]
+        return Stage((), self.builder.body(), (), (), tuple(self.defined))
 
     def sum_of_powers(self, a: Accumulate, shift: int, top: str, powers: Accumulate) -> None:
-        dtype = powers.dtype
-        largest = self.add("scalar", dtype=dtype, attrs=(top,))
-        infinity, zero = (
-            self.add("constant", dtype=dtype, attrs=(number,)) for number in (math.inf, 0.0)
-        )
-        infinite = self.add("eq", self.add("abs", largest, dtype=dtype), infinity, dtype=torch.bool)
-        subtracted = self.add("where", infinite, zero, largest, dtype=dtype)
-        factor = self.add(
-            "exp", self.add("sub", subtracted, self.copied(shift), dtype=dtype), dtype=dtype
-        )
-        total = self.add(
-            "mul", self.add("scalar", dtype=dtype, attrs=(powers.name,)), factor, dtype=dtype
-        )
-        total = total if a.dtype is dtype else self.add("to", total, dtype=a.dtype)
+        emit, dtype = self.builder.emit, powers.dtype
+        largest = emit("scalar", (), dtype, (top,))
+        infinity = self.builder.constant(math.inf, dtype)
+        zero = self.builder.constant(0.0, dtype)
+        infinite = emit("eq", (emit("abs", (largest,), dtype), infinity), torch.bool)
+        subtracted = emit("where", (infinite, zero, largest), dtype)
+        shifts = self.builder.copy(self.body, only=self.body.needed([shift]))
+        factor = emit("exp", (emit("sub", (subtracted, shifts[shift]), dtype),), dtype)
+        total = emit("scalar", (), dtype, (powers.name,))
+        total = emit("mul", (total, factor), dtype)
+        if a.dtype is not dtype:
+            total = emit("to", (total,), a.dtype)
         self.defined.append(Define(a.name, total))

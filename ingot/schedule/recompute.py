@@ -4,12 +4,11 @@ in place of powers that were stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ingot.loops.expr import Expr
-from ingot.loops.ir import Body, Instruction
-from ingot.schedule.build import StageDraft, without_dead
+from ingot.loops.ir import BodyBuilder, Instruction
 from ingot.schedule.kernel import Kernel, Stage, Store
 
 
@@ -32,7 +31,7 @@ def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
             if stages[first].loops != stage.loops or store.index != load.attrs[1] or load.args:
                 return None
             body = stages[first].body.instructions
-            tree = _tree(body, store.value)
+            tree = stages[first].body.needed([store.value])
             loads = {body[n] for n in tree if body[n].op == "load"}
             wide = [i for i in loads if not i.attrs[1].symbols.isdisjoint(stage.loops)]
             if any(body[n].op == "indirect" for n in tree) or before.keys() & {
@@ -59,7 +58,7 @@ def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
     if min(gained.values()) < 0:
         return None
     kept = [
-        without_dead(replace(s, stores=tuple(t for t in s.stores if t.buffer not in rows)))
+        replace(s, stores=tuple(t for t in s.stores if t.buffer not in rows)).without_dead()
         for s in stages
     ]
     kept = [s for s in kept if s.stores or s.reductions or s.scalars]
@@ -75,33 +74,13 @@ def _overwritten(stores: Iterable[Store], lenders: Mapping[str, str]) -> dict[st
     return found
 
 
-def _tree(body: Sequence[Instruction], at: int) -> set[int]:
-    """The instructions that a value is made of."""
-    found = {at}
-    for n in range(at, -1, -1):
-        if n in found:
-            found.update(body[n].args)
-    return found
-
-
 def _with_trees(stage: Stage, rows: Mapping[str, tuple[Stage, int]]) -> Stage:
     """The stage that computes rows where it loaded them, each as a stage's value."""
-    draft = StageDraft(stage.loops)
-    numbers: list[int] = []
-    for i in stage.body.instructions:
-        if i.op == "load" and i.attrs[0] in rows:
-            other, value = rows[i.attrs[0]]
-            copies: dict[int, int] = {}
-            for n in sorted(_tree(other.body.instructions, value)):
-                copy = other.body.instructions[n]
-                copies[n] = draft.emit(copy._replace(args=tuple(copies[a] for a in copy.args)))
-            numbers.append(copies[value])
-        else:
-            numbers.append(draft.emit(i._replace(args=tuple(numbers[a] for a in i.args))))
-    return replace(
-        stage,
-        body=Body(tuple(draft.instructions), ()),
-        stores=tuple(replace(s, value=numbers[s.value]) for s in stage.stores),
-        reductions=tuple(replace(a, value=numbers[a.value]) for a in stage.reductions),
-        scalars=tuple(replace(d, value=numbers[d.value]) for d in stage.scalars),
-    )
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        if i.op != "load" or i.attrs[0] not in rows:
+            return builder.append(i)
+        other, value = rows[i.attrs[0]]
+        return builder.copy(other.body, only=other.body.needed([value]))[value]
+
+    return stage.rewrite(visit)

@@ -203,13 +203,7 @@ def _renamed_attention_backward(node: AttentionBackward, final: Any) -> Attentio
 
 
 def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
-    instructions = tuple(
-        i._replace(attrs=(final(i.attrs[0]), *i.attrs[1:])) if i.op == "load" else i
-        for i in node.body.instructions
-    )
-    return replace(
-        node, target=final(node.target), body=node.body._replace(instructions=instructions)
-    )
+    return replace(node, target=final(node.target), body=node.body.with_buffers(final))
 
 
 def _renamed_contraction(node: Contraction, final: Any) -> Contraction:

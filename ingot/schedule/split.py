@@ -14,7 +14,17 @@ from math import inf
 import torch
 
 from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product
-from ingot.loops.ir import Body, Buffer, Contraction, Instruction, LoopGraph, Node, Reduction, Scan
+from ingot.loops.ir import (
+    Body,
+    BodyBuilder,
+    Buffer,
+    Contraction,
+    Instruction,
+    LoopGraph,
+    Node,
+    Reduction,
+    Scan,
+)
 from ingot.loops.target import CPU, Target
 from ingot.schedule.contraction import choose_blocks
 from ingot.schedule.epilogue import canonical_contraction
@@ -190,29 +200,14 @@ def _reduces_columns(node: Reduction) -> bool:
 def _guarded(body: Body, whole: Expr, extent: int, node: Reduction) -> Body:
     """The body with its memory touched and its value counted only where `whole` is below
     `extent`."""
-    index, end = (
-        Instruction("index", (), torch.int64, (whole,)),
-        Instruction("constant", (), torch.int64, (extent,)),
-    )
-    instructions = [index, end, Instruction("lt", (0, 1), torch.bool)]
-    at: list[int] = []
-    for i in body.instructions:
-        i = i._replace(args=tuple(at[a] for a in i.args))
-        conditional = {"load": 0, "indirect": 1}.get(i.op)
-        if conditional is not None:
-            mask = 2
-            if len(i.args) > conditional:
-                instructions.append(
-                    Instruction("logical_and", (i.args[conditional], 2), torch.bool)
-                )
-                mask = len(instructions) - 1
-            i = i._replace(args=(*i.args[:conditional], mask))
-        at.append(len(instructions))
-        instructions.append(i)
-    value, dtype = at[body.results[0]], body.instructions[body.results[0]].dtype
-    instructions.append(Instruction("constant", (), dtype, (_neutral(node.kind, dtype),)))
-    instructions.append(Instruction("where", (2, value, len(instructions) - 1), dtype))
-    return Body(tuple(instructions), (len(instructions) - 1,))
+    builder = BodyBuilder()
+    index = builder.emit("index", (), torch.int64, (whole,))
+    inside = builder.emit("lt", (index, builder.constant(extent, torch.int64)), torch.bool)
+    positions = builder.copy(body, lambda builder, i: builder.append(builder.under(inside, i)))
+    (result,) = body.results
+    dtype = body.instructions[result].dtype
+    neutral = builder.constant(_neutral(node.kind, dtype), dtype)
+    return builder.body(builder.emit("where", (inside, positions[result], neutral), dtype))
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:

@@ -13,10 +13,9 @@ import torch
 from ingot.loops.expr import ZERO, Expr, Symbol, loop_symbol, product
 from ingot.loops.ir import (
     Access,
-    Body,
+    BodyBuilder,
     Buffer,
     Contraction,
-    Instruction,
     Library,
     LoopGraph,
     Node,
@@ -195,23 +194,21 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     contraction = canonical_contraction(contraction)
     if plain:
         return _Draft(contraction, (), ())
-    body = [Instruction("load", (), torch.float32, (sums.name, index))]
+    body = BodyBuilder()
+    value = body.emit("load", (), torch.float32, (sums.name, index))
     for view in bias:
         own = at[len(at) - len(view.sizes) :]
         steps = [
             ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)
         ]
-        body.append(
-            Instruction("load", (), view.dtype, (view.buffer, _index(own, steps) + view.offset))
-        )
+        place = _index(own, steps) + view.offset
+        addend = body.emit("load", (), view.dtype, (view.buffer, place))
         if view.dtype is not torch.float32:
-            body.append(Instruction("to", (len(body) - 1,), torch.float32))
-        body.append(Instruction("add", (0, len(body) - 1), torch.float32))
+            addend = body.emit("to", (addend,), torch.float32)
+        value = body.emit("add", (value, addend), torch.float32)
     if made.dtype is not torch.float32:
-        body.append(Instruction("to", (len(body) - 1,), made.dtype))
-    finish = Pointwise(
-        f"{node.name}_finish", node.origin, at, Body(tuple(body), (len(body) - 1,)), target, index
-    )
+        value = body.emit("to", (value,), made.dtype)
+    finish = Pointwise(f"{node.name}_finish", node.origin, at, body.body(value), target, index)
     return _Draft(contraction, (finish,), (sums,))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingot.loops.expr import Symbol, integer, product
-from ingot.loops.ir import Body, Instruction
-from ingot.schedule.kernel import Stage
+from ingot.loops.ir import BodyBuilder, Instruction
+from ingot.schedule.kernel import Stage, Store
 from ingot.schedule.nests import map_indices
 
 SHORT_STRIDE = 4  # up to this stride, whole vectors are loaded and the elements picked out
@@ -68,22 +68,15 @@ def is_unrolled(outer: Sequence[Symbol], stages: Sequence[Stage]) -> bool:
 
 def unrolled(stage: Stage, loop: Symbol) -> Stage:
     """A stage without loops that does at one point what `stage` does at all points of `loop`."""
-    instructions: list[Instruction] = []
-    numbers: dict[Instruction, int] = {}
-    stores = []
+    builder = BodyBuilder()
+    stores: list[Store] = []
     for point in range(loop.extent.constant or 0):
         here = {loop: integer(point)}
-        at: list[int] = []
-        for i in map_indices(stage.body, lambda e: e.substitute(here)).instructions:  # noqa: B023
-            i = i._replace(args=tuple(at[a] for a in i.args))
-            if i not in numbers or i.op == "constant":  # equal numbers may be different constants
-                numbers[i] = len(instructions)
-                instructions.append(i)
-            at.append(numbers[i])
-        stores += [
-            replace(s, index=s.index.substitute(here), value=at[s.value]) for s in stage.stores
-        ]
-    return replace(stage, body=Body(tuple(instructions), ()), stores=tuple(stores))
+        positions = builder.copy(map_indices(stage.body, lambda e: e.substitute(here)))  # noqa: B023
+        for store in stage.stores:
+            index, value = store.index.substitute(here), positions[store.value]
+            stores.append(replace(store, index=index, value=value))
+    return replace(stage, body=builder.body(), stores=tuple(stores))
 
 
 def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:

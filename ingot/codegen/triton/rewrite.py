@@ -15,8 +15,7 @@ from dataclasses import replace
 import torch
 
 from ingot.loops.expr import Expr, Symbol, integer, loop_symbol
-from ingot.loops.ir import Body, Instruction
-from ingot.schedule.build import without_dead
+from ingot.loops.ir import Body, BodyBuilder, Instruction
 from ingot.schedule.kernel import Stage
 
 
@@ -51,7 +50,7 @@ def in_other_words(stage: Stage) -> Stage:
     instructions = tuple(
         found[k] if k in found and _tanh_of(i, body) in gone else i for k, i in enumerate(body)
     )
-    return without_dead(replace(stage, body=Body(instructions, stage.body.results)))
+    return replace(stage, body=Body(instructions, ())).without_dead()
 
 
 def _tanh_of(i: Instruction, body: tuple[Instruction, ...]) -> int:
@@ -88,31 +87,20 @@ def settled(stage: Stage, count: int) -> Stage:
     if len(stage.loops) != 1:
         return stage
     first: dict[Symbol, Expr] = {stage.loops[0]: loop_symbol(stage.loops[0].name, integer(count))}
-    made: list[Instruction] = []
-    place: list[int] = []
-    for i in stage.body.instructions:
-        arguments = tuple(place[k] for k in i.args)
-        values = [made[k] for k in arguments]
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        values = [builder.instructions[k] for k in i.args]
         if i.op == "logical_and" and any(map(_holds, values)):
-            place.append(arguments[1] if _holds(values[0]) else arguments[0])
-        elif i.op == "where" and _holds(values[0]):
-            place.append(arguments[1])
-        else:
-            if _compares_to(i.op, values, first):
-                i, arguments = Instruction("constant", (), i.dtype, (True,)), ()
-            elif i.op == "load" and values and _holds(values[0]):
-                arguments = ()
-            place.append(len(made))
-            made.append(i._replace(args=arguments))
-    return without_dead(
-        replace(
-            stage,
-            body=Body(tuple(made), ()),
-            stores=tuple(replace(s, value=place[s.value]) for s in stage.stores),
-            reductions=tuple(replace(a, value=place[a.value]) for a in stage.reductions),
-            scalars=tuple(replace(d, value=place[d.value]) for d in stage.scalars),
-        )
-    )
+            return i.args[1] if _holds(values[0]) else i.args[0]
+        if i.op == "where" and _holds(values[0]):
+            return i.args[1]
+        if _compares_to(i.op, values, first):
+            return builder.constant(True, i.dtype)
+        if i.op == "load" and values and _holds(values[0]):
+            i = i._replace(args=())
+        return builder.append(i)
+
+    return stage.rewrite(visit).without_dead()
 
 
 def _holds(i: Instruction) -> bool:
