@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from ingot.errors import BackendError, Unsupported
 from ingot.graph.ambient import SWITCHES, snapshot
 from ingot.options import NATIVE, Options, shown, unknown
+from ingot.reasons import SKIP
 from ingot.serial import call_users
 
 Backend = Callable[..., Callable[..., Any]]
@@ -196,7 +198,7 @@ def compile_with_backend(
     try:
         made = call_users(backend, gm, example_inputs, **_keywords(options))
     except Unsupported as refusal:
-        refusal.skip = True
+        refusal.why = replace(refusal.why, action=SKIP)
         raise
     except Exception as error:
         raise BackendError(

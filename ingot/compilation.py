@@ -79,8 +79,12 @@ class Compilation:
     @property
     def guards(self) -> list[str]:
         """The guards as text; those of a skipped call are what holds the decision to skip."""
-        owner = self.captured if self.captured is not None else self.skipped
-        return [str(guard) for guard in getattr(owner, "guards", None) or ()]
+        guards = None
+        if self.captured is not None:
+            guards = getattr(self.captured, "guards", None)
+        elif self.skipped is not None:
+            guards = self.skipped.evidence.guards
+        return [str(guard) for guard in guards or ()]
 
     @property
     def kernel_steps(self) -> list[KernelStep]:

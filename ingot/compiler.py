@@ -38,10 +38,12 @@ from ingot.compilation import Compilation, stage
 from ingot.errors import (
     BackendError,
     EagerRaises,
+    Evidence,
     GraphBreakError,
     RecompileError,
     Unsupported,
     of_hooks,
+    unsupported,
     without_frames,
 )
 from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
@@ -51,6 +53,7 @@ from ingot.graph.schemas import draws
 from ingot.graph.shape_context import too_large
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
+from ingot.reasons import STATIC
 from ingot.serial import safe_point, serial
 from ingot.stance import DEFAULT, FAIL, current_stance
 from ingot.torch_private import ALL, why_off
@@ -335,19 +338,19 @@ class Compiler:
                     places=self.plausible.places | compilation.captured.supposed
                 )
                 return found
-            if not getattr(found, "of_values", False):
+            if not is_of_the_call(found):
                 self.supposes, self.plausible = False, None
         found = compiled(symbolic)
         if not isinstance(found, Exception):
             return found
-        captured, of_values = capture(static), getattr(found, "of_values", False)
+        captured, of_values = capture(static), is_of_the_call(found)
         if (
             of_values
             and not self.options.fullgraph
             and any(guards.takes_integers() for guards in self.guards)
         ):
             found = too_large()
-            found.guards = captured.guards
+            found.evidence = Evidence(captured.guards)
             raise found
         run = self._add_entry(compilation, captured, slots)
         compilation.fixed_sizes.append(
@@ -415,7 +418,7 @@ class Compiler:
             with stage(compilation, "capture"):
                 captured = self._capture(args, kwargs, self._static_request())
             if captured.guards.symbols:
-                raise Unsupported("sizes are marked as dynamic")
+                raise unsupported("marked-sizes", "sizes are marked as dynamic")
             self._add_entry(compilation, captured, slots, hot=True)
             self.compilations.append(compilation)
 
@@ -494,7 +497,11 @@ class Compiler:
         holds = tree.collect(slots) is not None
         failed = None if holds else captured.guards.check_python(slots)
         if failed is not None:
-            raise Unsupported(f"a fact changes while it is looked at: {failed.text}", failed.where)
+            raise unsupported(
+                "unstable-capture",
+                f"a fact changes while it is looked at: {failed.text}",
+                failed.where,
+            )
         residual = captured.residual
         aten, program = compilation.aten, compilation.program
         fails_at = may_fail_at(aten)
@@ -507,8 +514,10 @@ class Compiler:
             replays = replays and not program.leaves_traces
         if fails_at is not None and not (replays and program.fails_first):
             if aten.checks or captured.protects or residual.effects:
-                raise Unsupported(
-                    "an error of the data's may be found where eager could not go on", fails_at
+                raise unsupported(
+                    "late-error",
+                    "an error of the data's may be found where eager could not go on",
+                    fails_at,
                 )
         # what a check finds may be no error
         handles = captured.handles or aten is not None and bool(aten.bindings)
@@ -571,11 +580,12 @@ class Compiler:
         to it."""
         if self.options.fullgraph and not isinstance(reason, EagerRaises):
             raise GraphBreakError(without_frames(reason)) from None
-        if reason.guards is None and compilation.captured is not None:
-            reason.guards = compilation.captured.guards
+        if reason.evidence.guards is None and compilation.captured is not None:
+            reason.evidence = reason.evidence._replace(guards=compilation.captured.guards)
         compilation.skipped = without_frames(reason)
-        if reason.guards is not None and not self._asks_eager(reason):
-            self._add_eager_entry(reason.guards)
+        guards = reason.evidence.guards
+        if guards is not None and not self._asks_eager(reason):
+            self._add_eager_entry(guards)
 
     def _note_failure(
         self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]
@@ -592,7 +602,8 @@ class Compiler:
         )
         failure = self.failures.note(_check_of(guards), slots)
         left = guards is not None and failure.count >= ATTEMPTS and not isinstance(error, PASSING)
-        reason.reason += f" ({'not tried again while the facts hold' if left else failure.again()})"
+        again = "not tried again while the facts hold" if left else failure.again()
+        reason.why = replace(reason.why, sentence=f"{reason.reason} ({again})")
         compilation.skipped = reason
         if failure.count == 1 and not isinstance(error, PASSING):
             log.error("internal error, the call runs in eager; please report this", exc_info=error)
@@ -612,9 +623,8 @@ class Compiler:
         """Why this variant is not compiled; the first time, a warning and a line in the report as
         well."""
         if self.overflow is None:
-            self.overflow = Unsupported(
-                f"more than {self.max_entries} variants of this {self.kind}",
-                self.where,
+            self.overflow = unsupported(
+                "variants", f"more than {self.max_entries} variants of this {self.kind}", self.where
             )
             compilation = self._new_compilation("")
             compilation.skipped = self.overflow
@@ -637,7 +647,7 @@ class Compiler:
         """Why a call whose operations somebody sees is not compiled; the first time, a line in the
         report as well."""
         if self.watched is None:
-            self.watched = Unsupported(WATCHED, self.where)
+            self.watched = unsupported("watched", WATCHED, self.where)
             compilation = self._new_compilation("")
             compilation.skipped = self.watched
             self.compilations.append(compilation)
@@ -646,7 +656,7 @@ class Compiler:
     def _asks_eager(self, reason: Unsupported) -> bool:
         """Whether it is to be seen first whether eager raises the error that is expected of it.
         Where it does not, the graph is broken from the next call on."""
-        breakable = self.expects_errors and reason.step is not None and not reason.skip
+        breakable = self.expects_errors and reason.evidence.step is not None and not reason.skips
         return isinstance(reason, EagerRaises) and (breakable or self.options.fullgraph)
 
     def _run_eager(
@@ -660,8 +670,8 @@ class Compiler:
             try:
                 result = self.dispatcher.fn(*args, **kwargs)
             except Exception:
-                if reason.guards is not None:
-                    self._add_eager_entry(reason.guards)
+                if reason.evidence.guards is not None:
+                    self._add_eager_entry(reason.evidence.guards)
                 raise
             if not self.options.fullgraph:
                 self.expects_errors = False
@@ -722,11 +732,21 @@ def _import_pipeline() -> Callable[..., Any]:
     return compile_graph
 
 
-def has_symbols(found: Any) -> bool:
+def has_symbols(found: Captured | Exception) -> bool:
     """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers;
     True if unknown."""
-    guards = getattr(found, "guards", None)
-    return guards is None or bool(guards.symbols) or getattr(found, "symbolic", False)
+    if isinstance(found, Captured):
+        return bool(found.guards.symbols)
+    if not isinstance(found, Unsupported) or found.evidence.guards is None:
+        return True
+    if found.why.action is STATIC or found.why.is_of_the_call:
+        return True
+    return bool(found.evidence.guards.symbols)
+
+
+def is_of_the_call(problem: Exception) -> bool:
+    """Whether the values of this call are to blame, and not the program."""
+    return isinstance(problem, Unsupported) and problem.why.is_of_the_call
 
 
 def draws_random_numbers(aten: Any) -> bool:

@@ -3,9 +3,10 @@ raise them."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from ingot.reasons import hint_for
+from ingot.reasons import BREAK, EAGER_REFUSES, REFUSED, SKIP, Action, Reason, reason_of
 
 AnyError = TypeVar("AnyError", bound=Exception)
 
@@ -22,7 +23,8 @@ class IngotError(Exception):
 
     def __reduce__(self) -> Any:
         """Pickled as its text and attributes, so that it may cross processes."""
-        return _rebuilt, (type(self), self.args, {**vars(self), "guards": None})
+        attributes = {name: value for name, value in vars(self).items() if name != "evidence"}
+        return _rebuilt, (type(self), self.args, attributes)
 
 
 def _rebuilt(
@@ -33,54 +35,88 @@ def _rebuilt(
     return error
 
 
-class Unsupported(IngotError):
-    """Something cannot be compiled (yet): the call runs in eager and this reason is kept for the
-    report.
+class Evidence(NamedTuple):
+    """What capture knew when it met a reason.
 
-    `where` is the user's "file:line", in `function`, and `hint` what to change, from the table in
-    `ingot.reasons` where none is given. `skip`: no graph break can help, so the whole region runs
-    in eager. `symbolic`: sizes that are no symbols may be compiled. `of_values`: the values of this
-    call are to blame, not the program. `asked_compiling`: the program has asked whether it is
-    compiled. `guards` are the facts that led there, set by capture, so that the decision holds for
-    as long as they do. `step` is the number of the instruction that the graph can be broken before:
-    the one that failed, unless set earlier.
+    `guards` led there: the decision holds for as long as they do. The graph can be broken before
+    the instruction number `step`, unless it is `in_one_piece`. `asked_compiling`: the program has
+    asked whether it is compiled.
     """
 
-    def __init__(self, reason: str, where: str = "", hint: str = "", *, skip: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.where = where
-        self.function = ""
-        self.hint = hint or self.usual_hint(reason)
-        self.skip = skip
-        self.symbolic = self.of_values = False
-        self.asked_compiling = False
-        self.guards: Any = None
-        self.step: int | None = None
+    guards: Any = None
+    step: int | None = None
+    in_one_piece: bool = False
+    asked_compiling: bool = False
 
-    @staticmethod
-    def usual_hint(reason: str) -> str:
-        return hint_for(reason)
+
+class Unsupported(IngotError):
+    """Something cannot be compiled (yet): the call runs in eager and the reason is kept for the
+    report.
+
+    A backend raises it with a sentence, the user's "file:line" and a hint; `skip` says that no
+    graph break can help. Ingot itself raises what `unsupported` makes. `why` is the whole reason,
+    and capture adds its `evidence`.
+    """
+
+    evidence = Evidence()
+
+    def __init__(
+        self, reason: str | Reason, where: str = "", hint: str = "", *, skip: bool = False
+    ) -> None:
+        if isinstance(reason, str):
+            reason = Reason(REFUSED, reason, where, "", hint, SKIP if skip else BREAK)
+        super().__init__(reason.sentence)
+        self.why = reason
+
+    @property
+    def reason(self) -> str:
+        return self.why.sentence
+
+    @property
+    def where(self) -> str:
+        return self.why.where
+
+    @property
+    def function(self) -> str:
+        return self.why.function
+
+    @property
+    def hint(self) -> str:
+        return self.why.hint
+
+    @property
+    def skips(self) -> bool:
+        """Whether no graph break can help."""
+        return self.evidence.in_one_piece or not self.why.may_break
 
     def __str__(self) -> str:
-        place = f" at {self.where}" if self.where else ""
-        hint = f" (hint: {self.hint})" if self.hint else ""
-        return f"{self.reason}{place}{hint}"
+        return str(self.why)
 
 
 class EagerRaises(Unsupported):
     """The program itself is about to raise an error here: the call runs in eager, under `fullgraph`
     too, so that it is raised as eager raises it."""
 
-    @staticmethod
-    def usual_hint(reason: str) -> str:
-        return ""  # the program's own message stands for itself
+    def __init__(self, sentence: str, where: str = "", *, id: str = EAGER_REFUSES) -> None:
+        super().__init__(reason_of(id, sentence, where))
 
     def as_break(self) -> Unsupported:
         """The same where eager is known to raise nothing."""
-        made = Unsupported(self.reason, self.where)
-        vars(made).update(vars(self), hint=made.hint)
-        return made
+        error = Unsupported(replace(self.why, action=BREAK))
+        error.evidence = self.evidence
+        return error
+
+
+def unsupported(
+    id: str,
+    sentence: str,
+    where: str = "",
+    *,
+    action: Action | None = None,
+    step: int | None = None,
+) -> Unsupported:
+    """The error of a reason, whose id is a row of `ingot.reasons.FAMILIES`."""
+    return Unsupported(reason_of(id, sentence, where, action=action, step=step))
 
 
 class GraphBreakError(IngotError):

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
+from ingot.reasons import INTERNAL_ERROR
 
 PASSING = (MemoryError, RecursionError, torch.OutOfMemoryError)
 """Errors that depend on the moment, and not on what is compiled."""
@@ -25,9 +26,11 @@ Holds = Callable[[tuple[Any, ...]], bool]
 def explained(error: Exception) -> Unsupported:
     """The reason why a call ran in eager."""
     if isinstance(error, RecursionError):
-        return Unsupported("the calls are nested too deeply, or little stack is left", skip=True)
-    kind = "" if isinstance(error, PASSING) else "internal error: "
-    return Unsupported(f"{kind}{type(error).__name__}: {error}", skip=True)
+        return unsupported("recursion", "the calls are nested too deeply, or little stack is left")
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, PASSING):
+        return unsupported("out-of-memory", text)
+    return unsupported(INTERNAL_ERROR, f"internal error: {text}")
 
 
 @dataclass

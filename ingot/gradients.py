@@ -14,7 +14,7 @@ import torch
 from ingot.capture import Captured
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation, stage
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.failures import ATTEMPTS, PASSING, Failure, explained
 from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
@@ -99,8 +99,10 @@ def wants_gradients(captured: Captured) -> bool:
         # windows on inputs
         if not written and not any(has_history(n.meta["val"]) for n in tracked):
             return False
-        raise Unsupported(
-            "gradients are wanted by a part of a function that is called without", where, skip=True
+        raise unsupported(
+            "gradients-wanted",
+            "gradients are wanted by a part of a function that is called without",
+            where,
         )
     return True
 
@@ -235,13 +237,15 @@ def _second_derivatives(
     with undisturbed(), paused_collection():
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
-                raise Unsupported("anomalies are to be detected")
+                raise unsupported("backward-call", "anomalies are to be detected")
             with context.shapes.above_one():
                 program = with_history(gradients, fakes, context, made, compile_program)
             always = not made.aten.checks and not sizes
             drawn = any(draws(node.target) for node in made.aten.graph.nodes)
             if made.aten.checks and (made.aten.mutations or drawn):
-                raise Unsupported(f"{made.aten.checks[0]} is checked where eager could not go on")
+                raise unsupported(
+                    "late-error", f"{made.aten.checks[0]} is checked where eager could not go on"
+                )
         except Exception as problem:  # the forward has run: eager's operations, one by one
             made.skipped, program = _reason(problem), None
 
@@ -444,7 +448,7 @@ class Backwards:
         def compile_traced() -> Backward:
             graph, found = self._graph_by(self._trace, demand)
             if graph is None or found != wanted:
-                raise Unsupported("what is kept for other sizes")
+                raise unsupported("backward-sizes", "what is kept for other sizes")
             return self._compile_part(graph, demand)
 
         @serial
@@ -583,7 +587,7 @@ def places_for(
         to_expr(n) for _, _, spec in windows for n in (*spec.sizes, *spec.strides, spec.offset)
     ]
     if any(not e.symbols <= places.keys() for e in numbers):
-        raise Unsupported("a window whose place the data decide")
+        raise unsupported("backward-sizes", "a window whose place the data decide")
     return places
 
 

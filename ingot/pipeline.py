@@ -14,7 +14,7 @@ import torch
 from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.compilation import Compilation, stage
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.gradients import places_for, wants_gradients, windows_of, with_history
 from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves
@@ -58,9 +58,9 @@ def _device(graph: torch.fx.Graph) -> torch.device:
     if device.type not in DEVICES or (
         device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"
     ):
-        raise Unsupported(f"a tensor on the device {str(device)!r}", where, skip=True)
+        raise unsupported("device", f"a tensor on the device {str(device)!r}", where)
     if device.type == "cuda" and torch.version.hip:
-        raise Unsupported("a tensor on an AMD GPU", where, skip=True)
+        raise unsupported("device", "a tensor on an AMD GPU", where)
     return device
 
 

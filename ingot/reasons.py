@@ -1,90 +1,224 @@
-"""Why a graph breaks or a call runs in eager, and what the user can do about it: one row for each
-family of reasons.
+"""Why a graph breaks or a call runs in eager: the ids of all reasons, and what the user can do.
 
-A reason is a sentence that names what was met; the first row whose pattern is found in it gives the
-hint. Where there is no row, there is nothing to advise beside moving the line elsewhere.
+In: an id of `FAMILIES`, a sentence that names what was met, and the user's line. Out: a frozen
+`Reason` with the family's hint and action. An id has one hint; no hint depends on a sentence.
 """
 
 from __future__ import annotations
 
-import re
+import enum
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-HINTS: tuple[tuple[str, str], ...] = (
+
+class Action(enum.Enum):
+    """What is done where a reason is met."""
+
+    BREAK = "the graph is broken before the instruction"
+    SKIP = "the region runs in eager, since no graph break can help"
+    RAISE_IN_EAGER = "the call runs in eager, which raises the program's own error"
+    STATIC = "the call is compiled for its own sizes; if they fail as well, the graph is broken"
+
+
+BREAK, SKIP, RAISE_IN_EAGER, STATIC = Action
+
+
+class Family(NamedTuple):
+    """What all reasons of one id have in common."""
+
+    hint: str = ""
+    action: Action = BREAK
+
+
+_NO_GRADIENTS = "call it under torch.no_grad() where no gradients are needed"
+_STATIC_SIZES = "compile without dynamic=True"
+_OUTSIDE_STORE = "return the new value, and store it outside the compiled function"
+_ARGUMENTS = "pass tensors, numbers, and containers of them"
+
+REFUSED = "refused"
+PROGRAM_RAISES = "program-raises"
+EAGER_REFUSES = "eager-refuses"
+LARGE_INTEGER = "large-integer"
+INTERNAL_ERROR = "internal-error"
+
+FAMILIES: dict[str, Family] = {
     # -- what depends on data
-    (
-        "a branch on the values of",
-        "use torch.where, or move the branch out of the compiled function",
-    ),
-    ("with a mask: the size of the result depends on", "use torch.where or masked_fill"),
-    (
-        "a membership test on the values of",
-        "use torch.isin, or keep what is searched in a Python container",
-    ),
-    ("a tensor's data is asked for", "keep it a tensor, or move it out of the function"),
-    (
-        r"\(\) depends on the data of",
-        "keep it a tensor, or convert it outside the compiled function",
-    ),
-    (
-        "is not known during capture",
-        "keep it a tensor, or compute it outside the compiled function",
-    ),
+    "data-branch": Family("use torch.where, or move the branch out of the compiled function"),
+    "mask-size": Family("use torch.where or masked_fill"),
+    "data-membership": Family("use torch.isin, or keep what is searched in a Python container"),
+    "data-asked": Family("keep it a tensor, or move it out of the function"),
+    "data-conversion": Family("keep it a tensor, or convert it outside the compiled function"),
+    "unknown-value": Family("keep it a tensor, or compute it outside the compiled function"),
+    "number-in-tensor": Family(),
+    "data-decided-size": Family(),
+    "size-check": Family(),
+    "late-size-guard": Family(),
+    "late-error": Family(),
     # -- what the user asked for
-    ("is disabled by", "remove the disable, or call it before or after the compiled function"),
-    ("a graph break is asked for", "remove the call where one graph is wanted"),
-    (r"\(\) is called$", "call it outside the compiled function"),
-    ("a tensor that is no argument", "pass the tensor as an argument"),
-    (
-        "a function that is allowed in the graph gives",
-        "return tensors that it made, numbers, and tuples of them",
-    ),
+    "disabled": Family("remove the disable, or call it before or after the compiled function"),
+    "asked-break": Family("remove the call where one graph is wanted"),
+    "compilation-call": Family("call it outside the compiled function"),
+    "compiled-by-torch": Family(),
+    "outside-tensor": Family("pass the tensor as an argument"),
+    "graph-function-result": Family("return tensors that it made, numbers, and tuples of them"),
+    REFUSED: Family(),  # by a backend of the user's
+    # -- the program's own errors
+    PROGRAM_RAISES: Family(action=RAISE_IN_EAGER),
+    EAGER_REFUSES: Family(action=RAISE_IN_EAGER),
     # -- gradients, modes, devices
-    ("gradients are wanted", "call it under torch.no_grad() where no gradients are needed"),
-    ("the random state is", "seed outside the compiled function"),
-    (
-        "torch.func transform or anomaly detection",
-        "call the compiled function outside, or apply the transform inside",
-    ),
-    ("meet in one op", "move them to one device"),
+    "gradients-wanted": Family(_NO_GRADIENTS, SKIP),
+    "autograd-function-gradients": Family(_NO_GRADIENTS),
+    "autograd-function": Family(),
+    "inner-gradients": Family(),
+    "backward-options": Family(_ARGUMENTS, SKIP),
+    "second-derivatives": Family(action=SKIP),
+    "checkpoint": Family(),
+    "tensor-hook": Family(),
+    "module-hook": Family(),
+    "func-transform": Family(),
+    "inference-mode": Family(),
+    "mode": Family(),
+    "random-state": Family("seed outside the compiled function"),
+    "watched": Family("call the compiled function outside, or apply the transform inside"),
+    "devices-in-op": Family("move them to one device"),
+    "device": Family(action=SKIP),
+    # -- backward passes of eager, within compiled_backward()
+    "backward-call": Family(),
+    "backward-function": Family(),
+    "backward-gradient": Family(),
+    "backward-hook": Family(),
+    "backward-node": Family(),
+    "backward-part": Family(),
+    "backward-refused": Family(),
+    "backward-sizes": Family(),
+    "gradient-hook-arguments": Family(_ARGUMENTS),
     # -- effects
-    ("side effect: print", "print outside the compiled function"),
-    ("side effect: warnings", "warn outside the compiled function"),
-    ("side effect: Tensor", "set it outside the compiled function"),
-    (
-        "side effect:|existed before the call",
-        "return the new value, and store it outside the compiled function",
-    ),
+    "print": Family("print outside the compiled function"),
+    "warning": Family("warn outside the compiled function"),
+    "logging": Family(_OUTSIDE_STORE),
+    "tensor-side-effect": Family("set it outside the compiled function"),
+    "side-effect": Family(_OUTSIDE_STORE),
+    "outside-identity": Family(_OUTSIDE_STORE),
+    "effectful-op": Family(),
     # -- Python
-    ("a generator or coroutine function", "compile what it calls for each element"),
-    ("a coroutine", "await outside the compiled function"),
-    ("a class is (defined|made)", "define the class outside the compiled function"),
-    ("a module .* is made", "make modules outside the compiled function"),
-    (" is made", "make it outside the compiled function, and pass it in"),
-    ("^import of", "import it at the top of the module"),
-    (
-        "a C function",
-        "write it with torch or plain Python, or call it outside the compiled function",
+    "generator-function": Family("compile what it calls for each element", SKIP),
+    "coroutine": Family("await outside the compiled function"),
+    "class-definition": Family("define the class outside the compiled function", SKIP),
+    "module-construction": Family("make modules outside the compiled function"),
+    "construction": Family("make it outside the compiled function, and pass it in"),
+    "construction-rule": Family(),
+    "import": Family("import it at the top of the module"),
+    "c-function": Family(
+        "write it with torch or plain Python, or call it outside the compiled function"
     ),
-    ("as a key of a dict or set", "use a string or a number as the key"),
-    ("nested too deeply", "is the recursion endless?"),
-    ("instructions in one call", "is the loop endless?"),
-    ("is given", "pass tensors, numbers, and containers of them"),
-    # -- tensors and modules
-    ("tensor subclass", "pass a plain tensor"),
-    (
-        "its layout is|it is quantized|it is nested|it is a conjugate",
-        "convert the tensor before the call",
-    ),
-    ("has not got its parameters yet", "call the module once before it is compiled"),
-    ("more than .* variants", "Report.recompiles says what varies"),
-    (
-        "has no rule for symbolic sizes|symbolic (size|number)|are symbolic",
-        "compile without dynamic=True",
-    ),
-    ("internal error", "please report it, with the program that led here"),
-)
+    "key": Family("use a string or a number as the key"),
+    "recursion": Family("is the recursion endless?", SKIP),
+    "endless-loop": Family("is the loop endless?", SKIP),
+    "argument-kind": Family(_ARGUMENTS),
+    "alive-at-break": Family(),
+    "attribute": Family(),
+    "builtin-subclass": Family(),
+    "call": Family(),
+    "caller-variables": Family(action=SKIP),
+    "container-order": Family(),
+    "exception": Family(),
+    "foreign-object": Family(),
+    "generator": Family(),
+    "identity": Family(),
+    "instruction": Family(),
+    "iterator": Family(),
+    "library-function": Family(),
+    "not-a-function": Family(),
+    "operator": Family(),
+    "text": Family(),
+    "unbound-name": Family(),
+    "unstable-capture": Family(),
+    "whole-function": Family(),
+    "wrong-arguments": Family(),
+    # -- tensors, modules, arrays
+    "tensor-subclass": Family("pass a plain tensor"),
+    "tensor-layout": Family("convert the tensor before the call"),
+    "tensor-kind": Family(),
+    "tensor-object": Family(),
+    "nested-tensor": Family(),
+    "conjugate-view": Family(),
+    "lazy-module": Family("call the module once before it is compiled"),
+    "module-state": Family(),
+    "numpy": Family(),
+    # -- sizes that vary
+    "no-symbolic-rule": Family(_STATIC_SIZES),
+    "symbolic-memory": Family(_STATIC_SIZES),
+    "symbolic-number": Family(_STATIC_SIZES),
+    "symbolic-size-value": Family(),
+    LARGE_INTEGER: Family(action=SKIP),
+    "variants": Family("Report.recompiles says what varies"),
+    "marked-sizes": Family(),
+    # -- operations and code
+    "custom-op-fake": Family("register a fake for it: torch.library.register_fake"),
+    "custom-op-result": Family(),
+    "foreach": Family(),
+    "no-shape-rule": Family(),
+    "no-tensor": Family(),
+    "op-fails": Family(),
+    "op-form": Family(),
+    "op-writes": Family(),
+    "no-code": Family(),
+    "recorded-result": Family(),
+    "triton-missing": Family(action=SKIP),
+    "torch-lacks": Family(action=SKIP),
+    # -- compilations that fail
+    INTERNAL_ERROR: Family("please report it, with the program that led here", SKIP),
+    "out-of-memory": Family(action=SKIP),
+}
+"""By id, what the user can do and what is done. Where there is no hint, there is nothing to advise
+beside moving the line elsewhere."""
 
 
-def hint_for(reason: str) -> str:
-    """What to change; "" where no row has advice."""
-    return next((hint for pattern, hint in HINTS if re.search(pattern, reason)), "")
+@dataclass(frozen=True)
+class Reason:
+    """One reason. `where` is the user's "file:line", in `function`; `hint` says what to change.
+
+    `step` is the number of an instruction, where the graph has to be broken before another one than
+    that which failed.
+    """
+
+    id: str
+    sentence: str
+    where: str = ""
+    function: str = ""
+    hint: str = ""
+    action: Action = BREAK
+    step: int | None = None
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        hint = f" (hint: {self.hint})" if self.hint else ""
+        return f"{self.sentence}{place}{hint}"
+
+    @property
+    def may_break(self) -> bool:
+        """Whether a graph that is broken before the instruction helps."""
+        return self.action is not SKIP and self.id != PROGRAM_RAISES
+
+    @property
+    def is_of_the_call(self) -> bool:
+        """Whether the values of this call are to blame, and not the program."""
+        return self.id == LARGE_INTEGER
+
+    def at(self, where: str) -> Reason:
+        """The same at a line, unless it has one."""
+        return self if self.where else replace(self, where=where)
+
+
+def reason_of(
+    id: str,
+    sentence: str,
+    where: str = "",
+    function: str = "",
+    *,
+    action: Action | None = None,
+    step: int | None = None,
+) -> Reason:
+    """The reason of an id, with its family's hint, and its action unless another is named."""
+    family = FAMILIES[id]
+    return Reason(id, sentence, where, function, family.hint, action or family.action, step)

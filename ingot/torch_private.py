@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import optimizer as _optimizers
 
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload
@@ -86,7 +86,7 @@ class Missing:
 
 def _unsupported(path: str, feature: str) -> Unsupported:
     for_what = f", for {feature}" if feature else ""
-    return Unsupported(f"{path} is missing in torch {torch.__version__}{for_what}", skip=True)
+    return unsupported("torch-lacks", f"{path} is missing in torch {torch.__version__}{for_what}")
 
 
 def find(path: str, feature: str = "", *, optional: bool = False) -> Any:

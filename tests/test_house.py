@@ -89,6 +89,7 @@ COMMON = {
     "options",
     "origins",
     "precision",
+    "reasons",
     "serial",
     "torch_private",
     "wrapped",

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -23,11 +23,12 @@ from ingot.backward.tracing import Traced, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation, stage
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.explain.report import Report
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.reasons import BREAK, SKIP
 from ingot.serial import serial, whole
 from ingot.stance import DEFAULT, current_stance
 from ingot.torch_private import ALL, BACKWARDS, GRADIENTS, engine_run_backward, set_engine, why_off
@@ -157,15 +158,15 @@ def _run_backward(
         structure, entry = _prepared(heads, tangents, create_graph, targets, accumulate_grad)
         present = entry.traced.present
         if not allow_unreachable and not all(present):
-            raise Unsupported("a gradient of what is not in the graph")
+            raise unsupported("backward-call", "a gradient of what is not in the graph")
         arguments = _arguments(structure, tangents, entry)
     except Unsupported as reason:
         _keep(reason)
     except RuntimeError as error:  # of autograd, which its engine raises if it comes to that
-        _keep(Unsupported(f"autograd raises {str(error).splitlines()[0]}"))
+        _keep(unsupported("backward-refused", f"autograd raises {str(error).splitlines()[0]}"))
     except Exception as bug:  # nothing has been done yet
         log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
-        _keep(Unsupported(f"internal error: {type(bug).__name__}: {bug}"))
+        _keep(unsupported("internal-error", f"internal error: {type(bug).__name__}: {bug}"))
     else:
         return _run(structure, entry, heads, arguments, keep_graph, targets)
     return engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
@@ -181,30 +182,34 @@ def _prepared(
     """The graph, and what was compiled for its like. Raises Unsupported where it is to run in
     eager."""
     if create_graph:
-        raise Unsupported("gradients are to be differentiated (create_graph=True)")
+        raise unsupported("backward-call", "gradients are to be differentiated (create_graph=True)")
     if operations_are_watched():
-        raise Unsupported(WATCHED)
+        raise unsupported("watched", WATCHED)
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
-        raise Unsupported("a backward within autocast")
+        raise unsupported("backward-call", "a backward within autocast")
     if current_stance() != DEFAULT:
-        raise Unsupported(f"the stance {current_stance()!r}")
+        raise unsupported("backward-call", f"the stance {current_stance()!r}")
     if not all(type(t) is torch.Tensor and not t.requires_grad for t in tangents):
-        raise Unsupported("a gradient to begin with that is none, or has a history")
+        raise unsupported(
+            "backward-call", "a gradient to begin with that is none, or has a history"
+        )
     if not all(isinstance(t, torch.Tensor) and t.requires_grad for t in heads):
-        raise Unsupported("a tensor without a history")
+        raise unsupported("backward-call", "a tensor without a history")
     if (
         accumulates
         and targets
         and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets)
     ):
-        raise Unsupported("gradients to be added up in tensors that are no leaves")
+        raise unsupported("backward-call", "gradients to be added up in tensors that are no leaves")
     structure = read(heads, targets, accumulates)
     modes, geometry = read_global_state()._replace(grad_mode=False), structure.geometry(tangents)
     key, hooks = (structure.key(tangents), modes), structure.hooks()
     found = _served(key, geometry, hooks, structure)
     if found is None:
         if _count[0] >= MAX_PROGRAMS:
-            raise Unsupported(f"more than {MAX_PROGRAMS} different backward passes")
+            raise unsupported(
+                "backward-call", f"more than {MAX_PROGRAMS} different backward passes"
+            )
         found = _compile_unless_served(key, structure, tangents, geometry, modes)
     if isinstance(found, Unsupported):
         raise found
@@ -263,10 +268,10 @@ def _compile(
     try:
         return _compile_for(structure, tangents, geometry, None, why)
     except Unsupported as reason:
-        return Unsupported(reason.reason, reason.where)
+        return Unsupported(replace(reason.why, function="", action=BREAK))
     except Exception as bug:
         log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
-        return Unsupported(f"internal error: {type(bug).__name__}: {bug}")
+        return unsupported("internal-error", f"internal error: {type(bug).__name__}: {bug}")
 
 
 def _compile_for(
@@ -306,7 +311,7 @@ def _keep(reason: Unsupported) -> None:
         return
     _reasons.add(reason.reason)
     compilation = Compilation("backward", _place())
-    compilation.skipped = Unsupported(reason.reason, _place(), skip=True)
+    compilation.skipped = Unsupported(replace(reason.why, where=_place(), function="", action=SKIP))
     _compilations.append(compilation)
 
 
@@ -335,7 +340,7 @@ def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: En
         for source in condition.reads:
             read_by_hook = source.load(hooks[condition.position])
             if read_by_hook.untyped_storage()._cdata in written:
-                raise Unsupported("a hook reads a gradient that is being added to")
+                raise unsupported("backward-hook", "a hook reads a gradient that is being added to")
             found.append(read_by_hook)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.torch_private import aten
 
 _SAME = (
@@ -305,10 +305,14 @@ def _product(kept: Kept, g: Tensor, left: str, right: str, alpha: Any) -> tuple[
 def _cat(kept: Kept, g: Tensor) -> Any:
     dim = kept.dim(g.dim())
     if any(sizes is not None and len(sizes) != g.dim() for sizes in kept.inputs):
-        raise Unsupported("CatBackward0 of tensors of other dimensions, which have no elements")
+        raise unsupported(
+            "backward-node", "CatBackward0 of tensors of other dimensions, which have no elements"
+        )
     known = [None if sizes is None else sizes[dim] for sizes in kept.inputs]
     if known.count(None) > 1:  # of those whose gradients are not asked for it is not known, either
-        raise Unsupported("CatBackward0 of several tensors whose gradients are not asked for")
+        raise unsupported(
+            "backward-node", "CatBackward0 of several tensors whose gradients are not asked for"
+        )
     rest = g.shape[dim] - sum(size for size in known if size is not None)
     begin, found = 0, list[Any]()
     for size in known:

@@ -11,7 +11,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.autograd.graph import GradientEdge
 
 from ingot.backward.hooks import kind_of
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.torch_private import engine_run_backward
 
 _BASE = torch.autograd.Function
@@ -27,8 +27,9 @@ def facts_of(node: Any, edges: Edges) -> tuple[Any, ...]:
     code = kind_of(_backward_of(node))
     name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
     if [True for e in edges if e is not None] != [True for need in needed if need]:
-        raise Unsupported(
-            f"the backward of {name}, whose context was told which gradients are needed"
+        raise unsupported(
+            "backward-function",
+            f"the backward of {name}, whose context was told which gradients are needed",
         )
     return name, code, needed
 
@@ -49,18 +50,23 @@ def _backward_of(node: Any) -> Any:
         and getattr(node.apply, "__func__", None) is BackwardCFunction.apply
     )  # type: ignore
     if not plain or getattr(node._forward_cls, "boxed_grads_call", False):
-        raise Unsupported(f"{type(node).__name__}, which runs in a way of its own")
+        raise unsupported(
+            "backward-function", f"{type(node).__name__}, which runs in a way of its own"
+        )
     cls = node._forward_cls
     if (cls.backward is _BASE.backward) == (cls.vjp is _BASE.vjp):
-        raise Unsupported(f"the backward of {cls.__name__}, which has none, or two")
+        raise unsupported(
+            "backward-function", f"the backward of {cls.__name__}, which has none, or two"
+        )
     return cls.backward if cls.vjp is _BASE.vjp else cls.vjp
 
 
 def refuse_unpacking(kept: Sequence[Any]) -> None:
     """Raises Unsupported for tensors that hooks keep."""
     if any(one is not None and one.unpack_hook is not None for one in kept):
-        raise Unsupported(
-            "a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)"
+        raise unsupported(
+            "backward-function",
+            "a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)",
         )
 
 
@@ -70,13 +76,15 @@ def of_edges(node: Any, edges: Edges, found: Any) -> list[Any]:
     name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
     gradients = found if isinstance(found, tuple) else (found,)
     if len(gradients) < len(needed) or any(g is not None for g in gradients[len(needed) :]):
-        raise Unsupported(f"{name} gives another number of gradients than it has arguments")
+        raise unsupported(
+            "backward-function", f"{name} gives another number of gradients than it has arguments"
+        )
     if not all(g is None or isinstance(g, torch.Tensor) for g in gradients):
-        raise Unsupported(f"{name} gives a gradient that is no tensor")
+        raise unsupported("backward-function", f"{name} gives a gradient that is no tensor")
     if len(edges) < len(needed) and any(
         g is not None for g, need in zip(gradients, needed) if not need
     ):
-        raise Unsupported(f"{name} gives a gradient of what may be no tensor")
+        raise unsupported("backward-function", f"{name} gives a gradient of what may be no tensor")
     remaining = iter([g for g, need in zip(gradients, needed) if need])
     return [None if edge is None else next(remaining) for edge in edges]
 

@@ -4,7 +4,7 @@ to its graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -15,10 +15,11 @@ from torch.utils.hooks import BackwardHook
 from ingot.capture import Captured, Request, capture_call, hook_calls
 from ingot.capture.guards import Guard
 from ingot.capture.sources import ArgSource, Source
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.record import Recorder, run_nodes
 from ingot.options import Options
+from ingot.reasons import BREAK
 from ingot.torch_private import disable_current_modes
 
 Table = Mapping[int, Any]
@@ -94,7 +95,7 @@ class Hooks:
         """What hooks on the gradient of a tensor make of it."""
         for key, hook in table.items():
             if gradient is None:
-                raise Unsupported("a hook on a gradient that does not come in")
+                raise unsupported("backward-hook", "a hook on a gradient that does not come in")
             result = self._call(recorder, self._first[id(table), key], (hook,), (gradient,))
             gradient = gradient if result is None else _checked(gradient, result)
         return gradient
@@ -136,7 +137,9 @@ class Hooks:
         """Has torch's own part of a module's hooks run, with the user's replaced by what they are
         captured as."""
         if parts.input_tensors_index is None:
-            raise Unsupported("hooks on a module none of whose arguments requires a gradient")
+            raise unsupported(
+                "backward-hook", "hooks on a module none of whose arguments requires a gradient"
+            )
         before, behind = parts.user_pre_hooks, parts.user_hooks
 
         def stand_in(position: int, own: Any) -> Callable[..., Any]:
@@ -170,7 +173,7 @@ class Hooks:
         inputs, reads = [], []
         for entry in captured.inputs:
             if not isinstance(entry.fake, FakeTensor):
-                raise Unsupported("a hook that reads a number which varies")
+                raise unsupported("backward-hook", "a hook that reads a number which varies")
             if _is_given(entry.source, len(fixed)):
                 inputs.append(entry.source.load(slots))
             else:
@@ -189,7 +192,7 @@ class Hooks:
         outputs = run_nodes(captured.graph_module, recorder, inputs)
         recorder.where, recorder.region = where, region
         if captured.writes and versions != [recorder.tracked(t).storage.version for t in inputs]:
-            raise Unsupported(f"{_name(fixed)} has effects")
+            raise unsupported("backward-hook", f"{_name(fixed)} has effects")
         return captured.residual.build(outputs, slots)
 
 
@@ -202,11 +205,14 @@ def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
             call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False))
         )
     except Unsupported as reason:
-        raise Unsupported(f"{name}: {reason.reason}", reason.where) from None
+        sentence = f"{name}: {reason.reason}"
+        raise Unsupported(
+            replace(reason.why, sentence=sentence, function="", action=BREAK)
+        ) from None
     if captured.residual.effects:
-        raise Unsupported(f"{name} has effects")
+        raise unsupported("backward-hook", f"{name} has effects")
     if captured.context.draws:
-        raise Unsupported(f"{name} draws random numbers")
+        raise unsupported("backward-hook", f"{name} draws random numbers")
     return captured
 
 
@@ -222,8 +228,9 @@ def _stand_ins(value: Any) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())):
-        raise Unsupported(
-            "a gradient of sizes that vary is given to a hook, or to a torch.autograd.Function"
+        raise unsupported(
+            "gradient-hook-arguments",
+            "a gradient of sizes that vary is given to a hook, or to a torch.autograd.Function",
         )
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
@@ -247,7 +254,10 @@ def _checked(gradient: Any, result: Any) -> Any:
         or result.shape != gradient.shape
         or result.dtype != gradient.dtype
     ):
-        raise Unsupported("a hook gives something else than a gradient like that which it is given")
+        raise unsupported(
+            "gradient-hook-arguments",
+            "a hook gives something else than a gradient like that which it is given",
+        )
     return result
 
 
@@ -256,11 +266,14 @@ def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         return gradients
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(gradients):
-        raise Unsupported("a hook gives another number of gradients than it is given")
+        raise unsupported(
+            "gradient-hook-arguments", "a hook gives another number of gradients than it is given"
+        )
     for old, new in zip(gradients, results):
         if (old is None) != (new is None):
-            raise Unsupported(
-                "a hook gives a gradient where there is none, or none where there is one"
+            raise unsupported(
+                "backward-hook",
+                "a hook gives a gradient where there is none, or none where there is one",
             )
     return tuple(
         [None if old is None else _checked(old, new) for old, new in zip(gradients, results)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ingot.backward.structure import PROGRAM, Geometry, Structure
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.fakes import FakeContext, FakeTensor
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
@@ -55,7 +55,9 @@ def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
     tensors that it keeps."""
     part = program.graph_of_backward(Demand((True,) * len(program.differentiable)), None)
     if part is None:
-        raise Unsupported("a compiled forward's outputs, whose gradients need its inputs again")
+        raise unsupported(
+            "backward-part", "a compiled forward's outputs, whose gradients need its inputs again"
+        )
     kept = [node.meta["val"] for node in part.aten.inputs]
     found = []
     for number, group in enumerate(groups):
@@ -123,7 +125,7 @@ class Sizes:
         now, then = self.geometry.groups[group], self.before[group]
         dims = frozenset(d for d, (a, b) in enumerate(zip(then, now)) if a != b)
         if any(now[d] < 2 for d in dims):
-            raise Unsupported("a size that varies and is 0 or 1")
+            raise unsupported("backward-sizes", "a size that varies and is 0 or 1")
         # what is read may share memory
         own = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         fake = self.context.fake(own, dims, name)
@@ -171,7 +173,9 @@ class Sizes:
         for (a, b), whole in self._known.items():
             if now and b % now == 0 and (UNKNOWN in (a, then) or a == b // now * then):
                 return whole // (b // now)
-        raise Unsupported(f"a number that varies, {now}, and is no size of a tensor's")
+        raise unsupported(
+            "backward-sizes", f"a number that varies, {now}, and is no size of a tensor's"
+        )
 
     def conditions(self) -> Conditions | None:
         """What has to hold elsewhere, once all is compiled; None where there are no symbols."""

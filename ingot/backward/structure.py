@@ -14,7 +14,7 @@ from ingot.backward import functions
 from ingot.backward.functions import refuse_unpacking
 from ingot.backward.hooks import called_by, kind_of
 from ingot.capture.facts import is_plain_constant
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_of
 from ingot.runtime.training import is_of_program
 from ingot.torch_private import BackwardHookNode, FunctionBase
@@ -200,11 +200,11 @@ class Same:
 def _facts(t: torch.Tensor, memory: dict[int, int]) -> tuple[Any, ...]:
     """How a tensor lies, and which of the memories seen so far it lies in."""
     if type(t) not in (torch.Tensor, torch.nn.Parameter):
-        raise Unsupported(f"a {type(t).__name__} in a backward")
+        raise unsupported("backward-gradient", f"a {type(t).__name__} in a backward")
     if t.layout is not torch.strided:
-        raise Unsupported(f"a tensor of the layout {t.layout} in a backward")
+        raise unsupported("backward-gradient", f"a tensor of the layout {t.layout} in a backward")
     if t.is_conj() or t.is_neg():
-        raise Unsupported("a conjugate or negative view in a backward")
+        raise unsupported("backward-gradient", "a conjugate or negative view in a backward")
     owner = memory.setdefault(t.untyped_storage()._cdata, len(memory))
     return t.dim(), t.storage_offset(), t.dtype, t.device, owner
 
@@ -221,7 +221,9 @@ def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Str
     """The graph behind `heads`. Raises Unsupported for one that is not understood, and what
     autograd raises where a tensor that is kept was let go, or was written."""
     if not all(isinstance(t, torch.Tensor) for t in (*heads, *targets)):
-        raise Unsupported("a backward from, or to, an edge of autograd's graph")
+        raise unsupported(
+            "backward-gradient", "a backward from, or to, an edge of autograd's graph"
+        )
     positions: dict[Any, int] = {}
     nodes: list[Any] = []
     stack = [node_of(t) for t in reversed(heads)]
@@ -249,8 +251,9 @@ def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Str
     )
     steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
     if targets and any(step.kind == PROGRAM and any(step.node.program.reentrant) for step in steps):
-        raise Unsupported(
-            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True"
+        raise unsupported(
+            "backward-part",
+            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
         )
     return Structure(
         steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates
@@ -281,7 +284,10 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
     if name == "AccumulateGrad":
         variable = node.variable
         if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
-            raise Unsupported("a gradient of another type than what it is one of (grad_dtype)")
+            raise unsupported(
+                "backward-gradient",
+                "a gradient of another type than what it is one of (grad_dtype)",
+            )
         numbers = {"sizes": tuple(variable.shape), "strides": variable.stride()}
         return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
     if is_of_program(node):
@@ -289,7 +295,9 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
             number in node.program.passed
             for number in (*hooks.retained, *(k for _, k in hooks.tensor))
         ):
-            raise Unsupported("a hook on a result that another one is computed from")
+            raise unsupported(
+                "backward-hook", "a hook on a result that another one is computed from"
+            )
         saved, facts = _of_program(node)
         return Step(node, PROGRAM, edges, saved, facts, hooks, numbers={"sizes": node.sizes})
     if isinstance(node, BackwardHookNode):
@@ -302,9 +310,9 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
             node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node)
         )
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
-        raise Unsupported(f"{name}, which is not known to show all that it keeps")
+        raise unsupported("backward-node", f"{name}, which is not known to show all that it keeps")
     if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
-        raise Unsupported("CatBackward0 of several tensors without a gradient")
+        raise unsupported("backward-node", "CatBackward0 of several tensors without a gradient")
     saved, facts, numbers = _of_formula(node, name)
     return Step(
         node, FORMULA, edges, saved, facts, hooks, numbers=_shapes_of_inputs(node) | numbers
@@ -313,10 +321,13 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
 
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     if node.left is not None:
-        raise Unsupported("a second backward through a part of a compiled forward's outputs")
+        raise unsupported(
+            "backward-part", "a second backward through a part of a compiled forward's outputs"
+        )
     if node.siblings is not None:
-        raise Unsupported(
-            "a part of a compiled forward's outputs, which come of other inputs than the rest"
+        raise unsupported(
+            "backward-part",
+            "a part of a compiled forward's outputs, which come of other inputs than the rest",
         )
     refuse_unpacking(node._raw_saved_tensors)
     return tuple([t.detach() for t in node.saved_tensors]), (Same(node.program),)
@@ -345,7 +356,7 @@ def _of_formula(
             continue
         value = getattr(node, attribute)
         if attribute in ("_saved_sparse", "_saved_sparse_grad") and value:
-            raise Unsupported(f"{name} gives a sparse gradient")
+            raise unsupported("backward-gradient", f"{name} gives a sparse gradient")
         if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end", "_saved_split_size"):
             found = value if isinstance(value, (list, tuple)) else (value,)
             if all(type(n) is int for n in found):
@@ -362,7 +373,7 @@ def _of_formula(
         elif is_plain_constant(value if not isinstance(value, list) else tuple(value)):
             facts.append((type(value), _exact(value)))
         else:
-            raise Unsupported(f"{name} keeps a {type(value).__name__}")
+            raise unsupported("backward-node", f"{name} keeps a {type(value).__name__}")
     return tuple(tensors), tuple(facts), numbers
 
 

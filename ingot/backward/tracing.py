@@ -26,7 +26,7 @@ from ingot.backward.structure import (
     Structure,
     kept_by,
 )
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeContext, FakeTensor
@@ -84,7 +84,9 @@ class BackwardRecorder(Recorder):
             assert self.kept is not None
             found = self.kept.get(place_of(tree))
             if found is None:
-                raise Unsupported(f"{self.where} reads a tensor that it does not show")
+                raise unsupported(
+                    "backward-node", f"{self.where} reads a tensor that it does not show"
+                )
             return found
         if isinstance(tree, (list, tuple)):
             return type(tree)([self._as_inputs(item) for item in tree])
@@ -171,7 +173,9 @@ class _Trace:
         ]
         written = {t.untyped_storage()._cdata for t in added}
         if len(written) < len(added) or written & {t.untyped_storage()._cdata for t in read}:
-            raise Unsupported("a gradient that is added to, and shares its memory")
+            raise unsupported(
+                "backward-gradient", "a gradient that is added to, and shares its memory"
+            )
 
     def _input(self, name: str, t: torch.Tensor, group: int) -> FakeTensor:
         with disable_current_modes():
@@ -238,10 +242,12 @@ class _Trace:
             if not self.structure.accumulates or not step.variable.requires_grad:
                 return
             if buffer.get(0) is None and step.accumulated_hooks:
-                raise Unsupported("a hook on a gradient that does not come in")
+                raise unsupported("backward-hook", "a hook on a gradient that does not come in")
             if buffer.get(0) is not None:
                 if any(step.hooks.before) or any(step.hooks.behind):
-                    raise Unsupported("hooks on a node that accumulates a gradient")
+                    raise unsupported(
+                        "backward-hook", "hooks on a node that accumulates a gradient"
+                    )
                 self.results[position] = buffer[0]
                 self.order.append(position)
             return
@@ -251,9 +257,11 @@ class _Trace:
             return  # no gradient of it is asked for
         if not any(t is not None for t in buffer.values()):
             if step.hooks is not NO_HOOKS:
-                raise Unsupported("a hook on a node that no gradient comes to")
+                raise unsupported("backward-hook", "a hook on a node that no gradient comes to")
             if step.kind == FUNCTION:
-                raise Unsupported("a torch.autograd.Function that no gradient comes to")
+                raise unsupported(
+                    "backward-function", "a torch.autograd.Function that no gradient comes to"
+                )
             return
         if any(step.hooks.before) or any(step.hooks.behind):
             buffer = dict(enumerate(self._incoming(step, buffer)))
@@ -300,7 +308,7 @@ class _Trace:
         try:
             found = step.node(*[buffer.get(k) for k in range(len(metadata))])
         except NotImplementedError as error:
-            raise Unsupported(f"{type(step.node).__name__}: {error}") from error
+            raise unsupported("backward-refused", f"{type(step.node).__name__}: {error}") from error
         finally:
             self.recorder.kept = None
         return found if isinstance(found, (list, tuple)) else (found,)
@@ -314,7 +322,7 @@ class _Trace:
             found = FORMULAS[name](self._kept_by(position, step), gradients)
             if found is not NotImplemented:
                 if any(edge is not None for edge in step.edges[len(found) :]):
-                    raise Unsupported(f"the gradients of some inputs of {name}")
+                    raise unsupported("backward-node", f"the gradients of some inputs of {name}")
                 return found
         varies = any(
             isinstance(n, torch.SymInt)
@@ -323,7 +331,7 @@ class _Trace:
             for n in numbers[key]
         )
         if varies or name not in LOOK_AT_NO_SIZES:
-            raise Unsupported(f"{name} has a formula that looks at sizes")
+            raise unsupported("backward-sizes", f"{name} has a formula that looks at sizes")
         return NotImplemented
 
     def _kept_by(self, position: int, step: Step) -> Kept:
@@ -357,7 +365,7 @@ class _Trace:
         program, sizes = step.node.program, self.numbers[position]["sizes"]
         tangents = at(program.tangents, sizes)
         if any(buffer.get(output) is not None for output in program.spent):
-            raise Unsupported("a backward that autograd refuses")
+            raise unsupported("backward-refused", "a backward that autograd refuses")
         given = tuple([buffer.get(t.output) is not None for t in tangents])
         self.passed[position] = tuple([buffer.get(k) is not None for k in range(program.outputs)])
         gradients: list[Any] = [None] * program.inputs
@@ -366,8 +374,9 @@ class _Trace:
             with disable_current_modes():  # it may be traced for this
                 part = program.graph_of_backward(Demand(given), tuple(sizes) if known else None)
             if part is None:
-                raise Unsupported(
-                    "a part of a compiled forward's outputs, whose gradients need its inputs again"
+                raise unsupported(
+                    "backward-part",
+                    "a part of a compiled forward's outputs, whose gradients need its inputs again",
                 )
             laid = [
                 self._laid_out(t, buffer.get(t.output))
@@ -384,8 +393,9 @@ class _Trace:
         tangents = [buffer.get(k) for k in range(len(step.node._input_metadata))]
         if None in tangents:
             if step.hooks is not NO_HOOKS:
-                raise Unsupported(
-                    "a hook on a torch.autograd.Function that not all gradients come to"
+                raise unsupported(
+                    "backward-hook",
+                    "a hook on a torch.autograd.Function that not all gradients come to",
                 )
             with disable_current_modes():
                 zeros = self.materialized[position] = functions.materialized(step.node)
@@ -428,16 +438,20 @@ class _Trace:
         if shape is None:  # nobody goes on from there
             return gradient
         if gradient.device != like.device:
-            raise Unsupported("a gradient on another device than what it is one of")
+            raise unsupported(
+                "backward-gradient", "a gradient on another device than what it is one of"
+            )
         if gradient.dim() != len(shape) or tuple(gradient.shape) != tuple(shape):
             if gradient.dim() < len(shape) or any(
                 size not in (1, own) for own, size in zip(reversed(gradient.shape), reversed(shape))
             ):
-                raise Unsupported("a gradient that has not the shape of what it is one of")
+                raise unsupported(
+                    "backward-gradient", "a gradient that has not the shape of what it is one of"
+                )
             gradient = gradient.sum_to_size(shape)
         if gradient.dtype != like.dtype:
             if gradient.dtype.is_complex != like.dtype.is_complex:
-                raise Unsupported("a complex gradient of what is real")
+                raise unsupported("backward-gradient", "a complex gradient of what is real")
             gradient = gradient.to(like.dtype)
         return gradient
 

@@ -11,6 +11,7 @@ import torch
 
 from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeTensor
+from ingot.reasons import reason_of
 from ingot.wrapped import is_wrapped
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ class NoTensors(Unsupported):
 
 def unbelievable(session: Session, op: str, name: str, result: Any) -> NoTensors:
     shown = f"Tensor.{name}" if op == "call_method" else name
-    error = NoTensors(
+    sentence = (
         f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture"
     )
-    error.where = session.where
-    return error
+    return NoTensors(reason_of("no-tensor", sentence, session.where))
 
 
 def is_believable(name: str, result: Any, is_given_tensors: Callable[[], bool]) -> bool:

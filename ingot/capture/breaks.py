@@ -34,6 +34,7 @@ from ingot.capture.steps import (
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.native import Continue
+from ingot.reasons import SKIP
 
 if TYPE_CHECKING:
     from ingot.capture.results import Results
@@ -203,7 +204,7 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
     if instruction.op in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
         return _broken_call(session, instruction, stack)
     if instruction.op not in STEPS:
-        raise session.unsupported(f"a graph break at {instruction.op}", skip=True)
+        raise session.unsupported("instruction", f"a graph break at {instruction.op}", action=SKIP)
     step = STEPS[instruction.op](instruction)
     below = len(stack) - step.pops
     return _Broken(
@@ -237,7 +238,7 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
         called, 0
     ):
         raise session.unsupported(
-            f"{called.__name__}() reads the variables of its caller", skip=True
+            "caller-variables", f"{called.__name__}() reads the variables of its caller"
         )
     return _Broken(instruction, step, [*bound, *args], popped)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -28,11 +28,12 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
-from ingot.errors import EagerRaises, Unsupported, without_frames
+from ingot.errors import EagerRaises, Evidence, Unsupported, unsupported, without_frames
 from ingot.graph.ambient import snapshot
 from ingot.graph.fakes import FakeContext
 from ingot.graph.relations import reduced
 from ingot.options import Options
+from ingot.reasons import PROGRAM_RAISES
 
 
 @dataclass
@@ -93,7 +94,9 @@ def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     call = vars(type(fn)).get("__call__")
     if isinstance(call, FunctionType):
         return call, (fn,)
-    raise Unsupported(f"{type(fn).__name__} is not a Python function, method or module")
+    raise unsupported(
+        "not-a-function", f"{type(fn).__name__} is not a Python function, method or module"
+    )
 
 
 def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -191,62 +194,63 @@ def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -
     return _capture(enter, request)
 
 
+class Attempt(NamedTuple):
+    """One way to capture: to the end of the function or, given a reason to break the graph, to that
+    place. `says_compiling` is what a program hears that asks whether it is compiled."""
+
+    end: Unsupported | None = None
+    says_compiling: bool = True
+
+
 def _capture(enter: Enter, request: Request) -> Captured:
-    """A program that asks whether it is compiled hears yes, unless that leads it to an error, as
-    eager's answer may not."""
-
-    def capture(end: Unsupported | None) -> Captured:
-        if not request.expects_errors and isinstance(end, EagerRaises):
-            end = end.as_break()
-        return _capture_to(end, enter, request, says_compiling)
-
-    says_compiling = True
-    try:
-        return _capture_to_a_break(capture, request)
-    except EagerRaises as reason:
-        if not reason.asked_compiling:
-            raise
-        without_frames(reason)
-    says_compiling = False
-    return _capture_to_a_break(capture, request)
-
-
-def _capture_to_a_break(
-    capture: Callable[[Unsupported | None], Captured], request: Request
-) -> Captured:
-    """Where something cannot be captured, starts over and ends before it: no half-done instruction
-    is ever undone."""
-    try:
-        return capture(None)
-    except Unsupported as reason:
-        if (
-            reason.step is None
-            or reason.skip
-            or request.options.fullgraph
-            or request.continuations is None
-        ):
-            raise
-        broken = without_frames(reason)
+    """Captures by the first attempt that succeeds. Each starts over: no half-done instruction is
+    ever undone."""
+    attempt = Attempt()
     while True:
         try:
-            return capture(broken)
+            return _capture_to(attempt, enter, request)
         except Unsupported as reason:
-            if reason is not broken and reason.step is not None and broken.step is not None:
-                if reason.step < broken.step:  # it has to be broken earlier
-                    broken = without_frames(reason)
-                    continue
-            if reason is not broken and not reason.skip:
-                reason.reason = (
-                    f"{broken.reason}, where the graph cannot be broken: {reason.reason}"
-                )
-                reason.where, reason.hint = broken.where, broken.hint
-            raise
+            following = _attempt_after(attempt, reason, request)
+            if following is None:
+                raise
+            without_frames(reason)
+        attempt = following
 
 
-def _capture_to(
-    end: Unsupported | None, enter: Enter, request: Request, says_compiling: bool
-) -> Captured:
-    """Captures to the end of the function or, given a reason to break the graph, to that place."""
+def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> Attempt | None:
+    """What to try where an attempt fails: to end before what cannot be captured; and to say no to a
+    program that asked whether it is compiled, and that yes leads to an error, as eager's answer may
+    not. None where nothing is left."""
+    end, step = attempt.end, reason.evidence.step
+    if end is None:
+        may_break = not request.options.fullgraph and request.continuations is not None
+        if may_break and step is not None and not reason.skips:
+            return attempt._replace(end=reason)
+    elif reason is not end:
+        assert end.evidence.step is not None
+        if step is not None and step < end.evidence.step:  # it has to be broken earlier
+            return attempt._replace(end=reason)
+    if isinstance(reason, EagerRaises) and reason.evidence.asked_compiling:
+        if attempt.says_compiling:
+            return Attempt(says_compiling=False)
+    if end is not None and reason is not end and not reason.skips:
+        _blame(end, reason)
+    return None
+
+
+def _blame(end: Unsupported, reason: Unsupported) -> None:
+    """Has the reason of a graph break stand for the reason why the graph cannot be broken there."""
+    sentence = f"{end.reason}, where the graph cannot be broken: {reason.reason}"
+    reason.why = replace(
+        reason.why, id=end.why.id, sentence=sentence, where=end.where, hint=end.hint
+    )
+
+
+def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
+    """Captures once."""
+    end = attempt.end
+    if isinstance(end, EagerRaises) and not request.expects_errors:
+        end = end.as_break()
     guards, options = GuardSet(), request.options
     guards.add_global_state()
     context = FakeContext(request.data_dependent_sizes)
@@ -254,11 +258,11 @@ def _capture_to(
     session.varying, session.plausible = request.varying, request.plausible
     session.varied = request.varied
     session.input_types = request.inputs
-    session.says_compiling = says_compiling
+    session.says_compiling = attempt.says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:
-        assert end.step is not None
-        session.stop_at = end.step
+        assert end.evidence.step is not None
+        session.stop_at = end.evidence.step
     restore_modes = snapshot()
     try:
         results = Results(session)
@@ -269,24 +273,18 @@ def _capture_to(
             if isinstance(end, EagerRaises) and not handled_here(session):
                 raise end from None
             # what led to the break, in the instruction that is not captured
-            guards.adopt(end.guards)
+            guards.adopt(end.evidence.guards)
             recipe = leave(session, results, request.continuations)
         return _finish(session, results, recipe, end)
     except Raised as raised:
         assert isinstance(raised.value, ExceptionValue)
         reason = EagerRaises(
-            f"the program raises {raised.value.message()}", raised.where, skip=True
+            f"the program raises {raised.value.message()}", raised.where, id=PROGRAM_RAISES
         )
-        reason.guards = guards
-        reason.asked_compiling = session.asked_compiling
+        reason.evidence = Evidence(guards, asked_compiling=session.asked_compiling)
         raise reason from None
     except Unsupported as reason:
-        if reason is not end:  # of which the first capture has seen more: what led to the error
-            reason.guards = guards
-        reason.asked_compiling = session.asked_compiling
-        reason.skip = reason.skip or session.graph.in_one_piece
-        if reason.step is None and end is None:
-            reason.step = session.broken_at
+        reason.evidence = _evidence(session, reason, end)
         raise
     except Exception as error:  # of Ingot's own, or for want of memory or stack
         with suppress(AttributeError):
@@ -297,6 +295,19 @@ def _capture_to(
         session.effects.guard_paths(session)
         session.end()
         restore_modes()
+
+
+def _evidence(session: Session, reason: Unsupported, end: Unsupported | None) -> Evidence:
+    """What a capture that fails knew of the reason."""
+    in_one_piece, asked = session.graph.in_one_piece, session.asked_compiling
+    if reason is end:  # the first capture has seen more: what led to the error
+        known = reason.evidence
+        in_one_piece = in_one_piece or known.in_one_piece
+        return known._replace(in_one_piece=in_one_piece, asked_compiling=asked)
+    step = reason.why.step
+    if step is None and end is None:
+        step = session.broken_at
+    return Evidence(session.guards, step, in_one_piece, asked)
 
 
 def _finish(

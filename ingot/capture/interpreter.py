@@ -180,7 +180,9 @@ def _loop(session: Session, bottom: int) -> Value:
             continue
         except NotConstant as unknown:
             what = unknown.args[0].describe()
-            raise session.unsupported(f"the value of {what} is not known during capture") from None
+            raise session.unsupported(
+                "unknown-value", f"the value of {what} is not known during capture"
+            ) from None
         if outcome is None:
             continue
         if isinstance(outcome, InterpreterFrame):

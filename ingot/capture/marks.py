@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.native import call_eager
+from ingot.reasons import SKIP
 from ingot.torch_private import TORCH_DISABLED_CODE
 
 _REASON = "__ingot_disabled__"
@@ -42,21 +43,25 @@ DISABLED_CODE = disabled(len).__code__
 copies them."""
 
 
-def why_disabled(function: FunctionType) -> str:
-    """Why a function runs in eager, as a report says it; "" for one that may be captured."""
-    marks = vars(function)
+def why_disabled(function: FunctionType) -> tuple[str, str] | None:
+    """The id and the sentence of why a function runs in eager; None for one that may be
+    captured."""
+    # The frame hook asks this of every function that a broken instruction calls, so nothing but
+    # functions of this package is called here: the hook lets them pass.
+    marks, name = vars(function), function.__name__
     if function.__code__ is DISABLED_CODE:
-        return _because(f"{function.__name__}() is disabled by ingot.disable", marks.get(_REASON))
+        return _disabled(f"{name}() is disabled by ingot.disable", marks.get(_REASON))
     if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
-        return _because(f"{function.__name__}() is disabled by torch.compiler.disable", why)
+        return _disabled(f"{name}() is disabled by torch.compiler.disable", why)
     if breaks_graphs(function):
-        return "a graph break is asked for by torch._dynamo.graph_break()"
+        return "asked-break", "a graph break is asked for by torch._dynamo.graph_break()"
     if _is_compiled_by_torch(function):
-        return f"{function.__name__}() is compiled by torch.compile"
+        return "compiled-by-torch", f"{name}() is compiled by torch.compile"
     if _is_about_compilation(function):
-        return f"{function.__globals__['__name__']}.{function.__qualname__}() is called"
-    return ""
+        path = f"{function.__globals__['__name__']}.{function.__qualname__}"
+        return "compilation-call", f"{path}() is called"
+    return None
 
 
 def breaks_graphs(function: FunctionType) -> bool:
@@ -94,13 +99,14 @@ def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
 def refuse_disabled(function: FunctionType) -> None:
     """Raises Unsupported for a function that stays in eager."""
     why = why_disabled(function)
-    if why:
+    if why is not None:
         code = getattr(inspect.unwrap(function), "__code__", function.__code__)
-        raise Unsupported(why, f"{code.co_filename}:{code.co_firstlineno}", skip=True)
+        place = f"{code.co_filename}:{code.co_firstlineno}"
+        raise unsupported(*why, place, action=SKIP)
 
 
-def _because(what: str, reason: str | None) -> str:
-    return f"{what}: {reason}" if reason else what
+def _disabled(sentence: str, reason: str | None) -> tuple[str, str]:
+    return "disabled", f"{sentence}: {reason}" if reason else sentence
 
 
 def is_constant(function: FunctionType) -> bool:

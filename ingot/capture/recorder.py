@@ -29,7 +29,7 @@ from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import apart
 from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
@@ -38,6 +38,7 @@ from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results, is_torchs
 from ingot.graph.schemas import node_name
 from ingot.graph.shape_context import Bounds
+from ingot.reasons import BREAK, SKIP, STATIC
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
 if TYPE_CHECKING:
@@ -125,9 +126,10 @@ class GraphRecorder:
         try:
             fake = self.context.fake(tensor, dims, name, bounds)
         except Unsupported as reason:
-            error = session.unsupported(f"{name}: {reason.reason}", reason.hint)
-            error.symbolic = bool(dims)  # which no guard tells yet
-            raise error from None
+            action = STATIC if dims else BREAK  # no guard tells of symbols yet
+            raise session.unsupported(
+                reason.why.id, f"{name}: {reason.reason}", action=action
+            ) from None
         if dims:
             expr = self.context.shapes.to_expr
             sizes, strides = [expr(s) for s in fake.shape], [expr(s) for s in fake.stride()]
@@ -271,7 +273,9 @@ class GraphRecorder:
         """The value of what needs no node. `checks` is how many there were before."""
         found = self.context.shapes.unbacked.checks
         if len(found) > checks:
-            raise session.unsupported(f"{found[-1]} is asked, which the data decide")
+            raise session.unsupported(
+                "data-decided-size", f"{found[-1]} is asked, which the data decide"
+            )
         return result_value(session, result, None)
 
     def _act(self, session: Session, name: str, result: Any) -> None:
@@ -279,15 +283,17 @@ class GraphRecorder:
         where the program would have it done."""
         if not _is_of_tensors(result):
             raise session.unsupported(
-                f"{name} gives what is no tensor, which depends on what it does"
+                "effectful-op", f"{name} gives what is no tensor, which depends on what it does"
             )
         if session.handles_errors:
             raise session.unsupported(
-                f"{name} may have an effect, and raise an error that the function handles"
+                "effectful-op",
+                f"{name} may have an effect, and raise an error that the function handles",
             )
         if session.effects.are_seen:
             raise session.unsupported(
-                f"{name} may have an effect, behind what is printed, warned of or logged"
+                "effectful-op",
+                f"{name} may have an effect, behind what is printed, warned of or logged",
             )
 
     def _run(
@@ -306,8 +312,7 @@ class GraphRecorder:
             self.known.note(target, function, args, kwargs, result)
             return result
         except Unsupported as reason:
-            if not reason.where:
-                reason.where = session.where
+            reason.why = reason.why.at(session.where)
             raise
         except (
             RuntimeError,
@@ -322,8 +327,10 @@ class GraphRecorder:
             ours = isinstance(error, NotImplementedError) or any(
                 part in str(error) for part in _OURS
             )
-            kind = Unsupported if ours else EagerRaises
-            raise kind(f"{name} raises {type(error).__name__}: {error}", session.where) from error
+            sentence = f"{name} raises {type(error).__name__}: {error}"
+            if ours:
+                raise unsupported("op-fails", sentence, session.where) from error
+            raise EagerRaises(sentence, session.where) from error
 
     def node_of(self, leaf: Any) -> Any:
         """The node of a tensor or symbolic integer, or the number that guards say the latter is."""
@@ -349,11 +356,11 @@ class GraphRecorder:
                     if written
                     else "which is alive at the end of a graph"
                 )
-                reason = session.unsupported(
-                    f"the number in a tensor selects a view of another, {how}"
+                raise session.unsupported(
+                    "number-in-tensor",
+                    f"the number in a tensor selects a view of another, {how}",
+                    step=step,
                 )
-                reason.step = step
-                raise reason
 
     def _number_or_node(self, leaf: Any) -> Any:
         """The same where an operation has asked for the numbers in some tensors, which it is
@@ -441,7 +448,7 @@ class GraphRecorder:
         self.drop_part(session, begun)
         tensors = [*(n.meta["val"] for n in kept), *(t.fake for t in tangents)]
         if not all(isinstance(t, FakeTensor) for t in tensors):
-            raise session.unsupported("a backward that reads what is no tensor")
+            raise session.unsupported("inner-gradients", "a backward that reads what is no tensor")
         return fx.GraphModule(torch.nn.Module(), part), kept
 
     def drop_part(self, session: Session, begun: Part) -> None:
@@ -502,14 +509,16 @@ class GraphRecorder:
             (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]
             if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
                 raise session.unsupported(
+                    "symbolic-memory",
                     f"{entry.source.name} and {other.source.name} overlap, are written, and are "
-                    "symbolic"
+                    "symbolic",
                 )
             # by way of an array, say
             if tensor.untyped_storage()._cdata != its_tensor.untyped_storage()._cdata:
                 raise session.unsupported(
+                    "op-writes",
                     f"{entry.source.name} and {other.source.name} share memory that is written, "
-                    "and have two storages"
+                    "and have two storages",
                 )
             distance = tensor.data_ptr() - its_tensor.data_ptr()
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
@@ -716,7 +725,7 @@ def _refuse_cached(session: Session, written: Value) -> None:
         and written.fake.is_leaf
     ):
         reason = f"{written.describe()} is written under autocast, which may have cast it before"
-        raise session.unsupported(reason, skip=True)
+        raise session.unsupported("mode", reason, action=SKIP)
 
 
 def _check_result(session: Session, result: Any) -> None:
@@ -726,7 +735,8 @@ def _check_result(session: Session, result: Any) -> None:
             _check_result(session, item)
     elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
         raise session.unsupported(
-            f"a function that is allowed in the graph gives a {type(result).__name__}"
+            "graph-function-result",
+            f"a function that is allowed in the graph gives a {type(result).__name__}",
         )
 
 

@@ -62,6 +62,7 @@ from ingot.capture.values.unread import UnreadNumber
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
 from ingot.native import _native
+from ingot.reasons import SKIP
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -106,7 +107,7 @@ class Results:
         for generator in self.session.suspended:
             if generator.in_block and generator.source is None and id(generator) not in self._made:
                 raise self.session.unsupported(
-                    "a generator is dropped in a try or with block", skip=True
+                    "generator", "a generator is dropped in a try or with block", action=SKIP
                 )
 
     def _recipe(self, value: Value) -> Recipe:
@@ -116,7 +117,8 @@ class Results:
             known = self._made[id(value)] = (value, self._make(value))
         if known[1] is None:
             raise self.session.unsupported(
-                f"{value.describe()}, which is part of itself, is alive at the end of a graph"
+                "alive-at-break",
+                f"{value.describe()}, which is part of itself, is alive at the end of a graph",
             )
         return known[1]
 
@@ -132,7 +134,7 @@ class Results:
             return residual.Constant(value.constant())
         except NotConstant:
             raise self.session.unsupported(
-                f"{value.describe()} is alive at the end of a graph"
+                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
             ) from None
 
     def _outside(self, value: Value) -> Recipe:
@@ -160,14 +162,16 @@ class Results:
         if leaf:
             if (again := self._view_again(value)) is not None:
                 return again
-            reason = self.session.unsupported(
-                f"{value.describe()} was made a leaf, and is alive at the end of a graph"
+            raise self.session.unsupported(
+                "alive-at-break",
+                f"{value.describe()} was made a leaf, and is alive at the end of a graph",
+                step=value.leaf_since,
             )
-            reason.step = value.leaf_since
-            raise reason
         if value.fake.shown_in_inference:  # type: ignore[attr-defined]
             raise self.session.unsupported(
-                "a view made in inference mode is alive at the end of a graph", skip=True
+                "inference-mode",
+                "a view made in inference mode is alive at the end of a graph",
+                action=SKIP,
             )
         refuse_result(self.session, value)
         output: Recipe = self._output(value)
@@ -261,7 +265,9 @@ class Results:
             self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
             return plain
         if value.cls not in (dict, OrderedDict, defaultdict):
-            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+            raise self.session.unsupported(
+                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
+            )
         made = residual.Filled(Call(value.cls, ()), [])
 
         def fill() -> None:
@@ -292,7 +298,7 @@ class Results:
         self._refuse_changed(value.owner)
         if value.changes != value.owner.changes:
             raise self.session.unsupported(
-                "an iterator over a deque that has changed since is alive"
+                "alive-at-break", "an iterator over a deque that has changed since is alive"
             )
         start = residual.Reading(
             reversed if value.backwards else iter, (self._recipe(value.owner),)
@@ -334,7 +340,8 @@ class Results:
         """An iterator over a dict, set or deque must not be there when that changes."""
         if self._is_changed(container):
             raise self.session.unsupported(
-                f"an iterator over {container.describe()}, which is changed, is alive"
+                "alive-at-break",
+                f"an iterator over {container.describe()}, which is changed, is alive",
             )
 
     def _range_iterator(self, value: RangeIterator) -> Recipe:
@@ -355,7 +362,9 @@ class Results:
             and list(set(iter(members.entries))) != list(members.hashed)
             and value.position
         ):
-            raise self.session.unsupported("an iterator over a set is alive at the end of a graph")
+            raise self.session.unsupported(
+                "alive-at-break", "an iterator over a set is alive at the end of a graph"
+            )
         where = (residual.Constant(value.position), residual.Constant(value.ended))
         return residual.Reading(_advanced, (self._recipe(members), *where))
 
@@ -370,13 +379,16 @@ class Results:
             )
         if value.handled is not None or INHERITED in value.frame.stack:
             raise self.session.unsupported(
-                "a generator that stands in an except block is alive at the end of a graph"
+                "alive-at-break",
+                "a generator that stands in an except block is alive at the end of a graph",
             )
         return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
 
     def _token(self, value: TokenValue) -> Recipe:
         if not value.can_be_made:
-            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+            raise self.session.unsupported(
+                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
+            )
         before = [] if value.before is NULL else [value.before]
         return Call(make_token, self._items([value.variable, *before]))
 
@@ -519,7 +531,9 @@ class Results:
     def _stand_in(self, value: StandIn) -> Recipe:
         rebuild = getattr(value.cls, "rebuild", None)
         if rebuild is None:
-            raise self.session.unsupported(f"{value.describe()} is alive at the end of a graph")
+            raise self.session.unsupported(
+                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
+            )
         names = rebuild.__code__.co_varnames[: rebuild.__code__.co_argcount]
         state = {**value.attributes, **value.members}
         return residual.Reading(rebuild, self._items([state[name] for name in names]))

@@ -222,7 +222,7 @@ class Semantics:
 
     def _not_known(self: Session, value: Value) -> Unsupported:  # type: ignore[misc]
         reason = f"the value of {value.describe()} is needed, which is not known during capture"
-        return self.unsupported(reason)
+        return self.unsupported("unknown-value", reason)
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """The value with all that it holds realized, to be given to an operation of the graph."""
@@ -320,7 +320,7 @@ class Semantics:
         if text is not None and not isinstance(raw, FunctionType):
             return text(self, make)
         if raw is vars(object)["__repr__"]:
-            raise self.unsupported(f"the text of {value.describe()} has its address")
+            raise self.unsupported("text", f"the text of {value.describe()} has its address")
         inner = getattr(raw, "__wrapped__", None)
         if inner is not None and getattr(raw, "__code__", None) in _RECURSION_GUARDS:
             raw = inner
@@ -328,7 +328,7 @@ class Semantics:
         if made.python_type() is not str:
             if issubclass(made.python_type(), str):
                 raise self.unsupported(
-                    f"{name} of {value.describe()} gives an instance of a subclass of str"
+                    "text", f"{name} of {value.describe()} gives an instance of a subclass of str"
                 )
             raise self.raised(
                 TypeError, f"{name} returned non-string (type {type_name(made.python_type())})"
@@ -608,10 +608,12 @@ class Semantics:
         stand_ins = [self._stand_in(value, False) for value in (left, right)]
         if _UNKNOWN in stand_ins:
             name = function.__name__.rstrip("_")
-            raise self.unsupported(f"operator.{name} of {left.describe()} and {right.describe()}")
+            raise self.unsupported(
+                "operator", f"operator.{name} of {left.describe()} and {right.describe()}"
+            )
         self.python(function, *stand_ins)
         raise self.unsupported(
-            f"operator.{function.__name__} of {left.describe()} and {right.describe()}"
+            "operator", f"operator.{function.__name__} of {left.describe()} and {right.describe()}"
         )
 
     def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]

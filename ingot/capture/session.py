@@ -42,6 +42,7 @@ from ingot.capture.values.sequences import TypedKey, is_struct_sequence
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted
+from ingot.reasons import SKIP, Action, reason_of
 
 STEP_LIMIT = 2_000_000
 """Instructions after which a capture is given up: an endless loop, or a graph too large to be of
@@ -120,7 +121,7 @@ class Session(Semantics, Reading):
     def enter(self, frame: InterpreterFrame) -> None:
         """Puts a frame that is about to run on the stack."""
         if len(self.frames) >= sys.getrecursionlimit():
-            raise self.unsupported("the calls are nested too deeply", skip=True)
+            raise self.unsupported("recursion", "the calls are nested too deeply")
         users = not is_trusted(frame.function.namespace.get("__name__", ""))
         self._users.append(frame if users else self._users[-1] if self._users else None)
         self.frames.append(frame)
@@ -149,10 +150,12 @@ class Session(Semantics, Reading):
         if self.stop_at < STEP_LIMIT:
             if self.steps != self.step_of_outermost:
                 raise self.unsupported(
-                    "capturing the same call twice ran other instructions", skip=True
+                    "unstable-capture",
+                    "capturing the same call twice ran other instructions",
+                    action=SKIP,
                 )
             raise Stop()
-        raise self.unsupported(f"more than {STEP_LIMIT:,} instructions in one call", skip=True)
+        raise self.unsupported("endless-loop", f"more than {STEP_LIMIT:,} instructions in one call")
 
     @property
     def where(self) -> str:
@@ -190,22 +193,28 @@ class Session(Semantics, Reading):
             given = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
             target = function.callee(self, *given)
             if target is None:
-                raise self.unsupported(f"a call of {function.describe()}", skip=True)
+                raise self.unsupported("call", f"a call of {function.describe()}", action=SKIP)
             function = target[0]
             arguments = bind(self, *target)
         if function.code.co_flags & 0x2A0:
-            raise self.unsupported("a generator or coroutine function", skip=True)
+            raise self.unsupported("generator-function", "a generator or coroutine function")
         return InterpreterFrame(self, program_of(function.code), function, arguments)
 
     # -- errors ------------------------------------------------------------------------------------
 
-    def unsupported(self, reason: str, hint: str = "", skip: bool = False) -> Unsupported:
-        """The error for what cannot be captured, with the user's line and function."""
-        error = Unsupported(reason, self.where, hint, skip=skip)
-        error.function = (
-            self.user_frame.function.code.co_qualname if self.user_frame is not None else ""
-        )
-        return error
+    def unsupported(
+        self,
+        id: str,
+        sentence: str,
+        *,
+        action: Action | None = None,
+        step: int | None = None,
+    ) -> Unsupported:
+        """The error for what cannot be captured, with the user's line and function. `step` is the
+        instruction that the graph has to be broken before, unless it is the one that failed."""
+        frame = self.user_frame
+        function = frame.function.code.co_qualname if frame is not None else ""
+        return Unsupported(reason_of(id, sentence, self.where, function, action=action, step=step))
 
     def raised(self, cls: type, argument: Any = None) -> Raised:
         """An exception of the user's program; `argument` is a message or a value."""
@@ -401,7 +410,7 @@ class Session(Semantics, Reading):
                 filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name])
             )
         if name not in sys.modules:
-            raise self.unsupported(f"import of {name}, which is not loaded yet")
+            raise self.unsupported("import", f"import of {name}, which is not loaded yet")
         module = sys.modules[name if wants_leaf else name.partition(".")[0]]
         return self.wrap(module, ConstSource(module))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind, name_of
@@ -318,7 +318,9 @@ def _svd(**_: Any) -> str:
     node = current_autograd_node()
     # which takes any fake matrix for a singular one
     if node is not None and node.name() == "LinalgDetBackward0":
-        raise Unsupported("the formula of the derivative of a determinant looks at values")
+        raise unsupported(
+            "op-form", "the formula of the derivative of a determinant looks at values"
+        )
     return ""
 
 

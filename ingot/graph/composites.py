@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
@@ -137,7 +137,9 @@ def _layers(
     """(output, a final state for each of `states`) of several layers, in one direction or both."""
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
     if len(params) != count * directions * each:
-        raise Unsupported("a recurrent layer with projections has no rule for symbolic sizes")
+        raise unsupported(
+            "no-symbolic-rule", "a recurrent layer with projections has no rule for symbolic sizes"
+        )
     x = x.transpose(0, 1) if batch_first else x
     finals = []
     for k in range(count):
@@ -368,7 +370,7 @@ _APART.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss,
 def _slopes(x: Tensor, lower: float, upper: float, generator: Any) -> Tensor:
     """The factor of each element: drawn, in order, for those that are not positive."""
     if upper - lower <= 1e-6 or generator is not None:
-        raise Unsupported("rrelu of one slope, or with a generator")
+        raise unsupported("op-form", "rrelu of one slope, or with a generator")
     flat = x.detach().reshape(-1)  # the kernel draws in this order however the elements lie
     return aten.rrelu_with_noise_functional.default(
         flat, torch.empty_like(flat), lower, upper, True

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 import torch.fx
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph.fakes import FakeTensor
+from ingot.reasons import PROGRAM_RAISES
 from ingot.torch_private import DelayedError
 
 
@@ -71,8 +72,9 @@ class CustomGradient:
         if not recorded or not any(t.requires_grad for t in present):
             return found
         if any(isinstance(t, FakeTensor) for t in present):  # only .backward() comes by that error
-            raise Unsupported(
-                f"second derivatives of {self.__name__}, which is differentiable once", skip=True
+            raise unsupported(
+                "second-derivatives",
+                f"second derivatives of {self.__name__}, which is differentiable once",
             )
         return _not_again(found)
 
@@ -101,7 +103,7 @@ class Reentrant:
         if torch.is_grad_enabled():  # eager's have no history
             text = "second derivatives of a checkpoint with use_reentrant=True"
             if any(isinstance(t, FakeTensor) for t in tangents):
-                raise Unsupported(text, skip=True)
+                raise unsupported("second-derivatives", text)
             raise RuntimeError(f"{text} in a compiled function (hint: use_reentrant=False)")
         return [None if k in self.constant else t for k, t in enumerate(tangents)]
 
@@ -123,7 +125,7 @@ def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None
 def raise_in_backward(what: str, error: Exception, tensors: Sequence[Any]) -> NoReturn:
     """Raises an error of the program's; where it is being traced, the reason to run it in eager."""
     if any(isinstance(t, FakeTensor) for t in tensors):
-        raise EagerRaises(f"{what} raises {error!r}", skip=True) from error
+        raise EagerRaises(f"{what} raises {error!r}", id=PROGRAM_RAISES) from error
     raise error
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot.errors import CompilerBug, EagerRaises, Unsupported
+from ingot.errors import CompilerBug, EagerRaises, unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import is_pointwise, name_of
 from ingot.graph.shape_context import INTEGERS, ShapeContext
@@ -125,7 +125,7 @@ def in_places(args: Sequence[Any], places: Callable[[Tensor], Sequence[Tensor]])
             continue
         over = x.shape[len(found) : len(found) + index.dim()]
         if not index.dim():
-            raise Unsupported("indexing with a mask without dimensions")
+            raise unsupported("op-form", "indexing with a mask without dimensions")
         if len(over) < index.dim() or not all(expected(a == b) for a, b in zip(over, index.shape)):
             raise EagerRaises("a mask of other sizes than the tensor that it indexes")
         found += places(index)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch.fx import Node
 
-from ingot.errors import CompilerBug, EagerRaises, Unsupported
+from ingot.errors import CompilerBug, EagerRaises, Unsupported, unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.checks import check
 from ingot.graph.foreign import by_python_fake, gives_nothing, has_python_fake
@@ -32,6 +32,7 @@ from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.graph.symbols import to_expr
 from ingot.loops.side_effects import acts
+from ingot.reasons import SKIP
 from ingot.torch_private import (
     ADDRESSING,
     DisableTorchDispatch,
@@ -304,13 +305,17 @@ def run_fake(
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         # what is taken to be as usual may not be so
         certain = shapes is None or not data_dependent.any_decided(seen)
-        kind = EagerRaises if certain and dispatch_has_kernel(op.name()) else Unsupported
-        raise kind(f"{op} refuses these arguments: {meta.first_line(error)}") from error
+        sentence = f"{op} refuses these arguments: {meta.first_line(error)}"
+        if certain and dispatch_has_kernel(op.name()):
+            raise EagerRaises(sentence) from error
+        raise unsupported("op-fails", sentence) from error
     inside = torch.is_inference_mode_enabled()
     fakes = fakes if key is not None else [t for t in seen if isinstance(t, FakeTensor)]
     if inside or any(t.is_inference() or t.shown_in_inference for t in fakes):
         if not inside and torch.is_grad_enabled() and any(t.shown_in_inference for t in fakes):
-            raise Unsupported("a view made in inference mode is used outside of it")
+            raise unsupported(
+                "inference-mode", "a view made in inference mode is used outside of it"
+            )
         result = _wrap_views(result, device, fakes, inside)
     else:
         result = _wrap(result, device)
@@ -374,7 +379,9 @@ def _run_mutating(
         return _restride(op, args, inner)
     form = functional_form(op)
     if form is None:
-        raise Unsupported(f"{op} writes its arguments in a way that is not understood yet")
+        raise unsupported(
+            "op-writes", f"{op} writes its arguments in a way that is not understood yet"
+        )
     names = [name for _, name in written(op)]
     form_kwargs = {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"}
     check(form, inner, form_kwargs)
@@ -385,18 +392,18 @@ def _run_mutating(
         any(target.shown_in_inference for target in targets)
         and not torch.is_inference_mode_enabled()
     ):
-        raise Unsupported(f"{op} writes a view that was made in inference mode")
+        raise unsupported("inference-mode", f"{op} writes a view that was made in inference mode")
     read = [t for t in meta.tensors_in((inner, inner_kwargs)) if t.device.type == "meta"]
     for target in targets:  # most ops refuse these in eager
         if geometry.is_expanded(target):
-            raise Unsupported(f"{op} writes a tensor whose elements share memory")
+            raise unsupported("op-writes", f"{op} writes a tensor whose elements share memory")
         if any(_overlaps_partly(target.meta, other) for other in read):
-            raise Unsupported(f"{op} writes memory that it reads at other places")
+            raise unsupported("op-writes", f"{op} writes memory that it reads at other places")
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
         if not geometry.same_sizes(target.shape, result.shape):
-            raise Unsupported(f"{op} would change the size of the tensor it writes")
+            raise unsupported("op-writes", f"{op} would change the size of the tensor it writes")
         if not torch.can_cast(result.dtype, target.dtype):
-            raise Unsupported(f"{op} cannot write {result.dtype} into {target.dtype}")
+            raise unsupported("op-writes", f"{op} cannot write {result.dtype} into {target.dtype}")
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
@@ -425,7 +432,7 @@ def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> 
     return."""
     fake, form = args[0], functional_form(op)
     if form is None or fake.is_outside or is_symbolic(fake.meta):
-        raise Unsupported(f"{op} changes a tensor's own geometry")
+        raise unsupported("op-writes", f"{op} changes a tensor's own geometry")
     if op is not aten.as_strided_.default:
         view = form(*inner)
         geometry_ = (view.shape, view.stride(), view.storage_offset())
@@ -487,7 +494,9 @@ def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch
         elif device == _CPU and all(o.dim() == 0 for o in tensors if o.device == _CPU):
             device = t.device
         elif not (t.device == _CPU and t.dim() == 0):
-            raise Unsupported(f"tensors on {device} and on {t.device} meet in one op")
+            raise unsupported(
+                "devices-in-op", f"tensors on {device} and on {t.device} meet in one op"
+            )
     return device or _with_index(torch.get_default_device())
 
 
@@ -549,8 +558,9 @@ class FakeContext(Mode):
         kwargs = kwargs or {}
         if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
-                raise Unsupported(
-                    f"{op} is given a tensor that is no argument of the function it is called in"
+                raise unsupported(
+                    "outside-tensor",
+                    f"{op} is given a tensor that is no argument of the function it is called in",
                 )
         if op in ADDRESSING:
             self.address(args[0])
@@ -577,8 +587,9 @@ class FakeContext(Mode):
         begins in it, and how much there is."""
         key = storage_key(fake)
         if key in self._symbolic_keys:
-            raise Unsupported(
-                "the memory of a tensor with symbolic sizes is addressed from its beginning"
+            raise unsupported(
+                "symbolic-memory",
+                "the memory of a tensor with symbolic sizes is addressed from its beginning",
             )
         self.addressed.add(key)
 
@@ -651,7 +662,9 @@ class FakeContext(Mode):
         storage = tensor.untyped_storage()
         flat = self._storages.get(storage._cdata)
         if storage._cdata in self._symbolic_storages or (dims and flat is not None):
-            raise Unsupported("tensors that share memory cannot have symbolic sizes")
+            raise unsupported(
+                "symbolic-memory", "tensors that share memory cannot have symbolic sizes"
+            )
         if dims:
             self._symbolic_storages.add(storage._cdata)
             sizes, strides = self.shapes.symbolic_geometry(tensor, dims, name)
@@ -696,7 +709,7 @@ def _asked(fake: torch.Tensor, name: str) -> Any:
         return getattr(fake, name)
     except RuntimeError:  # a view under no_grad that was written
         why = "a view of a tensor that wants gradients was made without them, and written"
-        raise Unsupported(why, skip=True) from None
+        raise unsupported("tensor-kind", why, action=SKIP) from None
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
@@ -710,26 +723,29 @@ def is_leaf(tensor: torch.Tensor) -> bool:
         return tensor.is_leaf
     except RuntimeError:  # torch refuses to say, for a view under no_grad that was written
         why = "a tensor cannot be traced: it is a view of one that wants gradients, and was written"
-        raise Unsupported(why) from None
+        raise unsupported("tensor-kind", why) from None
 
 
 def _refuse_exotic(tensor: torch.Tensor) -> None:
-    problem = (
-        f"its type is {type(tensor).__name__}"
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        else "a transform of torch.func has wrapped it"
-        if is_wrapped(tensor)
-        else f"its layout is {tensor.layout}"
-        if tensor.layout is not torch.strided
-        else "it is a conjugate or negative view"
-        if tensor.is_conj() or tensor.is_neg()
-        else "it is zero without memory"
-        if tensor._is_zerotensor()
-        else "it is quantized"
-        if tensor.is_quantized
-        else "it is nested"
-        if tensor.is_nested
-        else ""
-    )
+    id, problem = _exotic(tensor)
     if problem:
-        raise Unsupported(f"a tensor cannot be traced: {problem}")
+        raise unsupported(id, f"a tensor cannot be traced: {problem}")
+
+
+def _exotic(tensor: torch.Tensor) -> tuple[str, str]:
+    """The id and the sentence of why a tensor cannot be traced; ("", "") for one that can be."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return "tensor-kind", f"its type is {type(tensor).__name__}"
+    if is_wrapped(tensor):
+        return "tensor-kind", "a transform of torch.func has wrapped it"
+    if tensor.layout is not torch.strided:
+        return "tensor-layout", f"its layout is {tensor.layout}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "tensor-layout", "it is a conjugate or negative view"
+    if tensor._is_zerotensor():
+        return "tensor-kind", "it is zero without memory"
+    if tensor.is_quantized:
+        return "tensor-layout", "it is quantized"
+    if tensor.is_nested:
+        return "tensor-layout", "it is nested"
+    return "", ""

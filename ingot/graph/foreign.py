@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.errors import CompilerBug, Unsupported
+from ingot.errors import CompilerBug, Unsupported, unsupported
 from ingot.graph.data_dependent import LARGEST, bound_by
 from ingot.graph.meta import first_line, tensors_in
-from ingot.graph.meta.declared import HINT
 from ingot.loops.side_effects import is_foreign
 from ingot.torch_private import OpOverload, library_registry, set_ctx_getter, triton_ops_to_kernels
 
@@ -53,7 +52,7 @@ def by_python_fake(
     function, unbacked = _registered(op), context.shapes.unbacked
     assert function is not None
     if _TRITON_KERNELS.get(op._schema.name):  # its fake is the function that launches them
-        raise Unsupported(f"{op} launches Triton kernels")
+        raise unsupported("custom-op-result", f"{op} launches Triton kernels")
     given = tensors_in((args, kwargs))
     on_cpu = all(t.device.type == "cpu" for t in given)
     before = len(unbacked.made)
@@ -63,7 +62,7 @@ def by_python_fake(
     except (Unsupported, CompilerBug):
         raise
     except Exception as error:
-        raise Unsupported(f"the fake of {op} raises {_text(error)}", hint=HINT) from error
+        raise unsupported("custom-op-fake", f"the fake of {op} raises {_text(error)}") from error
     _check_memory(op, given, tensors_in(result))
     _check_sizes(op, result, unbacked.made[before:])
     return result
@@ -74,12 +73,14 @@ def _as_declared(op: OpOverload, result: Any) -> Any:
     nor a list or tuple of tensors."""
     returns = [str(r.type) for r in op._schema.returns]
     if any("Tensor" not in kind for kind in returns):
-        raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")
+        raise unsupported(
+            "effectful-op", f"{op} gives what is no tensor, which depends on what it does"
+        )
     if len(returns) == 1 and returns[0].startswith("List"):
         return list(result)
     made = tuple(result) if len(returns) > 1 else (result,)
     if len(made) != len(returns) or not all(t is None or isinstance(t, torch.Tensor) for t in made):
-        raise Unsupported(f"the fake of {op} gives other things than the op")
+        raise unsupported("custom-op-result", f"the fake of {op} gives other things than the op")
     return made if len(returns) > 1 else made[0]
 
 
@@ -88,11 +89,15 @@ def _check_memory(
 ) -> None:
     """Refuses results that are no fakes, and those that share memory, which the schema denies."""
     if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in made):
-        raise Unsupported(f"the fake of {op} gives a tensor that it has not made")
+        raise unsupported(
+            "custom-op-result", f"the fake of {op} gives a tensor that it has not made"
+        )
     keys = [_memory_of(t) for t in (*given, *made) if hasattr(t, "meta")]
     its = keys[len(keys) - len(made) :]
     if len(set(its)) < len(its) or not set(its).isdisjoint(keys[: len(keys) - len(made)]):
-        raise Unsupported(f"the fake of {op} gives memory that is another tensor's as well")
+        raise unsupported(
+            "custom-op-result", f"the fake of {op} gives memory that is another tensor's as well"
+        )
 
 
 def _memory_of(fake: Any) -> int:
@@ -105,7 +110,9 @@ def _check_sizes(op: OpOverload, result: Any, symbols: Sequence[Any]) -> None:
     try:
         bound_by(result, symbols)
     except CompilerBug as problem:
-        raise Unsupported(f"the fake of {op} makes a size that no result has") from problem
+        raise unsupported(
+            "custom-op-result", f"the fake of {op} makes a size that no result has"
+        ) from problem
 
 
 def _text(error: Exception) -> str:
@@ -121,8 +128,9 @@ class Sizes:
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> torch.SymInt:
         shapes = self._context.shapes
         if not (shapes.unbacked.enabled and self._on_cpu):
-            raise Unsupported(
-                f"the result of {self._op}, which depends on a tensor's data is asked for"
+            raise unsupported(
+                "data-asked",
+                f"the result of {self._op}, which depends on a tensor's data is asked for",
             )
         return shapes.decided_by_data(min, LARGEST if max is None else max)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor
 from ingot.torch_private import OpOverload, aten, disable_current_modes
@@ -90,7 +90,7 @@ def views_of(
             start = end
         return views
     if len(results) != 1:
-        raise Unsupported(f"{op} returns several views and is not understood yet")
+        raise unsupported("op-writes", f"{op} returns several views and is not understood yet")
     return [View(op, rest, kwargs)]
 
 
@@ -103,7 +103,7 @@ Inverse = Callable[
 
 def _reshaped(parent: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     if parent.numel() != value.numel():
-        raise Unsupported("a write to an expanded view, whose elements share memory")
+        raise unsupported("op-writes", "a write to an expanded view, whose elements share memory")
     return value.reshape(parent.shape)
 
 
@@ -143,7 +143,7 @@ def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch
         return value
     inverse = _INVERSES.get(view.op)
     if inverse is None:
-        raise Unsupported(f"a write through a {view.op} view is not understood yet")
+        raise unsupported("op-writes", f"a write through a {view.op} view is not understood yet")
     return inverse(parent, value, *view.args, **view.kwargs)
 
 
@@ -187,7 +187,7 @@ def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
 
     def draw(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not geometry.is_dense(target.shape, target.stride()):
-            raise Unsupported(f"{form} into a tensor with gaps between its elements")
+            raise unsupported("op-writes", f"{form} into a tensor with gaps between its elements")
         return form(target, *args, **kwargs)
 
     return draw

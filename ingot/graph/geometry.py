@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
 from ingot.torch_private import aten
@@ -245,7 +245,7 @@ def _is_spread(size: Size, other: Size) -> bool:
     if not (at_hand(size) == 1 != at_hand(other) and size == 1):
         return False
     if not is_one(size):
-        raise Unsupported(f"a size of {size}, which is 1 here, is broadcast")
+        raise unsupported("symbolic-size-value", f"a size of {size}, which is 1 here, is broadcast")
     return True
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.fx
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.custom import is_reentrant
@@ -31,6 +31,7 @@ from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
+from ingot.reasons import SKIP
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
 
@@ -132,7 +133,9 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
     except _BackwardRaises as error:
         spent = _spent(gm, fakes, context)
         if not spent:
-            raise Unsupported(f"the backward raises {error}", skip=True) from error
+            raise unsupported(
+                "backward-refused", f"the backward raises {error}", action=SKIP
+            ) from error
     return _trace(gm, fakes, context, spent)
 
 
@@ -173,8 +176,8 @@ def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder)
     try:
         given = run_nodes(gm, recorder, primals)
     except RuntimeError as error:  # of an operation in place
-        raise Unsupported(
-            f"gradients are wanted: {first_line(error)}", recorder.where, skip=True
+        raise unsupported(
+            "gradients-wanted", f"gradients are wanted: {first_line(error)}", recorder.where
         ) from error
     outputs, windows = windows_on(given, primals, recorder)
     written = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))

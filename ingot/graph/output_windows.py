@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.aten_graph import OutputSpec
 from ingot.graph.fakes import FakeTensor, has_history
 from ingot.graph.record import Recorder
@@ -167,8 +167,9 @@ def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:
             or tuple(spec.strides) != base.stride()
             or spec.offset != 0
         ):
-            raise Unsupported(
-                "gradients are wanted of a part of an expanded input that is a result", skip=True
+            raise unsupported(
+                "gradients-wanted",
+                "gradients are wanted of a part of an expanded input that is a result",
             )
 
 

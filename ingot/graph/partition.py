@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
 from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint, reached_from
@@ -126,8 +126,10 @@ def partition(joint: Joint) -> Partition:
     )
     backward.lends = _lends(found)
     if backward.checks:
-        raise Unsupported(
-            f"{backward.checks[0]} is checked in the backward", backward.checks[0].where
+        raise unsupported(
+            "late-error",
+            f"{backward.checks[0]} is checked in the backward",
+            backward.checks[0].where,
         )
     return Partition(joint, forward, backward, found, tuple(saved), symbols, decided)
 

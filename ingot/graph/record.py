@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.errors import CompilerBug, Unsupported
+from ingot.errors import CompilerBug, Unsupported, unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
     data_dependent,
     decompositions_backward,
@@ -164,7 +164,7 @@ def values_of(
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)
         except Unsupported as reason:
-            reason.where = reason.where or recorder.where
+            reason.why = reason.why.at(recorder.where)
             raise
     return values
 
@@ -420,19 +420,23 @@ class Recorder(Mode):
             ):
                 continue
             if _addresses_differ(target, other) and _elements_meet(target, other):
-                raise Unsupported("an operation overwrites memory that it reads at other places")
+                raise unsupported(
+                    "op-writes", "an operation overwrites memory that it reads at other places"
+                )
 
     def _assign(self, target: FakeTensor, value: torch.Tensor) -> None:
         """`target` and all that share its memory see `value` from here on."""
         tracked = self._tracked[id(target)]
         if tracked.storage.overlaps:
-            raise Unsupported("an input is written whose memory overlaps another input's")
+            raise unsupported(
+                "op-writes", "an input is written whose memory overlaps another input's"
+            )
         if (
             tracked.view is not None
             and tracked.view.op in _MAY_OVERLAP
             and geometry.shares_elements(target)
         ):
-            raise Unsupported("a write to a view whose elements share memory")
+            raise unsupported("op-writes", "a write to a view whose elements share memory")
         if value.dtype != target.dtype:
             value = aten._to_copy(value, dtype=target.dtype)
         whole, cursor = value, tracked
@@ -449,7 +453,7 @@ class Recorder(Mode):
             and cursor.fake.numel()
             and geometry.shares_elements(cursor.fake)
         ):
-            raise Unsupported("an input is written whose elements share memory")
+            raise unsupported("op-writes", "an input is written whose elements share memory")
         whole = with_geometry_of(cursor.fake, whole)
         cursor.node = self.node_of(self._tracked[id(whole)])
         if tracked is not cursor:
@@ -496,7 +500,9 @@ class Recorder(Mode):
             and base.numel()
             and not geometry.is_dense(base.shape, base.stride())
         ):
-            raise Unsupported("as_strided over a written input that has gaps between its elements")
+            raise unsupported(
+                "op-writes", "as_strided over a written input that has gaps between its elements"
+            )
         if tracked.storage.version:
             _refuse_beyond(base, tracked)
         assert tracked.view is not None
@@ -580,7 +586,7 @@ class Recorder(Mode):
         if not isinstance(value, FakeTensor):
             return OutputSpec(value=value)
         if value.meta.is_conj() or value.meta.is_neg():
-            raise Unsupported("a conjugate or negative view is returned")
+            raise unsupported("conjugate-view", "a conjugate or negative view is returned")
         tracked = self._tracked[id(value)]
         base = tracked.base
         position = base.storage.position
@@ -621,8 +627,9 @@ def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
     last = first + sum((n - 1) * s for n, s in zip(size, stride))
     end = sum((n - 1) * s for n, s in zip(base.shape, base.stride()))
     if tracked.fake.numel() and (first < 0 or last > end):
-        raise Unsupported(
-            "as_strided reaches beyond a written tensor, into memory that is not its own"
+        raise unsupported(
+            "op-writes",
+            "as_strided reaches beyond a written tensor, into memory that is not its own",
         )
 
 

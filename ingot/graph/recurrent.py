@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import requires_grad
 from ingot.loops.recurrent_ops import Settings, cudnn_rnn, cudnn_rnn_backward, reserve_bytes
+from ingot.reasons import PROGRAM_RAISES
 from ingot.torch_private import DisableTorchDispatch
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # as cuDNN counts them
@@ -53,18 +54,19 @@ def _layers(
     dropout: float, train: bool, both: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     if torch.is_autocast_enabled(x.device.type):
-        raise Unsupported("a recurrent layer under autocast on a GPU")
+        raise unsupported("op-form", "a recurrent layer under autocast on a GPU")
     if dropout and train and layers > 1:
-        raise Unsupported(
-            "dropout between the layers of a recurrent network on a GPU, which cuDNN draws"
+        raise unsupported(
+            "op-form",
+            "dropout between the layers of a recurrent network on a GPU, which cuDNN draws",
         )
     if recorded and not train:
-        raise Unsupported(
-            "gradients of a recurrent layer in evaluation mode, which cuDNN has none of"
+        raise unsupported(
+            "op-form", "gradients of a recurrent layer in evaluation mode, which cuDNN has none of"
         )
     given = [x, *states, *weights]
     if len({(t.dtype, t.device) for t in given}) > 1 or not all(map(_is_contiguous, states)):
-        raise Unsupported("tensors that cuDNN refuses")
+        raise unsupported("op-form", "tensors that cuDNN refuses")
     hx, cx = states if mode == MODES["lstm"] else (states[0], None)
     hidden, projected = (hx, cx if cx is not None else hx)[1].shape[2], 0
     if hx.shape[2] != hidden:
@@ -100,7 +102,8 @@ class Recurrent(torch.autograd.Function):
     def backward(ctx: Any, d_output: Any, d_hy: Any, d_cy: Any) -> Any:  # type: ignore[override]
         if torch.is_grad_enabled():
             raise EagerRaises(
-                "second derivatives of a recurrent layer, which cuDNN has none of", skip=True
+                "second derivatives of a recurrent layer, which cuDNN has none of",
+                id=PROGRAM_RAISES,
             )
         x, hx, cx, output, reserve, *weights = ctx.saved_tensors
         of_weights = any(ctx.needs_input_grad[4:])

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.graph.shape_guards import DECIDE, PROVE, Fact, Relation, ShapeGuard, negated
 from ingot.graph.symbols import SizeNode, to_expr
 from ingot.graph.unbacked import USUAL_SIZE, Check, Unbacked, substituted, usual
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, integer, product, size_symbol
+from ingot.reasons import LARGE_INTEGER
 
 Answer = TypeVar("Answer")
 
@@ -267,7 +268,8 @@ class ShapeContext:
         guard = ShapeGuard(*fact, self.where)
         if fact not in self._guarded:
             if self.closed:
-                raise Unsupported(f"compiled code would depend on {guard} as well", self.where)
+                what = f"compiled code would depend on {guard} as well"
+                raise unsupported("late-size-guard", what, self.where)
             self.guards.append(guard)
             self._guarded.add(fact)
         if guard.relation == "==":
@@ -371,7 +373,9 @@ class ShapeContext:
         are about other symbols, or where there are unbacked ones.
         """
         if self.unbacked.roots:
-            raise Unsupported("sizes that the data decide are asked about", self.where)
+            raise unsupported(
+                "data-decided-size", "sizes that the data decide are asked about", self.where
+            )
         state = vars(self)
         before = {name: state[name] for name in (*_STATE, "closed", "supposes")}
         guards = len(self.guards)
@@ -384,7 +388,9 @@ class ShapeContext:
             state.update(before)
             self._forget_proofs()
         if not all(guard.left.symbols | guard.right.symbols <= sizes.keys() for guard in further):
-            raise Unsupported("sizes that are not known are asked about", self.where)
+            raise unsupported(
+                "data-decided-size", "sizes that are not known are asked about", self.where
+            )
         return answer, further
 
 
@@ -397,9 +403,7 @@ _STATE = (
 
 def too_large() -> Unsupported:
     """Why a call with an integer that does not fit is not compiled with a symbol for it."""
-    error = Unsupported("an integer of more than 63 bits", skip=True)
-    error.of_values = error.symbolic = True
-    return error
+    return unsupported(LARGE_INTEGER, "an integer of more than 63 bits")
 
 
 def _limits(e: Expr) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr]]:

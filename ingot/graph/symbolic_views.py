@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import geometry
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import expected
@@ -42,7 +42,7 @@ def view_symbolically(
         return [t.as_strided(*w) for w in _SEVERAL[op](t, *args, **kwargs)]
     rule = _RULES.get(op)
     if rule is None:
-        raise Unsupported(f"{op} has no rule for symbolic sizes")
+        raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     return t.as_strided(*rule(t, *args, **kwargs))
 
 
@@ -291,7 +291,7 @@ def _diagonal(t: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Windo
 
 def _unfold(t: Tensor, dim: int, size: Any, step: Any) -> Window:
     if not t.dim():
-        raise Unsupported("an unfolded number has no rule for symbolic sizes")
+        raise unsupported("no-symbolic-rule", "an unfolded number has no rule for symbolic sizes")
     sizes, strides, offset = _same(t)
     dim %= t.dim()
     if size > sizes[dim] or size < 0 or step <= 0:

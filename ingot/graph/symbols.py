@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.shape_guards import DECIDE, Relation
 from ingot.loops.expr import ONE, Expr, as_expr, integer, maximum, minimum
 from ingot.torch_private import current_autograd_node
@@ -36,7 +36,7 @@ def to_expr(value: Any) -> Expr:
         return as_expr(value)
     node = value.node
     if not isinstance(node, SizeNode):
-        raise Unsupported("a symbolic size that is not Ingot's")
+        raise unsupported("symbolic-number", "a symbolic size that is not Ingot's")
     return node.expr
 
 
@@ -135,7 +135,7 @@ class SizeNode(_Node):
         return self.expr.constant
 
     def wrap_float(self, value: float) -> Any:
-        raise Unsupported("arithmetic between a symbolic size and a float")
+        raise unsupported("symbolic-number", "arithmetic between a symbolic size and a float")
 
     def int_(self) -> int:
         return self.context.specialize(self.expr)
@@ -150,7 +150,7 @@ class SizeNode(_Node):
         return FractionNode(self.expr, ONE, self.context)
 
     def _as_float(self, *_: Any) -> Any:
-        raise Unsupported("a symbolic size is used as a float")
+        raise unsupported("symbolic-number", "a symbolic size is used as a float")
 
     truediv = float_truediv = int_truediv = pow = float_pow = sym_sqrt = _as_float
 
@@ -179,7 +179,9 @@ class SizeNode(_Node):
     def _divisor(self) -> Expr:
         """Expr divides by positive expressions only."""
         if not self.context.holds(integer(0), "<", self.expr):
-            raise Unsupported("a size is divided by one that is not positive")
+            raise unsupported(
+                "symbolic-size-value", "a size is divided by one that is not positive"
+            )
         return self.expr
 
     def neg(self) -> SizeNode:
@@ -321,7 +323,7 @@ class FractionNode(_Node):
     def _whole(self) -> Expr:
         """The value, where it is an expression."""
         if self.denominator is not ONE or not isinstance(self.numerator, Expr):
-            raise Unsupported("a symbolic size is used as a float")
+            raise unsupported("symbolic-number", "a symbolic size is used as a float")
         return self.numerator
 
     def guard_float(self, file: Any, line: Any) -> float:
@@ -354,7 +356,7 @@ class FractionNode(_Node):
         if other.maybe_as_float() is not None:
             return self._float(self._number() / other._number())
         if self.denominator is not ONE:
-            raise Unsupported("a symbolic size is used as a float")
+            raise unsupported("symbolic-number", "a symbolic size is used as a float")
         return FractionNode(self.numerator, other._whole(), self.context)
 
     truediv = float_truediv

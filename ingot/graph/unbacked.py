@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ingot.errors import CompilerBug, EagerRaises, Unsupported
+from ingot.errors import CompilerBug, EagerRaises, Unsupported, unsupported
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 
 USUAL_SIZE = 4099
@@ -115,7 +115,9 @@ class Unbacked:
         return self.forms(self.roots[symbol]) if symbol in self.roots else [symbol]
 
     def refuse(self, question: str, where: str) -> Unsupported:
-        return Unsupported(f"{question} is asked, which the data decide", where)
+        return unsupported(
+            "data-decided-size", f"{question} is asked, which the data decide", where
+        )
 
     def require(self, check: Check) -> dict[Symbol, Expr]:
         """Note a check. Gives what it says that symbols are: a later one the value of earlier ones,
@@ -125,7 +127,9 @@ class Unbacked:
                 self._age(s) < self._settled
                 for s in self.among(check.left.symbols | check.right.symbols)
             ):
-                raise Unsupported(f"compiled code would depend on {check} as well", check.where)
+                raise unsupported(
+                    "late-size-guard", f"compiled code would depend on {check} as well", check.where
+                )
             self.checks.append(check)
         if check.relation == "==":
             return self._equal(check.left, check.right) or self._equal(check.right, check.left)
@@ -162,7 +166,7 @@ class Unbacked:
         if (lower, upper) == symbol.bounds:
             return {}
         if upper is not None and lower > upper:
-            raise Unsupported(f"{check} cannot hold", check.where)
+            raise unsupported("size-check", f"{check} cannot hold", check.where)
         form = size_symbol(symbol.name, lower, upper)
         self.roots[form] = self.roots[symbol]
         return {symbol: form}

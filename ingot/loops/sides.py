@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.fx
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.torch_private import aten
 
 _CPU = torch.device("cpu")
@@ -23,10 +23,10 @@ def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
                 found[device] = node.meta.get("where", "")
     others = [device for device in found if device != _CPU]
     if len(others) > 1 or (len(found) > 1 and others[0].type != "cuda"):
-        raise Unsupported(
+        raise unsupported(
+            "device",
             f"tensors on several devices: {', '.join(map(str, found))}",
             [*found.values()][1],
-            skip=True,
         )
     device = next(iter(others or found), _CPU)
     return device, found.get(device, "")
@@ -50,7 +50,7 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
             not _is_number(t) for n in (node, *node.all_input_nodes) for t in _tensors(n)
         ):
             what = f"{node.target} of tensors on the CPU, beside those on {device}"
-            raise Unsupported(what, node.meta.get("where", ""), skip=True)
+            raise unsupported("device", what, node.meta.get("where", ""))
     return frozenset(found)
 
 

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.loops.ir import View
 from ingot.loops.side_effects import acts
 from ingot.native import _native
@@ -286,10 +286,12 @@ class Recording:
             ):
                 shift = output.storage_offset() - given[base].storage_offset()
                 if output.dtype != given[base].dtype:
-                    raise Unsupported("a result is a window of another dtype on an input")
+                    raise unsupported(
+                        "recorded-result", "a result is a window of another dtype on an input"
+                    )
                 self.windows.append((k, base, tuple(output.shape), output.stride(), shift))
             elif output.device != given[0].device:
-                raise Unsupported("a result lies on another device")
+                raise unsupported("recorded-result", "a result lies on another device")
             else:
                 self.owned.append(k)
                 owned.append(output)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.torch_private import DisableTorchDispatch, FunctionBase
 
 _WORD = 8
@@ -57,11 +57,13 @@ def hooks_of(node: Any) -> NodeHooks:
     where they cannot be told, as those of C++ cannot."""
     places = _places()
     if places is None:
-        raise Unsupported("hooks on results cannot be seen with this torch")
+        raise unsupported("backward-hook", "hooks on results cannot be seen with this torch")
     address = _address(node, places.python_node)
     words = _Words.from_address(address)
     if words[places.sequence] != node._sequence_nr():
-        raise Unsupported("a node of autograd's graph is not laid out as others are")
+        raise unsupported(
+            "backward-hook", "a node of autograd's graph is not laid out as others are"
+        )
     retained = _positions(address, places.retained)
     vectors = (places.tensor, places.before, places.behind)
     if not retained and all(words[first] == words[first + 1] for first in vectors):
@@ -128,7 +130,7 @@ def _positions(address: int, retained: int) -> tuple[int, ...]:
 
 def _table(hook: int, kind: int) -> dict[int, Any]:
     if _word(hook, 0) != kind:
-        raise Unsupported("a hook of C++ on the backward")
+        raise unsupported("backward-hook", "a hook of C++ on the backward")
     return ctypes.cast(_word(hook, 1), ctypes.py_object).value  # type: ignore[no-any-return]
 
 

@@ -122,7 +122,7 @@ def test_reason_and_place(fn):
     first = fn.__code__.co_firstlineno
     file, _, line = reason.where.rpartition(":")
     assert file == fn.__code__.co_filename and first <= int(line) <= first + 8
-    assert reason.guards.check_python(argument_slots(fn, (x,), {})) is None
+    assert reason.evidence.guards.check_python(argument_slots(fn, (x,), {})) is None
     assert not OUTSIDE and STATE == {"calls": 0} and HOLDER.value == 1
     assert torch.is_grad_enabled()
 
@@ -135,7 +135,7 @@ def test_guards_of_a_refusal_tell_calls_apart():
 
     with pytest.raises(Unsupported) as caught:
         capture_call(fn, (torch.ones(2), True), {}, Request(Options()))
-    guards = caught.value.guards
+    guards = caught.value.evidence.guards
     assert guards.check_python((torch.ones(2), True)) is None
     assert guards.check_python((torch.ones(2), False)) is not None
     assert guards.check_python((torch.ones(5), True)) is None  # x was never used

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from ingot.compilation import Compilation
-from ingot.errors import Unsupported
+from ingot.errors import Evidence, Unsupported
 from ingot.explain import debug as ladder
 from ingot.explain.report import Break, KernelReport, Report, place_text, short_places, size_text
 from ingot.explain.stages import STAGES, stage_text
 from ingot.loops.expr import contiguous_strides, integer, loop_symbol, size_symbol, value_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Origin, View
+from ingot.reasons import reason_of
 from ingot.schedule.kernel import Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
@@ -118,7 +119,7 @@ def test_indirect_reads_never_exceed_the_buffer():
 
 def test_a_skipped_call_is_a_break():
     reason = Unsupported("a list is torn", HERE, "return it instead")
-    reason.guards = ["n == 3"]
+    reason.evidence = Evidence(["n == 3"])
     report = Report.from_compilations([Compilation("f", skipped=reason)])
     assert report.breaks == [
         Break("a list is torn", __file__, 1, "return it instead", "f", eager=True)
@@ -135,8 +136,7 @@ class TestBreaks:
     """A function whose graph breaks once, in a helper, and what follows the break."""
 
     def regions(self):
-        why = Unsupported("a branch on the values of y", HERE)
-        why.function = "helper"
+        why = Unsupported(reason_of("data-branch", "a branch on the values of y", HERE, "helper"))
         first = compilation(break_=why, first_call=0.25)
         then = compilation(
             name="helper", where="m.py:9", is_continuation=True, region="there", first_call=0.5

@@ -176,7 +176,7 @@ def unpack_sequence(frame: InterpreterFrame, count: int) -> None:
         if len(items) > count:
             problem = f"too many values to unpack (expected {count})"
             if VERSION >= (3, 14):
-                raise frame.session.unsupported(problem)
+                raise frame.session.unsupported("instruction", problem)
         raise frame.session.raised(ValueError, problem)
     frame.stack.extend(reversed(items))
 

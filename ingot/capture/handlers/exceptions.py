@@ -26,7 +26,7 @@ def _exception(frame: InterpreterFrame, value: Value, what: str) -> ExceptionVal
             raise session.raised(TypeError, f"{message}{value.python_type()}")
     if not isinstance(value, ExceptionValue):
         if issubclass(value.python_type(), BaseException):
-            raise session.unsupported(f"{value.describe()} is raised")
+            raise session.unsupported("exception", f"{value.describe()} is raised")
         raise session.raised(TypeError, f"{what} must derive from BaseException")
     return value
 
@@ -109,7 +109,9 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
         kind = type_name(manager.python_type())
         missed = " (missed __exit__ method)" if name == "__exit__" else ""
         if VERSION >= (3, 14):
-            raise session.unsupported(f"{manager.describe()} is no context manager") from None
+            raise session.unsupported(
+                "exception", f"{manager.describe()} is no context manager"
+            ) from None
         message = f"'{kind}' object does not support the context manager protocol{missed}"
         raise session.raised(TypeError, message) from None
 

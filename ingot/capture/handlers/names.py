@@ -81,7 +81,7 @@ def load_deref(frame: InterpreterFrame, slot: int) -> None:
 def _empty(frame: InterpreterFrame, slot: int, cell: CellValue) -> Exception:
     session, name = frame.session, frame.program.names[slot]
     if cell.source is not None and session.effects.fields(cell.object) is None:
-        return session.unsupported(f"the outer variable {name!r} is not bound yet")
+        return session.unsupported("unbound-name", f"the outer variable {name!r} is not bound yet")
     if name not in frame.program.code.co_freevars:
         return _unbound(frame, slot)
     message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
@@ -135,7 +135,7 @@ def delete_global(frame: InterpreterFrame, name: str) -> None:
 
 @handles("STORE_NAME", "DELETE_NAME")
 def store_name(frame: InterpreterFrame, name: str) -> None:
-    raise frame.session.unsupported(f"the name {name!r} of a class body is set")
+    raise frame.session.unsupported("unbound-name", f"the name {name!r} of a class body is set")
 
 
 @handles("IMPORT_NAME")
@@ -158,5 +158,5 @@ def import_from(frame: InterpreterFrame, name: str) -> None:
         if not issubclass(raised.value.python_type(), AttributeError):
             raise
         raise session.unsupported(
-            f"{name!r} is imported from {module.describe()}, which does not have it"
+            "unbound-name", f"{name!r} is imported from {module.describe()}, which does not have it"
         ) from None

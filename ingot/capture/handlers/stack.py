@@ -41,4 +41,4 @@ def nop(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("UNSUPPORTED")
 def unsupported(frame: InterpreterFrame, name: str) -> None:
-    raise frame.session.unsupported(f"the instruction {name}")
+    raise frame.session.unsupported("instruction", f"the instruction {name}")

@@ -80,7 +80,9 @@ def _refused(
     code = function.code
     # the C function says something else
     if function.namespace.get("__name__", "").startswith("ingot.capture."):
-        return session.unsupported(f"{function.qualname}() is called with wrong arguments")
+        return session.unsupported(
+            "wrong-arguments", f"{function.qualname}() is called with wrong arguments"
+        )
     does_nothing = {
         n: getattr(_nothing.__code__, n)
         for n in ("co_code", "co_consts", "co_names", "co_exceptiontable")
@@ -92,7 +94,9 @@ def _refused(
     model.__kwdefaults__ = dict.fromkeys(function.keyword_defaults)
     model.__qualname__ = function.qualname
     session.python(lambda: model(*(None for _ in args), **dict.fromkeys(kwargs)))
-    return session.unsupported(f"{function.qualname}() is called with wrong arguments")
+    return session.unsupported(
+        "wrong-arguments", f"{function.qualname}() is called with wrong arguments"
+    )
 
 
 def _nothing() -> None:

@@ -57,7 +57,9 @@ class ArrayValue(Value):
             try:
                 held = tensor_over(self.object)
             except (TypeError, ValueError) as error:
-                raise session.unsupported(f"the array {self.source.name}: {error}") from None
+                raise session.unsupported(
+                    "numpy", f"the array {self.source.name}: {error}"
+                ) from None
             self._tensor = session.graph.input(
                 session, held, DerivedSource(self.source, tensor_over)
             )
@@ -81,19 +83,19 @@ class ArrayValue(Value):
             raise session.raised(
                 AttributeError, f"'numpy.ndarray' object has no attribute '{name}'"
             )
-        raise session.unsupported(f"numpy.ndarray.{name}")
+        raise session.unsupported("numpy", f"numpy.ndarray.{name}")
 
     def truth(self, session: Session) -> bool:
-        raise session.unsupported("a branch on the values of an array")
+        raise session.unsupported("data-branch", "a branch on the values of an array")
 
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported("an item of an array")
+        raise session.unsupported("numpy", "an item of an array")
 
     def iterate(self, session: Session) -> Value:
-        raise session.unsupported("iteration over an array")
+        raise session.unsupported("numpy", "iteration over an array")
 
     def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported("a membership test on an array")
+        raise session.unsupported("numpy", "a membership test on an array")
 
 
 def tensor_over(array: Any) -> torch.Tensor:
@@ -110,7 +112,8 @@ def tensor_over(array: Any) -> torch.Tensor:
 def wrap_array(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not np.ndarray:
         raise session.unsupported(
-            f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray"
+            "builtin-subclass",
+            f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray",
         )
     session.guard(source, Kind.TYPE, np.ndarray)
     return ArrayValue(None, source, object_)
@@ -201,7 +204,7 @@ class NumpyNumber(ConstantValue):
     def as_operand(self, session: Session) -> ConstantValue:
         """The Python number that an operation with a tensor takes it for."""
         if isinstance(self.object, np.bool_):
-            raise session.unsupported("an operation of a tensor and a numpy.bool")
+            raise session.unsupported("numpy", "an operation of a tensor and a numpy.bool")
         return ConstantValue(self.object.item())
 
 
@@ -213,7 +216,7 @@ def _content(number: Any) -> tuple[str, bytes]:
 @wraps(np.floating, np.integer, np.bool_)
 def wrap_number(session: Session, object_: Any, source: Source) -> Value:
     if object_.dtype.itemsize > 8:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}")
+        raise session.unsupported("numpy", f"{source.name}, a {type(object_).__name__}")
     if not isinstance(source, ConstSource):
         session.guard(source, Kind.TYPE, type(object_))
         session.guard(DerivedSource(source, _content), Kind.EQUALS, _content(object_))
@@ -233,19 +236,19 @@ class NumpyFunction(BuiltinValue):
         return f"numpy.{self.object.__name__}()"
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+        raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         known = [session.known(arg) for arg in args]
         if kwargs or not (isinstance(self.object, np.ufunc) or self.object in _OF_NUMBERS):
-            raise session.unsupported(f"{self.describe()} is called")
+            raise session.unsupported("compilation-call", f"{self.describe()} is called")
         with np.errstate(all="raise"):
             try:
                 result = session.python(self.object, *known)
             except FloatingPointError as error:
-                raise session.unsupported(f"{self.describe()} warns: {error}") from None
+                raise session.unsupported("numpy", f"{self.describe()} warns: {error}") from None
         if not isinstance(result, (np.floating, np.integer, np.bool_, int, float, bool)):
-            raise session.unsupported(f"{self.describe()} gives a {type(result).__name__}")
+            raise session.unsupported("numpy", f"{self.describe()} gives a {type(result).__name__}")
         return session.wrap_constant(result)
 
 
@@ -265,10 +268,10 @@ def wrap_numpy_function(session: Session, object_: Any, source: Source) -> Value
 
 def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     if kwargs or not issubclass(cls, (np.floating, np.integer)):
-        raise session.unsupported(f"a numpy.{cls.__name__} is made")
+        raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
     made = session.python(cls, *[session.known(arg) for arg in args])
     if type(made) is not cls:
-        raise session.unsupported(f"numpy.{cls.__name__}() gives a {type(made).__name__}")
+        raise session.unsupported("numpy", f"numpy.{cls.__name__}() gives a {type(made).__name__}")
     return session.wrap_constant(made)
 
 

@@ -39,6 +39,7 @@ from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import Backward, CustomGradient
 from ingot.graph.differentiation import without_autocast
+from ingot.reasons import PROGRAM_RAISES
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -127,14 +128,16 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not cls.generate_vmap_rule and (number := innermost_batched(given)):
             if kwargs:
                 raise session.unsupported(
-                    f"{function.describe()}.apply with keywords, inside of vmap"
+                    "autograd-function",
+                    f"{function.describe()}.apply with keywords, inside of vmap",
                 )
             return with_own_rule(session, function, values, number)
     if not (torch.is_grad_enabled() and any(map(wants_gradient, given))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)
     if kwargs:
         raise session.unsupported(
-            f"{function.describe()}.apply with keywords, where gradients are wanted"
+            "autograd-function-gradients",
+            f"{function.describe()}.apply with keywords, where gradients are wanted",
         )
     return _with_gradients(session, function, cls, values, levels_of(session, function.describe()))
 
@@ -153,7 +156,7 @@ def _with_gradients(
     """The forward's operations, and the node that gives its outputs a history, outside of the
     levels of vmap."""
     if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
-        raise session.unsupported(f"{function.describe()}, which has a vjp")
+        raise session.unsupported("autograd-function", f"{function.describe()}, which has a vjp")
     needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
@@ -162,7 +165,8 @@ def _with_gradients(
     ]
     if session.truth(writes):
         raise session.unsupported(
-            f"{function.describe()} writes its arguments, and gradients are wanted"
+            "autograd-function-gradients",
+            f"{function.describe()} writes its arguments, and gradients are wanted",
         )
     parts = [
         session.realize(part)
@@ -172,7 +176,9 @@ def _with_gradients(
     if len({id(part) for part in outputs}) < len(outputs) or not all(
         before < part.fx_node for part in outputs
     ):
-        raise session.unsupported(f"{function.describe()} returns what it has not made")
+        raise session.unsupported(
+            "autograd-function", f"{function.describe()} returns what it has not made"
+        )
     if not outputs:
         return result
     apart = frozenset(k for k, flag in enumerate(session.unpacked(without)) if session.truth(flag))
@@ -271,7 +277,7 @@ def choices_of_tangents(
     ]
     if sum(optional) > _MOST_OPTIONAL:
         raise session.unsupported(
-            f"{what} tells gradients of many results that are None from zeros"
+            "autograd-function", f"{what} tells gradients of many results that are None from zeros"
         )
     return itertools.product(*[(True, False) if may_be else (False,) for may_be in optional])
 
@@ -285,7 +291,7 @@ def eager_error(error: Raised | EagerRaises) -> Exception:
     try:
         return value.cls(*[arg.constant() for arg in value.args])
     except NotConstant:
-        return EagerRaises(f"the program raises {value.message()}", skip=True)
+        return EagerRaises(f"the program raises {value.message()}", id=PROGRAM_RAISES)
 
 
 def _of_tensors(
@@ -298,12 +304,14 @@ def _of_tensors(
         is_tensor = k < len(args) and isinstance(args[k], TensorValue)
         if isinstance(gradient, TensorValue) != is_tensor and not _is_none(gradient):
             raise session.unsupported(
-                f"{function.describe()} gives a gradient of what is no tensor"
+                "autograd-function", f"{function.describe()} gives a gradient of what is no tensor"
             )
         if is_tensor:
             found.append(gradient if isinstance(gradient, TensorValue) else None)
     if len(gradients) < len(args):
-        raise session.unsupported(f"{function.describe()} gives too few gradients")
+        raise session.unsupported(
+            "autograd-function", f"{function.describe()} gives too few gradients"
+        )
     return found
 
 
@@ -333,7 +341,7 @@ def captured_backward(
     try:
         found = backward({id(output): tangent for output, tangent in zip(outputs, begun.tangents)})
         if session.effects.since(effects) != 0:
-            raise session.unsupported(f"{what} has effects")
+            raise session.unsupported("autograd-function", f"{what} has effects")
         set_modes(inside)
         return recorder.end_part(session, begun, found)
     except (Raised, EagerRaises):

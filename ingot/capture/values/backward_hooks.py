@@ -63,13 +63,17 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     module = session.realize(call.get_attribute(session, "module"))
     what = f"hooks on the backward of {module.describe()}"
     if session.graph.autograd:
-        raise session.unsupported(what)
+        raise session.unsupported("module-hook", what)
     if not any(_is_tracked(value) for value in inputs):  # torch warns of it, in the backward
-        raise session.unsupported(f"{what}, none of whose arguments requires a gradient")
+        raise session.unsupported(
+            "module-hook", f"{what}, none of whose arguments requires a gradient"
+        )
     for name, count in (("user_hooks", 3), ("user_pre_hooks", 2)):
         for hook in session.unpacked(call.get_attribute(session, name)):
             if not _reads_gradients_alone(session, session.realize(hook), count):
-                raise session.unsupported(f"{what} that may read more than the gradients")
+                raise session.unsupported(
+                    "module-hook", f"{what} that may read more than the gradients"
+                )
     link = session.graph.switch(session, Link)
     link.meta["val"] = Link()
     hooks = ModuleHooks(module.describe(), session.truth(call.get_attribute(session, "user_hooks")))
@@ -87,7 +91,7 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     alone = isinstance(result, TensorValue)
     if not alone and result.python_type() is not tuple:
         raise session.unsupported(
-            f"hooks on the backward of a module that gives {result.describe()}"
+            "module-hook", f"hooks on the backward of a module that gives {result.describe()}"
         )
     results = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
     if not any(map(_is_tracked, results)):
@@ -166,7 +170,9 @@ def _captured(
         node.target in SWITCHES for graph in (first, second) for node in graph.graph.nodes
     )
     if any(rest + others) or switched:
-        raise session.unsupported(f"{what} reads more than the gradients, or sets a mode")
+        raise session.unsupported(
+            "module-hook", f"{what} reads more than the gradients, or sets a mode"
+        )
     return first, second
 
 
@@ -184,7 +190,8 @@ def _hooks_called(
         made = [session.realize(item) for item in session.unpacked(found)]
         if len(made) != len(gradients):
             raise session.unsupported(
-                f"{hook.describe()} returns another number of gradients than it is given"
+                "gradient-hook-arguments",
+                f"{hook.describe()} returns another number of gradients than it is given",
             )
         gradients = made
     return gradients
@@ -201,7 +208,9 @@ def _gradients(
     ]
     for _, gradient in pairs:
         if not isinstance(gradient, TensorValue) and not is_none(gradient):
-            raise session.unsupported(f"{what} gives {gradient.describe()} in place of a gradient")
+            raise session.unsupported(
+                "module-hook", f"{what} gives {gradient.describe()} in place of a gradient"
+            )
     return [gradient if isinstance(gradient, TensorValue) else None for _, gradient in pairs]
 
 

@@ -108,7 +108,9 @@ class Value:
         try:
             return self.constant()
         except NotConstant:
-            raise session.unsupported(f"{self.describe()} as a key of a dict or set") from None
+            raise session.unsupported(
+                "key", f"{self.describe()} as a key of a dict or set"
+            ) from None
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into
@@ -146,11 +148,13 @@ class Value:
             return NativeMethod(self, name, slot)
         if name == "__doc__":
             return session.wrap_constant(self.python_type().__doc__)
-        raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+        raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         self._refuse_attribute(session, name)
-        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+        raise session.unsupported(
+            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
+        )
 
     def _refuse_attribute(self, session: Session, name: str) -> None:
         """Raises AttributeError where instances of the type have no attributes of their own."""
@@ -167,7 +171,7 @@ class Value:
     def delete_attribute(self, session: Session, name: str) -> None:
         self._refuse_attribute(session, name)
         raise session.unsupported(
-            f"side effect: attribute {name!r} of {self.describe()} is deleted"
+            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is deleted"
         )
 
     def get_item(self, session: Session, key: Value) -> Value:
@@ -179,12 +183,16 @@ class Value:
         if not hasattr(self.python_type(), "__setitem__"):
             kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
-        raise session.unsupported(f"side effect: an item of {self.describe()} is set")
+        raise session.unsupported(
+            "side-effect", f"side effect: an item of {self.describe()} is set"
+        )
 
     def delete_item(self, session: Session, key: Value) -> None:
         if not hasattr(self.python_type(), "__delitem__"):
             session.python(operator.delitem, session.refused(self), session.refused(key))
-        raise session.unsupported(f"side effect: an item of {self.describe()} is deleted")
+        raise session.unsupported(
+            "side-effect", f"side effect: an item of {self.describe()} is deleted"
+        )
 
     def contains(self, session: Session, item: Value) -> bool:
         cls = self.python_type()
@@ -216,10 +224,10 @@ class Value:
             raise session.raised(
                 TypeError, f"'{type_name(self.python_type())}' object is not callable"
             )
-        raise session.unsupported(f"a call of {self.describe()}")
+        raise session.unsupported("call", f"a call of {self.describe()}")
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported("operator", f"operator.{function.__name__} of {self.describe()}")
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -352,7 +360,7 @@ class NativeMethod(Value):
             )
         except NotConstant as unknown:
             raise session.unsupported(
-                f"{self.describe()} on {unknown.args[0].describe()}"
+                "call", f"{self.describe()} on {unknown.args[0].describe()}"
             ) from None
         except TypeError as error:
             model = functools.partial(raw, signatures.model_of(cls)) if known else None
@@ -373,7 +381,9 @@ def wrong_arguments(
             *map(session.stand_in, args),
             **{k: session.stand_in(v) for k, v in kwargs.items()},
         )
-    return session.unsupported(f"{callee.describe()} is called with wrong arguments")
+    return session.unsupported(
+        "wrong-arguments", f"{callee.describe()} is called with wrong arguments"
+    )
 
 
 SLOTS: dict[str, Callable[..., Value]] = {}

@@ -218,7 +218,7 @@ def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywo
             return call_pure(session, function, args, kwargs)
     if function not in PURE:
         raise session.unsupported(
-            f"{getattr(function, '__qualname__', function)}() is called, a C function"
+            "c-function", f"{getattr(function, '__qualname__', function)}() is called, a C function"
         )
     return call_pure(session, function, args, kwargs)
 
@@ -295,8 +295,9 @@ def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
     name = getattr(function, "__qualname__", function)
     return session.unsupported(
+        "unknown-value",
         f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during "
-        "capture"
+        "capture",
     )
 
 
@@ -315,7 +316,9 @@ def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> V
     session.python(
         function.constant(), *known, **{k: session.stand_in(v) for k, v in kwargs.items()}
     )
-    raise session.unsupported(f"{function.describe()} is given arguments that it may refuse")
+    raise session.unsupported(
+        "argument-kind", f"{function.describe()} is given arguments that it may refuse"
+    )
 
 
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
@@ -390,7 +393,9 @@ def _name(session: Session, name: Value, function: Any) -> str:
         session.python(function, None, session.refused(name))
     found = session.known(name)
     if type(found) is not str:
-        raise session.unsupported(f"{function.__name__}() of a name that is no plain str")
+        raise session.unsupported(
+            "library-function", f"{function.__name__}() of a name that is no plain str"
+        )
     return found
 
 
@@ -505,7 +510,7 @@ def dir_(session: Session, *values: Value) -> Value:
         return session.wrap_constant(session.python(dir, session.known(value)))
     names = {*dir(value.cls), *value.attributes}
     if value.source is not None:
-        raise session.unsupported(f"dir() of {value.describe()}")
+        raise session.unsupported("library-function", f"dir() of {value.describe()}")
     return session.wrap_constant(sorted(names))
 
 
@@ -628,7 +633,7 @@ def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Va
     if find_missing(obj.python_type(), "__length_hint__"):
         return default
     if not isinstance(obj, ObjectValue):
-        raise session.unsupported(f"operator.length_hint() of {obj.describe()}")
+        raise session.unsupported("operator", f"operator.length_hint() of {obj.describe()}")
     return session.ask_hint(obj) or default
 
 
@@ -642,7 +647,9 @@ def concat(session: Session, a: Value, b: Value) -> Value:
         made = contents[0].binary(session, operator.add, contents[1], False)
         if made is None:
             session.python(operator.concat, session.refused(a), session.refused(b))
-            raise session.unsupported(f"operator.concat() of {a.describe()} and {b.describe()}")
+            raise session.unsupported(
+                "operator", f"operator.concat() of {a.describe()} and {b.describe()}"
+            )
         return made
     if not (_is_sequence(a.python_type()) and _is_sequence(b.python_type())):
         named = type_name(a.python_type())

@@ -48,7 +48,9 @@ class CachedFunction(Value):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name.startswith("cache_"):
-            raise session.unsupported(f"{name} of {self.inner(session).describe()}")
+            raise session.unsupported(
+                "library-function", f"{name} of {self.inner(session).describe()}"
+            )
         return (
             self.inner(session)
             if name == "__wrapped__"
@@ -75,7 +77,8 @@ class CachedFunction(Value):
                 raise why
             if shown != 0 or session.graph.steps > steps or written and not hit.would_give(result):
                 raise session.unsupported(
-                    f"{self.inner(session).describe()} is cached, and more than pure Python"
+                    "library-function",
+                    f"{self.inner(session).describe()} is cached, and more than pure Python",
                 )
             hit.fill(self.object)
             # a capture that starts over finds the result, and counts as many instructions
@@ -149,7 +152,7 @@ def _argument(session: Session, value: Value) -> Any:
     """The object of an argument, if to hash and compare it runs no code of the user's."""
     value = session.realize(value)
     if type(value) is BuiltinObject:
-        raise session.unsupported(f"a cached function gets {value.describe()}")
+        raise session.unsupported("library-function", f"a cached function gets {value.describe()}")
     try:
         return session.known(value)
     except Unsupported:

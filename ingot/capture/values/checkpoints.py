@@ -48,7 +48,9 @@ def _plain_call(
         if name not in _DEFAULTS.keys() | {"use_reentrant"}
     }
     if (reentrant and given) or "context_fn" in given or "debug" in given:
-        raise session.unsupported("torch.utils.checkpoint with options that do more than call")
+        raise session.unsupported(
+            "checkpoint", "torch.utils.checkpoint with options that do more than call"
+        )
     return session.realize(args[0]), args[1:], given
 
 
@@ -63,7 +65,8 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         return session.inline(inside, args, kwargs)
     if session.graph.autograd:
         raise session.unsupported(
-            "torch.utils.checkpoint with gradients, in a graph that records them as it runs"
+            "checkpoint",
+            "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
     options = {
         name: kwargs.get(name, ConstantValue(default)) for name, default in _DEFAULTS.items()
@@ -78,7 +81,9 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         or "debug" in given
         or session.known(options["determinism_check"]) not in _CHECKS
     ):
-        raise session.unsupported("torch.utils.checkpoint with options that do more than call")
+        raise session.unsupported(
+            "checkpoint", "torch.utils.checkpoint with options that do more than call"
+        )
     return _region(session, args, given, bool(session.known(options["preserve_rng_state"])))
 
 
@@ -97,17 +102,18 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     nodes = recorder.nodes_since(before)
     if session.effects.since(effects) != 0 or recorder.context.effects != acted:
         raise session.unsupported(
-            "a checkpointed function has effects, which it has again in the backward"
+            "checkpoint", "a checkpointed function has effects, which it has again in the backward"
         )
     if any(fake._version != version for fake, version in versions) or any(
         map(_updates_statistics, nodes)
     ):
         raise session.unsupported(
-            "a checkpointed function writes what was there before, and again in the backward"
+            "checkpoint",
+            "a checkpointed function writes what was there before, and again in the backward",
         )
     if not keeps_numbers and recorder.context.draws != draws:
         raise session.unsupported(
-            "a checkpointed function draws random numbers, other ones in the backward"
+            "checkpoint", "a checkpointed function draws random numbers, other ones in the backward"
         )
     for node in nodes:
         node.meta["region"] = recorder.steps
@@ -152,7 +158,8 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     is_tracked = any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given)
     if is_tracked and recorder.autograd:
         raise session.unsupported(
-            "torch.utils.checkpoint with gradients, in a graph that records them as it runs"
+            "checkpoint",
+            "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
     if not is_tracked:
         result = session.realize(session.call(session.builtin(_untracked), [function, *given], {}))
@@ -163,28 +170,33 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     alone = isinstance(result, TensorValue)
     if not alone and result.python_type() is not tuple:
         raise session.unsupported(
-            "torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors"
+            "checkpoint",
+            "torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors",
         )
     parts = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
     tensors = [part for part in parts if isinstance(part, TensorValue)]
     if len({id(t) for t in tensors}) < len(tensors) or not all(before < t.fx_node for t in tensors):
         raise session.unsupported(
+            "checkpoint",
             "torch.utils.checkpoint with use_reentrant=True, of a function that returns what it "
-            "has not made"
+            "has not made",
         )
     if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
         raise session.unsupported(
-            "torch.utils.checkpoint with use_reentrant=True, of a function that gives containers"
+            "checkpoint",
+            "torch.utils.checkpoint with use_reentrant=True, of a function that gives containers",
         )
     if not is_tracked:
         return result
     if recorder.asks != asks:
         raise session.unsupported(
-            "a checkpointed function asks for gradients, which it has in the backward alone"
+            "checkpoint",
+            "a checkpointed function asks for gradients, which it has in the backward alone",
         )
     if not any(t.fake.requires_grad for t in tensors):
         raise session.unsupported(
-            "a checkpointed function whose results do not depend on what requires a gradient"
+            "checkpoint",
+            "a checkpointed function whose results do not depend on what requires a gradient",
         )
     node = Reentrant(frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t)))
     views = session.unpacked(

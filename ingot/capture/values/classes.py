@@ -102,7 +102,9 @@ class ClassValue(Value):
         return session.list_of(session.wrap_constant(self.object.__mro__))
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+        raise session.unsupported(
+            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
+        )
 
     # -- operators, by the methods of the metaclass ------------------------------------------------
 
@@ -321,4 +323,6 @@ class ModuleObject(Value):
         found = session.python(getattr, self.object, name)
         if is_trusted(self.object.__name__):
             return session.wrap(found, ConstSource(found))
-        raise session.unsupported(f"attribute {name!r} of {self.describe()}, which is computed")
+        raise session.unsupported(
+            "attribute", f"attribute {name!r} of {self.describe()}, which is computed"
+        )

@@ -106,7 +106,7 @@ def _initialize(
         return
     if not isinstance(made, ObjectValue):
         raise session.unsupported(
-            f"an instance of {cls.__qualname__} is made, which has an __init__"
+            "construction", f"an instance of {cls.__qualname__} is made, which has an __init__"
         )
     result = session.realize(session.call(made.bind(session, init, "__init__"), args, kwargs))
     if result.identity() is not None:
@@ -124,7 +124,9 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
         return _new_object(session, cls, args, kwargs)
     if base is object or not issubclass(cls, base):
         session.python(base.__new__, cls)
-        raise session.unsupported(f"{base.__name__}.__new__({cls.__qualname__})")
+        raise session.unsupported(
+            "construction-rule", f"{base.__name__}.__new__({cls.__qualname__})"
+        )
     if issubclass(native, BaseException):
         if kwargs and not isinstance(session.class_lookup(cls, "__init__"), FunctionType):
             return _exception_with_keywords(session, cls, native, args, kwargs)
@@ -133,7 +135,8 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
         if owner in CONTENTS:
             return CONTENTS[owner](session, cls, args, kwargs)
     raise session.unsupported(
-        f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}"
+        "construction",
+        f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}",
     )
 
 
@@ -168,7 +171,7 @@ def _new_exception(session: Session, cls: type, native: type, args: Arguments) -
         if cls is OSError and known.is_constant():
             cls = type(OSError(known.constant(), ""))
     elif issubclass(native, BaseExceptionGroup):
-        raise session.unsupported("an exception group is made")
+        raise session.unsupported("construction", "an exception group is made")
     made = ExceptionValue(cls, args)
     if issubclass(cls, OSError):
         made.take(session, [] if _is_made_by_init(session, cls) else args)
@@ -191,7 +194,8 @@ def _exception_init(init: Any) -> Rule:
         elif not issubclass(cls, OSError) or _is_made_by_init(session, cls):
             if exception.initialized:
                 raise session.unsupported(
-                    f"{init.__objclass__.__name__}.__init__() of {exception.describe()}, again"
+                    "construction-rule",
+                    f"{init.__objclass__.__name__}.__init__() of {exception.describe()}, again",
                 )
             exception.members.update(kwargs)  # ImportError(name=...) and its kin
             exception.take(session, args)
@@ -238,7 +242,7 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     if is_struct:
         session.python(cls, [None] * len(items))  # TypeError for too few or too many
         if len(items) != cls.n_sequence_fields or len(args) > 1:  # type: ignore[attr-defined]
-            raise session.unsupported(f"an instance of {cls.__qualname__} is made")
+            raise session.unsupported("construction", f"an instance of {cls.__qualname__} is made")
         return TupleValue(items, cls)
     return BuiltinObject(cls, TupleValue(items, tuple))
 
@@ -266,9 +270,7 @@ def type_(session: Session, value: Value, *rest: Value) -> Value:
 def class_is_made(session: Session) -> Exception:
     """What a call makes anew each time cannot be relied on: what follows would be compiled again at
     each call."""
-    return session.unsupported(
-        "a class is defined", hint="define the class outside the compiled function", skip=True
-    )
+    return session.unsupported("class-definition", "a class is defined")
 
 
 @rule(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
@@ -308,7 +310,9 @@ def _checked(session: Session, cls: type, owner: Value, method: str, found: Valu
     if type(number) is cls and method == f"__{cls.__name__}__":
         return ConstantValue(number)
     if isinstance(number, (int, float, complex)) and type(number) not in (int, float, complex):
-        raise session.unsupported(f"{method} gives a {type(number).__name__}, no {cls.__name__}")
+        raise session.unsupported(
+            "construction-rule", f"{method} gives a {type(number).__name__}, no {cls.__name__}"
+        )
     model = type(owner.python_type().__name__, (), {method: lambda self: number})
     return session.wrap_constant(session.python(cls, model()))
 
@@ -459,7 +463,7 @@ def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value
     if cls is NULL:
         cls, instance = _surrounding(session)
     if instance is NULL:
-        raise session.unsupported("super() of a class alone")
+        raise session.unsupported("construction-rule", "super() of a class alone")
     made = SuperValue(cls.constant(), session.realize(instance))
     if isinstance(made.cls, type) and made.cls not in made.start()[0].__mro__:
         said = session.said_class(made.instance)

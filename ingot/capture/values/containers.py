@@ -242,7 +242,7 @@ class DictValue(Container):
 
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         if self.cls not in (OrderedDict, defaultdict):
-            raise session.unsupported(f"__reduce_ex__ of {self.describe()}")
+            raise session.unsupported("library-function", f"__reduce_ex__ of {self.describe()}")
         factory = [] if session.same(self.factory, NONE) else [self.factory]
         items = self.method_items(session).iterate(session)
         made = (
@@ -301,7 +301,9 @@ class DictIterator(Value):
             return None
         key = self._left[self.position]
         if key not in entries:
-            raise session.unsupported("a dict whose keys change while it is iterated over")
+            raise session.unsupported(
+                "container-order", "a dict whose keys change while it is iterated over"
+            )
         self.position += 1
         return entry_element(session, self.kind, key, entries[key])
 

@@ -100,7 +100,9 @@ class ContextVariable(Value):
             self.resets.append(token)
             token.is_used = self.was_reset = True
         else:
-            raise session.unsupported(f"{self.describe()} is reset by another token")
+            raise session.unsupported(
+                "library-function", f"{self.describe()} is reset by another token"
+            )
         self._write(session, token.content(session))
         return NONE
 

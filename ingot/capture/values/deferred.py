@@ -91,7 +91,7 @@ def _required(session: Session, value: Value, action: str) -> Value:
     found = settled(session, value)
     if found is None:
         raise session.unsupported(
-            f"{action} {session.realize(value).describe()}, whose text is not settled yet"
+            "text", f"{action} {session.realize(value).describe()}, whose text is not settled yet"
         )
     return found
 
@@ -158,13 +158,13 @@ def is_none(session: Session, value: Value) -> bool:
 def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
-        raise session.unsupported("side effect: print to a file")
+        raise session.unsupported("print", "side effect: print to a file")
     how = [
         ConstantValue(session.known(kwargs.get(name, default)))
         for name, default in _PRINT_DEFAULTS.items()
     ]
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
-        raise session.unsupported("side effect: print with other arguments than it knows")
+        raise session.unsupported("print", "side effect: print with other arguments than it knows")
     texts = []
     for arg in args:
         text = settled(session, arg)
@@ -183,13 +183,11 @@ _PRINT_DEFAULTS: dict[str, Value] = {
 def _text_now(session: Session, value: Value) -> Value:
     """The text of an object that may change: made now, by its own `__str__`."""
     if isinstance(value, (TensorValue, ListValue, TupleValue, DictValue, SetValue)):
-        raise session.unsupported(
-            f"side effect: print of {value.describe()}", hint="print outside the compiled function"
-        )
+        raise session.unsupported("print", f"side effect: print of {value.describe()}")
     try:
         return ConstantValue(session.text_of(value, str))
     except NotConstant:
-        raise session.unsupported(f"side effect: print of {value.describe()}") from None
+        raise session.unsupported("print", f"side effect: print of {value.describe()}") from None
 
 
 UNREALIZED[builtins.print] = print_
@@ -222,13 +220,15 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     names = ("message", "category", "stacklevel", "source")
     given = {**dict(zip(names, args)), **kwargs}
     if len(args) > len(names) or given.keys() - set(names) or "message" not in given:
-        raise session.unsupported("side effect: warnings.warn with other arguments than it knows")
+        raise session.unsupported(
+            "warning", "side effect: warnings.warn with other arguments than it knows"
+        )
     if (
         session.effects.is_changed(warnings.filters)
         or session.effects.fields(vars(warnings)) is not None
     ):
         raise session.unsupported(
-            "side effect: warnings.warn, where the filters of warnings were changed"
+            "warning", "side effect: warnings.warn, where the filters of warnings were changed"
         )
     level = session.known(given["stacklevel"]) if "stacklevel" in given else 1
     frames = user_frames(session)
@@ -238,14 +238,14 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         or not _calls_are_frames(frames[: max(level, 1) - 1])
     ):
         raise session.unsupported(
-            "side effect: warnings.warn for a caller outside the compiled function"
+            "warning", "side effect: warnings.warn for a caller outside the compiled function"
         )
     frame = frames[max(level, 1) - 1]
     message = _message(session, given["message"])
     category = session.known(given["category"]) if "category" in given else None
     source = given.get("source", NONE)
     if not is_none(session, source):
-        raise session.unsupported("side effect: warnings.warn with a source")
+        raise session.unsupported("warning", "side effect: warnings.warn with a source")
     category = _category(session, message, category)
     raises = _raises(category)
     is_raised = raises(warnings.filters)  # type: ignore[arg-type]
@@ -254,7 +254,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     )
     if is_raised:
         raise session.unsupported(
-            "side effect: warnings.warn, where such warnings are raised as errors"
+            "warning", "side effect: warnings.warn, where such warnings are raised as errors"
         )
     operation = Operation(
         _warn_as_from,
@@ -303,7 +303,7 @@ def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
-            raise session.unsupported(f"side effect: logging with {', '.join(kwargs)}")
+            raise session.unsupported("logging", f"side effect: logging with {', '.join(kwargs)}")
         values = [logged(session, arg) for arg in args]
         named = {name: logged(session, value) for name, value in kwargs.items()}
         stacklevel = session.known(kwargs["stacklevel"]) if "stacklevel" in kwargs else 1
@@ -347,7 +347,9 @@ def _frames_of_record(session: Session, stacklevel: int) -> list[InterpreterFram
     )
     wanted = inside + stacklevel
     if wanted > len(frames) or not _calls_are_frames(frames[inside : wanted - 1]):
-        raise session.unsupported("side effect: logging for a caller outside the compiled function")
+        raise session.unsupported(
+            "logging", "side effect: logging for a caller outside the compiled function"
+        )
     return frames[:wanted]
 
 
@@ -374,7 +376,7 @@ def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywo
         )
         changed = session.effects.has_changed(logging.Logger, logging.Manager)
         if changed or not _is_logger(logger):
-            raise session.unsupported(f"a question to {logger.describe()}")
+            raise session.unsupported("library-function", f"a question to {logger.describe()}")
         ask = _answer_of(method, known)
         answer = session.python(ask, logger.object)  # type: ignore[attr-defined]
         source: Source = DerivedSource(logger.source, ask)  # type: ignore[arg-type]

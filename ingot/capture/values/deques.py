@@ -278,7 +278,9 @@ class DequeIterator(Value):
 @wraps(deque)
 def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not deque:
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a subclass of deque")
+        raise session.unsupported(
+            "builtin-subclass", f"{source.name}, a {type(object_).__name__}: a subclass of deque"
+        )
     session.guard(source, Kind.TYPE, deque)
     return OutsideDeque(session, source, object_)
 

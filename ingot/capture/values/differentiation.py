@@ -20,6 +20,7 @@ from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant
+from ingot.reasons import SKIP
 from ingot.torch_private import aten
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     given = dict(zip(_PARAMETERS_OF_GRAD, args)) | kwargs
     if len(args) > len(_PARAMETERS_OF_GRAD) or not {"outputs", "inputs"} <= given.keys():
         raise session.unsupported(
-            "torch.autograd.grad is called with the wrong arguments", skip=True
+            "wrong-arguments", "torch.autograd.grad is called with the wrong arguments", action=SKIP
         )
     if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
-        raise session.unsupported("torch.autograd.grad of a batch of tangents")
+        raise session.unsupported("inner-gradients", "torch.autograd.grad of a batch of tangents")
     refuse_changed(session)
     heads = _tensors(session, given["outputs"])
     if session.frames[-1].function.namespace["__name__"] != __name__:  # as `add_gradients` is
@@ -68,7 +69,7 @@ def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> V
         session.realize(given.pop("grad_tensors", NONE)),
     )
     if session.known(given.pop("grad_variables", NONE)) is not None:
-        raise session.unsupported("torch.autograd.backward with grad_variables")
+        raise session.unsupported("inner-gradients", "torch.autograd.backward with grad_variables")
     alone = isinstance(tangents, TensorValue)
     if is_none(tangents):
         items: list[Value] = [NONE] * len(heads)
@@ -87,20 +88,24 @@ def _backward(
     """Adds the gradients of the heads to the `.grad` of the leaves."""
     retain, inputs = options.pop("retain_graph", NONE), session.realize(options.pop("inputs", NONE))
     if session.known(options.pop("create_graph", NONE)):
-        raise session.unsupported("backward() with create_graph=True, of which torch warns")
+        raise session.unsupported(
+            "inner-gradients", "backward() with create_graph=True, of which torch warns"
+        )
     if options:
-        raise session.unsupported(f"backward() is given {', '.join(options)}", skip=True)
+        raise session.unsupported("backward-options", f"backward() is given {', '.join(options)}")
     if is_none(inputs):
         leaves = [_leaf(session, fake) for fake in _reached(heads)]
         _refuse_watched(session, leaves)
     else:
         leaves = _tensors(session, inputs)
         if not all(leaf.fake.is_leaf for leaf in leaves):
-            raise session.unsupported("backward() into tensors that are the results of operations")
+            raise session.unsupported(
+                "inner-gradients", "backward() into tensors that are the results of operations"
+            )
         _refuse_reentrant(session, heads)
         _refuse_unseen(session, heads, leaves)
     if not leaves:
-        raise session.unsupported("backward() that reaches no tensor")
+        raise session.unsupported("inner-gradients", "backward() that reaches no tensor")
     many: list[Value] = [TupleValue([*part], tuple) for part in (heads, leaves, tangents)]
     return session.call(session.builtin(add_gradients), [*many, retain], {})
 
@@ -135,7 +140,7 @@ def _tensors(session: Session, value: Value) -> list[TensorValue]:
     items = value.items if isinstance(value, SequenceValue) else [value]
     found = [item for item in items if isinstance(item, TensorValue)]
     if len(found) != len(items):
-        raise session.unsupported(f"{value.describe()} is differentiated")
+        raise session.unsupported("inner-gradients", f"{value.describe()} is differentiated")
     return found
 
 
@@ -148,7 +153,8 @@ def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[Tens
         alone = len(outside) == 1 and beyond == {id(fake) for fake in _reached(outside)}
         if not alone:  # one tensor cannot be computed from itself
             raise session.unsupported(
-                "gradients flow through what was computed before the compiled function"
+                "inner-gradients",
+                "gradients flow through what was computed before the compiled function",
             )
     _refuse_watched(session, inputs)
 
@@ -158,7 +164,8 @@ def _refuse_reentrant(session: Session, heads: list[TensorValue]) -> None:
     for."""
     if any(map(is_reentrant, _passed(heads))):
         raise session.unsupported(
-            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True"
+            "inner-gradients",
+            "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
         )
 
 
@@ -166,7 +173,7 @@ def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
     known = session.graph.by_fake.get(id(fake))
     if known is None:
         raise session.unsupported(
-            "gradients flow into what was computed before the compiled function"
+            "inner-gradients", "gradients flow into what was computed before the compiled function"
         )
     return known
 
@@ -196,7 +203,9 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
     """Raises Unsupported where hooks of the user's see the gradient of a tensor, or the data decide
     sizes."""
     if session.graph.context.shapes.unbacked.roots:
-        raise session.unsupported("gradients are taken, and the data decide sizes")
+        raise session.unsupported(
+            "inner-gradients", "gradients are taken, and the data decide sizes"
+        )
     for tensor in tensors:
         if tensor.source is None:
             continue
@@ -206,7 +215,9 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
                 AttrSource(tensor.source, name, "slot"),
             )
             if hooks:
-                raise session.unsupported(f"hooks on the gradient of {tensor.describe()}")
+                raise session.unsupported(
+                    "inner-gradients", f"hooks on the gradient of {tensor.describe()}"
+                )
             session.guard(source, Kind.IS_NONE if hooks is None else Kind.DICT_EMPTY, hooks is None)
 
 
@@ -221,7 +232,9 @@ def _requires_grad(
     if session.known(wanted) == tensor.fake.requires_grad:
         return tensor
     if tensor.source is not None and not session.known(wanted):
-        raise session.unsupported(f"{tensor.describe()} no longer requires a gradient")
+        raise session.unsupported(
+            "inner-gradients", f"{tensor.describe()} no longer requires a gradient"
+        )
     if tensor.source is None:
         tensor.leaf_since = session.step_of_outermost
     yes = ConstantValue(bool(session.known(wanted)))

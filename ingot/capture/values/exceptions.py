@@ -212,7 +212,7 @@ class ExceptionValue(ObjectValue):
         if name in self.members:
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
-            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+            raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
         return session.wrap_constant(session.python(getattr, self._real(session), name))
 
     def _real(self, session: Session) -> BaseException:
@@ -255,7 +255,9 @@ class ExceptionValue(ObjectValue):
         elif name == "__traceback__" and isinstance(value, TracebackValue):
             self.was_raised = True
         else:
-            raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
+            raise session.unsupported(
+                "attribute", f"attribute {name!r} of {self.describe()} is set"
+            )
 
     def method_with_traceback(self, session: Session, traceback: Value) -> Value:
         self.set_attribute(session, "__traceback__", traceback)

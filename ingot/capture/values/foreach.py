@@ -66,10 +66,10 @@ def _distributed(
         or not tensors
         or any(len(part) != len(tensors) for part in lists)
     ):
-        raise session.unsupported(f"{name}() of something else than lists of one length")
+        raise session.unsupported("foreach", f"{name}() of something else than lists of one length")
     for k, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorValue):
-            raise session.unsupported(f"{name}() of {tensor.describe()}")
+            raise session.unsupported("foreach", f"{name}() of {tensor.describe()}")
         own = [part[k] if isinstance(part, list) else part for part in rest]
         yield (
             tensor,
@@ -87,7 +87,7 @@ def _rule(name: str, method: str) -> Callable[..., Value | None]:
         scale = session.realize(kwargs.get("value", NONE))
         many = isinstance(scale, TensorValue) and scale.fake.dim() > 0
         if not kwargs.keys() <= _KEYWORDS or many:
-            raise session.unsupported(f"{name}() with the arguments {', '.join(kwargs)}")
+            raise session.unsupported("foreach", f"{name}() with the arguments {', '.join(kwargs)}")
         made = [
             TensorMethod(tensor, method).call(session, own, named)
             for tensor, own, named in _distributed(session, name, args, kwargs)
@@ -117,7 +117,7 @@ def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
 
 def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     if not kwargs.keys() <= {"ord", "dtype"} or len(args) > 2:
-        raise session.unsupported("_foreach_norm() with further arguments")
+        raise session.unsupported("foreach", "_foreach_norm() with further arguments")
     norm = session.builtin(torch.linalg.vector_norm)
     shares = _distributed(session, "_foreach_norm", args, kwargs)
     return TupleValue(
@@ -135,7 +135,7 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
     for k, tensor in enumerate(parts[0]):
         if not isinstance(tensor, TensorValue):
             raise session.unsupported(
-                "_group_tensors_by_device_and_dtype() of something else than tensors"
+                "foreach", "_group_tensors_by_device_and_dtype() of something else than tensors"
             )
         groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}

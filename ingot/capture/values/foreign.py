@@ -19,16 +19,16 @@ class OpaqueValue(Value):
     __slots__ = ()
 
     def length(self, session: Session) -> int:
-        raise session.unsupported(f"the length of {self.describe()}")
+        raise session.unsupported("foreign-object", f"the length of {self.describe()}")
 
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported(f"an item of {self.describe()}")
+        raise session.unsupported("foreign-object", f"an item of {self.describe()}")
 
     def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported(f"a membership test on {self.describe()}")
+        raise session.unsupported("foreign-object", f"a membership test on {self.describe()}")
 
     def iterate(self, session: Session) -> Value:
-        raise session.unsupported(f"iteration over {self.describe()}")
+        raise session.unsupported("foreign-object", f"iteration over {self.describe()}")
 
 
 class ForeignValue(OpaqueValue):
@@ -52,13 +52,15 @@ class ForeignValue(OpaqueValue):
 
     def truth(self, session: Session) -> bool:
         if hasattr(self.object, "__bool__") or hasattr(self.object, "__len__"):
-            raise session.unsupported(f"the truth of {self.describe()}")
+            raise session.unsupported("foreign-object", f"the truth of {self.describe()}")
         return True
 
     def next(self, session: Session) -> Value | None:
-        raise session.unsupported(f"the next element of {self.describe()}")
+        raise session.unsupported("foreign-object", f"the next element of {self.describe()}")
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported(
+            "foreign-object", f"operator.{function.__name__} of {self.describe()}"
+        )

@@ -54,7 +54,7 @@ class CellValue(Value):
             return super().get_attribute(session, name)
         if self.content is NULL:
             if self.source is not None and session.effects.fields(self.object) is None:
-                raise session.unsupported("an empty closure cell is read")
+                raise session.unsupported("unbound-name", "an empty closure cell is read")
             raise session.raised(ValueError, "Cell is empty")
         return session.realize(self.content)
 
@@ -206,7 +206,9 @@ class FunctionValue(Value):
                 session.unpacked(value) if session.realize(value).identity() is not None else []
             )
         elif hasattr(FunctionType, name) and name != "__type_params__":
-            raise session.unsupported(f"attribute {name!r} of {self.describe()} is set")
+            raise session.unsupported(
+                "attribute", f"attribute {name!r} of {self.describe()} is set"
+            )
         else:
             (self.fields if name == "__type_params__" else self.attributes)[name] = value
 
@@ -258,7 +260,7 @@ class BoundMethod(Value):
         if name == "__class__":
             return super().get_attribute(session, name)
         if name in ("__eq__", "__ne__", "__hash__", "__call__", "__get__", "__repr__"):
-            raise session.unsupported(f"attribute {name!r} of {self.describe()}")
+            raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
         return session.realize(self.function).get_attribute(session, name)
 
     def key(self, session: Session) -> Any:

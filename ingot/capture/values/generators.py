@@ -88,12 +88,12 @@ def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(DerivedSource(source, _layout), Kind.EQUALS, layout)
     if not layout:
         if object_.gi_frame is not None:
-            raise session.unsupported(f"the generator {source.name}, which runs")
+            raise session.unsupported("generator", f"the generator {source.name}, which runs")
         return OutsideGenerator(None, object_, source)
     offset, variables, unhandled, *_ = layout
     if not unhandled:
         raise session.unsupported(
-            f"the generator {source.name}, which stands in an exception handler"
+            "generator", f"the generator {source.name}, which stands in an exception handler"
         )
     contents, values = _contents(object_), DerivedSource(source, _contents)
     function = FunctionValue.outside(session, contents[0], ItemSource(values, 0))

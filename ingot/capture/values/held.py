@@ -52,7 +52,9 @@ class EnumValue(ConstantValue):
         return type(self.object).__format__.__module__ != "enum"
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        raise session.unsupported(f"side effect: attribute {name!r} of {self.describe()} is set")
+        raise session.unsupported(
+            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
+        )
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         return self.special(session, UNARY_METHODS[function]) or super().unary(session, function)
@@ -92,7 +94,7 @@ class AliasValue(ConstantValue):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         origin = typing.get_origin(self.object)
         if not isinstance(origin, type):
-            raise session.unsupported(f"a call of {self.describe()}")
+            raise session.unsupported("call", f"a call of {self.describe()}")
         made = session.construct(origin, args, kwargs)
         if isinstance(made, ObjectValue) and made.cls.__dictoffset__:
             made.set_attribute(session, "__orig_class__", self)

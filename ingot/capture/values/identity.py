@@ -60,9 +60,11 @@ class IdentityNumber(Value):
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
         if function not in (operator.eq, operator.ne):
-            raise session.unsupported(f"arithmetic on {self.describe()}")
+            raise session.unsupported("identity", f"arithmetic on {self.describe()}")
         if not isinstance(other, IdentityNumber):
-            raise session.unsupported(f"{self.describe()} is compared with {other.describe()}")
+            raise session.unsupported(
+                "identity", f"{self.describe()} is compared with {other.describe()}"
+            )
         return ConstantValue(session.same(self.owner, other.owner) == (function is operator.eq))
 
 
@@ -88,5 +90,6 @@ class NumberKey(IdentityKey):
         if owner.source is None and not owner.is_constant():
             return self
         raise session.unsupported(
-            f"{self.value.describe()} is looked for in what existed before the call"
+            "outside-identity",
+            f"{self.value.describe()} is looked for in what existed before the call",
         )

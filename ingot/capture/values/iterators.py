@@ -166,7 +166,7 @@ def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Va
         session.wrap(_sequence_under(object_), DerivedSource(source, _sequence_under))
     )
     if not isinstance(sequence, SequenceValue):
-        raise session.unsupported(f"an iterator over {sequence.describe()}")
+        raise session.unsupported("iterator", f"an iterator over {sequence.describe()}")
     return OutsideSequenceIterator(sequence, object_, source)
 
 
@@ -287,5 +287,5 @@ def wrap_dict_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(DerivedSource(source, _left_of_dict), Kind.EQUALS, left)
     owner = session.realize(session.wrap(_dict_under(object_), DerivedSource(source, _dict_under)))
     if not isinstance(owner, DictValue):
-        raise session.unsupported(f"an iterator over {owner.describe()}")
+        raise session.unsupported("iterator", f"an iterator over {owner.describe()}")
     return OutsideDictIterator(owner, left, object_, source)

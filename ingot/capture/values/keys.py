@@ -69,7 +69,9 @@ def require_plain_names(session: Session, kwargs: Keywords) -> None:
     """Refuses arguments that are kept under their names, where one of these is more than its
     text."""
     if any(isinstance(name, ArgumentName) for name in kwargs):
-        raise session.unsupported("an argument named by an instance of a subclass of str")
+        raise session.unsupported(
+            "builtin-subclass", "an argument named by an instance of a subclass of str"
+        )
 
 
 def outside_key(session: Session, key: Any) -> Any:
@@ -89,7 +91,7 @@ def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
         and key > _LEAST_ID
         and any(isinstance(k, IdentityKey) and k.is_number for k in keys)
     ):
-        raise session.unsupported("a number is looked for among those of id()")
+        raise session.unsupported("identity", "a number is looked for among those of id()")
     return key
 
 

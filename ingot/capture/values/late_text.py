@@ -49,7 +49,7 @@ class LateText(OpaqueValue):
         return "a text that shows tensors"
 
     def truth(self, session: Session) -> bool:
-        raise session.unsupported(f"a branch on {self.describe()}")
+        raise session.unsupported("text", f"a branch on {self.describe()}")
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -57,7 +57,7 @@ class LateText(OpaqueValue):
         both = (other, self) if reflected else (self, other)
         if function.__name__ in ("add", "iadd") and other.python_type() is str:
             return LateText(_joined, both)
-        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported("text", f"operator.{function.__name__} of {self.describe()}")
 
 
 def _joined(*parts: str) -> str:

@@ -41,7 +41,9 @@ def _dispatch(
     """`dispatch(cls)` inside functools.singledispatch: the implementation for a class, as long as
     the registry has the same classes."""
     if function.object is None or len(args) != 1 or kwargs:
-        raise session.unsupported("functools.singledispatch inside the compiled function")
+        raise session.unsupported(
+            "library-function", "functools.singledispatch inside the compiled function"
+        )
     place = function.code.co_freevars.index("registry")
     registry = session.realize(function.cells[place].content)
     implementation = session.python(function.object, session.known(args[0]))
@@ -109,7 +111,9 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
     known = {name: session.known(value) for name, value in options.items()}
     plain = session.realize(obj.function) if isinstance(obj, BoundMethod) else obj
     if known.get("eval_str") or known.get("globals") or known.get("locals"):
-        raise session.unsupported("inspect.signature() with evaluated annotations")
+        raise session.unsupported(
+            "library-function", "inspect.signature() with evaluated annotations"
+        )
     read_callable = inspect._signature_from_callable  # type: ignore[attr-defined]
     read = functools.partial(read_callable, **{"sigcls": inspect.Signature, **_read_as(known)})
     if isinstance(plain, FunctionValue) and (plain.object is None or _is_bare(session, plain)):
@@ -133,7 +137,7 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
         ):
             session.class_lookup(cls, name)
     else:
-        raise session.unsupported(f"inspect.signature() of {obj.describe()}")
+        raise session.unsupported("library-function", f"inspect.signature() of {obj.describe()}")
     found = session.python(read, target)
     parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
     held = DictValue(
@@ -196,7 +200,8 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
     model.__annotations__ = dict(session.entries_of(function.annotation_dict(session)))
     if function.attributes.keys() & {"__wrapped__", "__signature__"}:
         raise session.unsupported(
-            f"inspect.signature() of {function.describe()}, which wraps another function"
+            "library-function",
+            f"inspect.signature() of {function.describe()}, which wraps another function",
         )
     found = session.python(read, MethodType(model, 0) if bound else model)
     parameters = {}
@@ -273,7 +278,7 @@ def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
     mapping = _mapping_of(object_)
     if type(mapping) not in (dict, OrderedDict):
         raise session.unsupported(
-            f"{source.name}, a view of {type(mapping).__name__}, is looked at"
+            "library-function", f"{source.name}, a view of {type(mapping).__name__}, is looked at"
         )
     owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of)))
     assert isinstance(owner, DictValue)
@@ -283,7 +288,7 @@ def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
 @rule(MappingProxyType)
 def mapping_proxy(session: Session, mapping: Value) -> Value:
     if not isinstance(mapping, DictValue):
-        raise session.unsupported(f"a view of {mapping.describe()} is made")
+        raise session.unsupported("construction", f"a view of {mapping.describe()} is made")
     if mapping.cls is MappingProxyType and mapping.source is not None:
         return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
     return ProxyValue(mapping)
@@ -291,4 +296,4 @@ def mapping_proxy(session: Session, mapping: Value) -> Value:
 
 @rule(property, staticmethod, classmethod)
 def descriptor(session: Session, *args: Value) -> Value:
-    raise session.unsupported("a descriptor is made")
+    raise session.unsupported("construction", "a descriptor is made")

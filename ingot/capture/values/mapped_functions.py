@@ -67,7 +67,8 @@ def levels_of(session: Session, what: str) -> list[Level]:
     for interpreter in get_interpreter_stack() or ():
         if interpreter.key() != TransformType.Vmap:
             raise session.unsupported(
-                f"{what} inside of a transform of torch.func that differentiates"
+                "autograd-function",
+                f"{what} inside of a transform of torch.func that differentiates",
             )
         mapped = CVmapInterpreterPtr(interpreter)
         levels.append(
@@ -111,10 +112,10 @@ def refuse_unmapped(session: Session, cls: Any, what: str) -> None:
     """Raises Unsupported for a Function that eager refuses in a transform."""
     if cls.setup_context is _BASE.setup_context:
         raise session.unsupported(
-            f"{what} has no setup_context, inside of a transform of torch.func"
+            "autograd-function", f"{what} has no setup_context, inside of a transform of torch.func"
         )
     if cls.generate_vmap_rule == (cls.vmap is not _BASE.vmap):
-        raise session.unsupported(f"{what} has not one rule for vmap")
+        raise session.unsupported("autograd-function", f"{what} has not one rule for vmap")
 
 
 # -- in and out of levels --------------------------------------------------------------------------
@@ -167,7 +168,8 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
             isinstance(v, TensorValue) for v in value.items
         ):
             raise session.unsupported(
-                "tensors in a container that an autograd.Function is given inside of vmap"
+                "argument-kind",
+                "tensors in a container that an autograd.Function is given inside of vmap",
             )
         dims.append(dim)
     return Lowered(value, tuple(reversed(dims)))
@@ -212,7 +214,8 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
         places = [session.realize(place) for place in of_result.items]
     if len(places) != len(parts):
         raise session.unsupported(
-            f"the vmap of {function.describe()} gives no dimension for each result"
+            "autograd-function",
+            f"the vmap of {function.describe()} gives no dimension for each result",
         )
     return TupleValue(
         [raised(session, p, (_dim(session, d),), inside) for p, d in zip(parts, places)], tuple
@@ -221,7 +224,9 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
 
 def _two(session: Session, function: Value, found: Value) -> list[Value]:
     if not isinstance(found, SequenceValue) or len(found.items) != 2:
-        raise session.unsupported(f"the vmap of {function.describe()} gives no two results")
+        raise session.unsupported(
+            "autograd-function", f"the vmap of {function.describe()} gives no two results"
+        )
     return [session.realize(item) for item in found.items]
 
 
@@ -229,7 +234,8 @@ def _dim(session: Session, value: Value) -> int | None:
     dim = session.known(value)
     if dim is not None and type(dim) is not int:
         raise session.unsupported(
-            "a vmap that says where its results have their batches by no integer"
+            "autograd-function",
+            "a vmap that says where its results have their batches by no integer",
         )
     return dim
 

@@ -110,7 +110,7 @@ class DictObject(ObjectValue):
                 raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS
             ):
                 return self.items(session).get_attribute(session, name)
-            raise session.unsupported(f"method {name!r} of {self.describe()}")
+            raise session.unsupported("attribute", f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
 
     def is_read_as_dict(self, session: Session) -> bool:
@@ -222,7 +222,7 @@ def _union(owner: DictObject, session: Session, other: Value) -> Value:
     """dict.__or__, which gives a plain dict."""
     items = _items_of(session, other)
     if items is None or dict_base(owner.cls) is OrderedDict:
-        raise session.unsupported(f"operator.or_ of {owner.describe()}")
+        raise session.unsupported("operator", f"operator.or_ of {owner.describe()}")
     entries = _copied(owner, session)
     entries.update(session.mapping_read(other))
     return DictValue(entries.items(), dict)

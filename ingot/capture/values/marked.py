@@ -34,7 +34,9 @@ class DisabledFunction(FunctionValue):
         caller = session.frames[-1].function.namespace["__name__"]
         if marks.breaks_graphs(self.object) and is_trusted(caller):
             return NONE  # torch's own code breaks graphs for the sake of torch.compile
-        raise session.unsupported(marks.why_disabled(self.object))
+        why = marks.why_disabled(self.object)
+        assert why is not None
+        raise session.unsupported(*why)
 
 
 class OpaqueFunction(TorchFunction):

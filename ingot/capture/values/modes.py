@@ -65,9 +65,9 @@ def _sets_mode(function: Callable[..., Any]) -> Callable[..., Value]:
 def _refuse_unknown(session: Session, function: Callable[..., Any], args: list[Any]) -> None:
     """Raises Unsupported for automatic casting that the graph cannot be told of."""
     if args and type(args[0]) is str and args[0] not in AUTOCAST_DEVICES:
-        raise session.unsupported(f"{function.__name__} for the device {args[0]!r}")
+        raise session.unsupported("mode", f"{function.__name__} for the device {args[0]!r}")
     if any(cast.enabled and cast.dtype not in _CASTS for cast in Modes.now().autocast):
-        raise session.unsupported("autocast to a type other than bfloat16 and float16")
+        raise session.unsupported("mode", "autocast to a type other than bfloat16 and float16")
 
 
 def _enter_autocast(session: Session) -> Value:
@@ -118,7 +118,7 @@ class InferenceGuard(Value):
     def method___enter__(self, session: Session) -> Value:
         modes, inside = session.graph.modes, torch.is_inference_mode_enabled()
         if inside and not self.enabled:
-            raise session.unsupported("inference mode is left for a while")
+            raise session.unsupported("inference-mode", "inference mode is left for a while")
         self.grad_before, self.switches = torch.is_grad_enabled(), self.enabled and not inside
         self.entered_at = session.step_of_outermost
         if self.switches:
@@ -141,9 +141,9 @@ class InferenceGuard(Value):
 def refuse_inside(session: Session, step: int | None) -> None:
     """Breaks the graph before inference mode was entered, where it would end inside."""
     if step is not None:
-        reason = session.unsupported("_InferenceMode, which a graph would end in, is entered")
-        reason.step = step
-        raise reason
+        raise session.unsupported(
+            "inference-mode", "_InferenceMode, which a graph would end in, is entered", step=step
+        )
 
 
 def _make_guard(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
@@ -231,11 +231,11 @@ class DeviceValue(ConstantValue):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in ("__enter__", "__exit__", "__call__"):
-            raise session.unsupported(f"{self.describe()} as the device of new tensors")
+            raise session.unsupported("mode", f"{self.describe()} as the device of new tensors")
         return super().get_attribute(session, name)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.unsupported(f"{self.describe()} as a decorator")
+        raise session.unsupported("mode", f"{self.describe()} as a decorator")
 
 
 @wraps(torch.device)

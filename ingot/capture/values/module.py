@@ -148,7 +148,7 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     """What `Module._call_impl` comes to: the module's forward, where there are no hooks."""
     module = session.realize(args[0])
     if not isinstance(module, ModuleValue):
-        raise session.unsupported(f"a call of {module.describe()}")
+        raise session.unsupported("call", f"a call of {module.describe()}")
     _refuse_lazy(session, module)
     hooked = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
     for name, table in _OF_ALL_MODULES.items():
@@ -192,7 +192,9 @@ def _refuse_lazy(session: Session, module: ModuleValue) -> None:
     ):
         hooks: Any = (instance_dict(module.object) or {})["_forward_pre_hooks"]
         session.guard(AttrSource(module.source, "_forward_pre_hooks"), Kind.DICT_KEYS, tuple(hooks))  # type: ignore[arg-type]
-        raise session.unsupported(f"{module.describe()} has not got its parameters yet")
+        raise session.unsupported(
+            "lazy-module", f"{module.describe()} has not got its parameters yet"
+        )
 
 
 _TORCH: dict[str, Any] = vars(torch.nn.modules.module)
@@ -231,7 +233,9 @@ def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keyw
         type(cls).__call__ is not type.__call__
         or session.class_lookup(cls, "__new__") is not object.__new__
     ):
-        raise session.unsupported(f"a module {cls.__name__} is made: its class defines how")
+        raise session.unsupported(
+            "module-construction", f"a module {cls.__name__} is made: its class defines how"
+        )
     made, init = ModuleValue(cls), session.class_lookup(cls, "__init__")
     session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
     return made
@@ -263,7 +267,9 @@ def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -
         names, session.unpacked(module.get_attribute(session, "_flat_weights"))
     ):
         if not session.same(module.get_attribute(session, name), weight):
-            raise session.unsupported(f"the weights of {module.describe()} have changed")
+            raise session.unsupported(
+                "module-state", f"the weights of {module.describe()} have changed"
+            )
     return ConstantValue(False)
 
 

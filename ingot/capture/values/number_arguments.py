@@ -113,7 +113,7 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
         tensors[1] = _widened(session, *tensors)
     dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
     if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
-        raise session.unsupported(f"Tensor.{name} is given {number.describe()}")
+        raise session.unsupported("argument-kind", f"Tensor.{name} is given {number.describe()}")
     target, first, *rest = tensors
     assert isinstance(target, TensorValue)
     if not fits(session, number, target.fake.dtype):

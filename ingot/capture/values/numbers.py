@@ -102,7 +102,7 @@ class NumberValue(Value):
 
     def truth(self, session: Session) -> bool:
         if self.decided is None:
-            raise session.unsupported(f"a branch on {self.describe()}")
+            raise session.unsupported("number-in-tensor", f"a branch on {self.describe()}")
         return self.decided
 
     def require_truth(self, session: Session, wanted: bool) -> bool:
@@ -159,7 +159,7 @@ class NumberValue(Value):
             return self.as_bool(session)
         if cls is float:
             return NumberValue(float, converted(session, self.tensor, torch.float64))
-        raise session.unsupported(f"{cls.__name__}() of {self.describe()}")
+        raise session.unsupported("number-in-tensor", f"{cls.__name__}() of {self.describe()}")
 
     # -- alone -------------------------------------------------------------------------------------
 
@@ -168,7 +168,9 @@ class NumberValue(Value):
             return self
         if self.cls is float and function in (operator.neg, abs):
             return NumberValue(float, call(session, function, self.tensor))
-        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported(
+            "number-in-tensor", f"operator.{function.__name__} of {self.describe()}"
+        )
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -205,7 +207,8 @@ class NumberValue(Value):
                 )
         if self.cls is not float or right is None or not known:
             raise session.unsupported(
-                f"operator.{function.__name__} of {self.describe()} and {other.describe()}"
+                "number-in-tensor",
+                f"operator.{function.__name__} of {self.describe()} and {other.describe()}",
             )
         function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
@@ -291,20 +294,25 @@ class NumberValue(Value):
         known = known and self.cls is not bool
         # eager has no such gradient
         if function is operator.mod and reflected and tensor.fake.requires_grad:
-            raise session.unsupported(f"the remainder of {self.describe()} by {tensor.describe()}")
+            raise session.unsupported(
+                "number-in-tensor", f"the remainder of {self.describe()} by {tensor.describe()}"
+            )
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
             return call(session, function, *((number, tensor) if reflected else (tensor, number)))
         if not known or function not in _WITH_TENSORS:
             raise session.unsupported(
-                f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}"
+                "number-in-tensor",
+                f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}",
             )
         if reflected:
             function = _PLAIN.get(function, function)
         elif function in _IN_PLACE:
             flat = not tensor.fake.dim()
             if dtype not in FLOATS or flat and dtype not in (torch.float32, torch.float64):
-                raise session.unsupported(f"{tensor.describe()} is changed by {self.describe()}")
+                raise session.unsupported(
+                    "number-in-tensor", f"{tensor.describe()} is changed by {self.describe()}"
+                )
             number = converted(session, self.tensor, dtype) if flat else self.tensor
             return call(session, function, tensor, number)
         if dtype not in FLOATS and (self.cls is float or function is operator.truediv):
@@ -488,7 +496,9 @@ class OutsideNumber(NumberValue):
                 )
         try:
             if function in _POWERS and not reflected and not fits(session, self, tensor.fake.dtype):
-                raise session.unsupported(f"a power of {tensor.describe()} and {self.describe()}")
+                raise session.unsupported(
+                    "number-in-tensor", f"a power of {tensor.describe()} and {self.describe()}"
+                )
             return super().with_tensor(session, function, tensor, reflected)
         except Unsupported:
             if self.breaks:
@@ -669,7 +679,7 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
     wrapped = is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
     if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
-        raise session.unsupported(f"the value of {tensor.describe()} is read")
+        raise session.unsupported("number-in-tensor", f"the value of {tensor.describe()} is read")
     plain = method(session, "detach", tensor) if fake.requires_grad else tensor
     held = converted(
         session,

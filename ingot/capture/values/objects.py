@@ -176,7 +176,9 @@ class ObjectValue(Value):
             else:
                 hook = session.class_lookup(self.cls, "__getattribute__")
                 if not isinstance(hook, FunctionType):
-                    raise session.unsupported(f"{self.describe()} defines __getattribute__")
+                    raise session.unsupported(
+                        "attribute", f"{self.describe()} defines __getattribute__"
+                    )
                 found = session.call(
                     session.wrap_class_member(hook), [self, ConstantValue(name)], {}
                 )
@@ -274,7 +276,7 @@ class ObjectValue(Value):
                     {},
                 )
             else:
-                raise session.unsupported(f"a descriptor of {self.describe()} is set")
+                raise session.unsupported("attribute", f"a descriptor of {self.describe()} is set")
         else:
             self.put(session, name, value)
 
@@ -285,7 +287,7 @@ class ObjectValue(Value):
         if not alike or any(
             "__slots__" in vars(owner) for owner in (*cls.__mro__, *self.cls.__mro__)
         ):
-            raise session.unsupported(f"the class of {self.describe()} is set")
+            raise session.unsupported("attribute", f"the class of {self.describe()} is set")
         self.cls = cls
 
     def put(self, session: Session, name: str, value: Value) -> None:
@@ -327,7 +329,9 @@ class ObjectValue(Value):
         if is_data_descriptor(raw) and not is_member:
             remover = session.class_lookup(type(raw), "__delete__")
             if not isinstance(remover, FunctionType):
-                raise session.unsupported(f"a descriptor of {self.describe()} is deleted")
+                raise session.unsupported(
+                    "attribute", f"a descriptor of {self.describe()} is deleted"
+                )
             session.call(
                 session.wrap_class_member(remover), [session.wrap_class_member(raw), self], {}
             )
@@ -579,7 +583,7 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     if native is not None:
         return BoundMethod(native, instance)
     kind = "C descriptor" if isinstance(raw, GetSetDescriptorType) else type(raw).__name__
-    raise session.unsupported(f"attribute {name!r} of a {cls.__name__}, a {kind}")
+    raise session.unsupported("attribute", f"attribute {name!r} of a {cls.__name__}, a {kind}")
 
 
 @functools.cache

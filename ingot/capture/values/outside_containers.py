@@ -129,7 +129,9 @@ class OutsideSet(SetValue):
         if session.effects.fields(self.object) is None:
             return list(self.entries.values())
         if self.entries and not self._in_order:
-            raise session.unsupported(f"the order of {self.describe()} after it was changed")
+            raise session.unsupported(
+                "container-order", f"the order of {self.describe()} after it was changed"
+            )
         return super().ordered(session)
 
     def holds(self, session: Session, key: Any) -> bool:
@@ -163,7 +165,9 @@ class OutsideSet(SetValue):
         fields.write(key, member)
 
     def method_pop(self, session: Session) -> Value:
-        raise session.unsupported(f"pop() of {self.describe()}: which member it takes is not known")
+        raise session.unsupported(
+            "container-order", f"pop() of {self.describe()}: which member it takes is not known"
+        )
 
     def key_value(self, key: Any) -> Value:
         """The value of a key."""

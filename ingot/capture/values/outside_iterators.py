@@ -120,7 +120,9 @@ class OutsideZip(_Outer):
             element = _taken_through(session, iterator)
             if element is None:
                 if self.strict:
-                    raise session.unsupported(f"the end of {self.object!r}, which is strict")
+                    raise session.unsupported(
+                        "iterator", f"the end of {self.object!r}, which is strict"
+                    )
                 # those before it have given an element each, for nothing
                 return self.take(session, None)
             row.append(element)

@@ -123,7 +123,8 @@ class PartialValue(Value):
             raise session.raised(AttributeError, "readonly attribute")
         if name in ("__class__", "__dict__"):
             raise session.unsupported(
-                f"side effect: attribute {name!r} of {self.describe()} is set or deleted"
+                "side-effect",
+                f"side effect: attribute {name!r} of {self.describe()} is set or deleted",
             )
 
     # -- calls -------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def _getitem(
         part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)
     ]
     if unknown:
-        raise session.unsupported(f"the value of {unknown[0].describe()}")
+        raise session.unsupported("number-in-tensor", f"the value of {unknown[0].describe()}")
     if is_functorch_wrapped_tensor(tensor.fake):
         return None
     if (view := _at_integers(session, tensor, parts)) is not None:

@@ -43,7 +43,8 @@ class Container(Value):
         """To be called before it is changed."""
         if self.source is not None:
             raise session.unsupported(
-                f"side effect: {self.describe()} existed before the call and is changed"
+                "side-effect",
+                f"side effect: {self.describe()} existed before the call and is changed",
             )
 
     def truth(self, session: Session) -> bool:
@@ -315,7 +316,9 @@ class ListValue(SequenceValue):
             sizes = f"sequence of size {len(items)} to extended slice of size {len(places)}"
             raise session.raised(ValueError, f"attempt to assign {sizes}")
         if any(place >= len(self.items) for place in places):
-            raise session.unsupported("a list that shrinks while an extended slice of it is set")
+            raise session.unsupported(
+                "container-order", "a list that shrinks while an extended slice of it is set"
+            )
         self._writable(session)
         for place, item in zip(places, items):
             self.items[place] = item

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 def _require(session: Session, condition: RelationValue) -> None:
     if condition.answer is False:
-        raise session.unsupported(f"{condition.describe()}, is checked, and cannot hold")
+        raise session.unsupported(
+            "size-check", f"{condition.describe()}, is checked, and cannot hold"
+        )
     session.graph.require(session, require_relation, RELATIONS[condition.function], *condition.pair)
 
 
@@ -41,7 +43,9 @@ def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keyword
         if isinstance(condition, RelationValue):
             _require(session, condition)
         elif not isinstance(condition, ConstantValue) or condition.object is not True:
-            raise session.unsupported(f"torch.{check.__name__} of what is not known to be true")
+            raise session.unsupported(
+                "size-check", f"torch.{check.__name__} of what is not known to be true"
+            )
         return NONE
 
     return rule
@@ -62,10 +66,14 @@ def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value
 def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     condition = session.realize([*args, kwargs.get("cond", NONE)][0])
     if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
-        raise session.unsupported("torch._check_tensor_all of what is no tensor of truth values")
+        raise session.unsupported(
+            "size-check", "torch._check_tensor_all of what is no tensor of truth values"
+        )
     every = session.graph.call(session, "call_method", "all", (condition,), {})
     if not every.require_truth(session, True):
-        raise session.unsupported(f"torch._check_tensor_all of {condition.describe()}")
+        raise session.unsupported(
+            "size-check", f"torch._check_tensor_all of {condition.describe()}"
+        )
     return NONE
 
 

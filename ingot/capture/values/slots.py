@@ -43,7 +43,9 @@ def _refusal(session: Session, value: Value, name: str, other: Value) -> Value:
     method, model = signatures.method_of(cls, name), signatures.model_of(cls)
     if method is not None and type(model) is cls:
         if session.python(method, model, session.refused(other)) is not NotImplemented:
-            raise session.unsupported(f"{name} of {value.describe()} and {other.describe()}")
+            raise session.unsupported(
+                "operator", f"{name} of {value.describe()} and {other.describe()}"
+            )
     return ConstantValue(NotImplemented)
 
 

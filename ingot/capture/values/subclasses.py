@@ -161,7 +161,9 @@ def refuse_overrides(
         if isinstance(arg, BuiltinObject):
             asked = [n for n in _asked_by_torch(arg, name, kwargs) if arg.overrides(session, n)]
             if asked:
-                raise session.unsupported(f"{name} may ask {asked[0]} of {arg.describe()}")
+                raise session.unsupported(
+                    "foreign-object", f"{name} may ask {asked[0]} of {arg.describe()}"
+                )
 
 
 def _asked_by_torch(value: BuiltinObject, name: str, kwargs: dict[str, Value]) -> Iterator[str]:

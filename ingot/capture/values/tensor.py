@@ -102,7 +102,7 @@ class TensorValue(Value):
         known = session.graph.known.of(self.fake)
         if known is not None and known.numel() == 1:
             return bool(known)
-        raise session.unsupported(f"a branch on the values of {self.describe()}")
+        raise session.unsupported("data-branch", f"a branch on the values of {self.describe()}")
 
     def as_bool(self, session: Session) -> Value:
         """What bool() gives: a number."""
@@ -171,14 +171,14 @@ class TensorValue(Value):
             return self._own_attribute(session, name)
         if callable(getattr(torch.Tensor, name)):
             return self._method(session, name)
-        raise session.unsupported(f"Tensor.{name}")
+        raise session.unsupported("tensor-object", f"Tensor.{name}")
 
     def _gradient(self, session: Session, name: str) -> Value:
         """`grad` or `grad_fn`: a leaf has no function, and what needs no gradient has neither."""
         if not self.fake.is_leaf or (
             self.source is not None and not session.graph.value_of(self).is_leaf
         ):
-            raise session.unsupported(f"Tensor.{name} of {self.describe()}")
+            raise session.unsupported("tensor-object", f"Tensor.{name} of {self.describe()}")
         if name == "grad_fn":
             return NONE
         if self.source is None:
@@ -203,11 +203,12 @@ class TensorValue(Value):
             fits = (mine.dtype, mine.device, mine.layout) == (its.dtype, its.device, its.layout)
             if value is self or not fits or not same_sizes(mine.shape, its.shape):
                 raise session.unsupported(
-                    f"Tensor.grad of {self.describe()} is set to {value.describe()}"
+                    "tensor-object",
+                    f"Tensor.grad of {self.describe()} is set to {value.describe()}",
                 )
         elif not is_none(value):
             raise session.unsupported(
-                f"Tensor.grad of {self.describe()} is set to {value.describe()}"
+                "tensor-object", f"Tensor.grad of {self.describe()} is set to {value.describe()}"
             )
         if self.source is None:
             self.gradient = value
@@ -254,7 +255,7 @@ class TensorValue(Value):
             METHODS["requires_grad_"](session, self, [value], {})
             return None
         if not find_missing(torch.Tensor, name):
-            raise session.unsupported(f"side effect: Tensor.{name} is set")
+            raise session.unsupported("tensor-side-effect", f"side effect: Tensor.{name} is set")
         if self.source is None:
             self.attributes[name] = value
         else:
@@ -289,7 +290,9 @@ class TensorValue(Value):
             session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})
 
     def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported(f"a membership test on the values of {self.describe()}")
+        raise session.unsupported(
+            "data-membership", f"a membership test on the values of {self.describe()}"
+        )
 
     def iterate(self, session: Session) -> Value:
         if self.fake.dim() == 0:
@@ -342,7 +345,9 @@ class TensorValue(Value):
             else None
         )
         if made is None:
-            raise session.unsupported(f"{cls.__name__}() depends on the data of {self.describe()}")
+            raise session.unsupported(
+                "data-conversion", f"{cls.__name__}() depends on the data of {self.describe()}"
+            )
         return made
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
@@ -355,7 +360,7 @@ class TensorValue(Value):
             return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
             kind = "depends on the data of" if name in _DATA else "acts on the object"
-            raise session.unsupported(f"Tensor.{name} {kind} {self.describe()}")
+            raise session.unsupported("tensor-object", f"Tensor.{name} {kind} {self.describe()}")
         args, kwargs = (
             [session.deep(a) for a in args],
             {k: session.deep(v) for k, v in kwargs.items()},
@@ -379,7 +384,7 @@ class TensorValue(Value):
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
             raise session.unsupported(
-                f"Tensor.{name} is given {unknown.args[0].describe()}"
+                "argument-kind", f"Tensor.{name} is given {unknown.args[0].describe()}"
             ) from None
 
     def _is_inference(self, session: Session) -> Value:
@@ -387,12 +392,14 @@ class TensorValue(Value):
             return ConstantValue(session.graph.value_of(self).is_inference())
         if not session.graph.context.in_inference:
             return ConstantValue(self.fake.is_inference())
-        raise session.unsupported(f"Tensor.is_inference of {self.describe()}")
+        raise session.unsupported("tensor-object", f"Tensor.is_inference of {self.describe()}")
 
     def _type(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         """Tensor.type: the name of the legacy type of its dtype, or a conversion to one."""
         if self.fake.device.type != "cpu":
-            raise session.unsupported(f"Tensor.type of a tensor on {self.fake.device}")
+            raise session.unsupported(
+                "tensor-object", f"Tensor.type of a tensor on {self.fake.device}"
+            )
         wanted = session.known([*args, *kwargs.values(), NONE][0])
         example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
         if wanted is None:
@@ -494,7 +501,7 @@ class SymIntValue(Value):
     def specialize(self, session: Session) -> int:
         """Its value in this call, which becomes a guard."""
         if is_decided_by_data(self.fake):
-            raise session.unsupported(f"the value of {self.describe()}")
+            raise session.unsupported("symbolic-size-value", f"the value of {self.describe()}")
         return int(self.fake)
 
     @property
@@ -543,7 +550,7 @@ class SymIntValue(Value):
                 is_decided_by_data(self.fake)
                 and not self._asked(operator.ge, (self, 0)).is_constant()
             ):
-                raise session.unsupported(f"the sign of {self.describe()}")
+                raise session.unsupported("symbolic-size-value", f"the sign of {self.describe()}")
             return self.unary(session, operator.neg) if self.fake < 0 else self
         if function not in (operator.neg, operator.pos):
             return self.applied(session, function) or ConstantValue(self.specialize(session)).unary(
@@ -572,7 +579,7 @@ class SymIntValue(Value):
             and is_decided_by_data(operands[1])
             and not self._asked(operator.gt, (pair[1], 0)).is_constant()
         ):
-            raise session.unsupported(f"a division by {self.describe()}")
+            raise session.unsupported("symbolic-size-value", f"a division by {self.describe()}")
         if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
             if isinstance(other, SymIntValue) and (
                 self.is_supposed(session) or other.is_supposed(session)
@@ -651,7 +658,7 @@ class RelationValue(Value):
     def truth(self, session: Session) -> bool:
         answer = self.answer
         if answer is None:
-            raise session.unsupported(f"a branch on {self.describe()}")
+            raise session.unsupported("symbolic-size-value", f"a branch on {self.describe()}")
         return answer
 
     def require_truth(self, session: Session, wanted: bool) -> bool:
@@ -666,7 +673,9 @@ class RelationValue(Value):
         return True
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        raise session.unsupported(f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported(
+            "symbolic-size-value", f"operator.{function.__name__} of {self.describe()}"
+        )
 
 
 def _is_double(value: Value) -> bool:
@@ -700,7 +709,7 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
     if isinstance(result, torch.SymInt) and node is not None:
         return SymIntValue.of_node(result, node)
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise session.unsupported("an operation that gives a symbolic number")
+        raise session.unsupported("symbolic-number", "an operation that gives a symbolic number")
     return session.wrap_constant(result)
 
 
@@ -713,7 +722,9 @@ def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyword
         else TupleValue(given, tuple)
     )
     if kwargs or not all(v.python_type() is int for v in session.unpacked(sizes)):
-        raise session.unsupported(f"Tensor.new of {tensor.describe()} is given more than sizes")
+        raise session.unsupported(
+            "argument-kind", f"Tensor.new of {tensor.describe()} is given more than sizes"
+        )
     return tensor.call_named(
         session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {}
     )

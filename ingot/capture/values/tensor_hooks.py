@@ -70,9 +70,7 @@ class HookHandle(Value):
 
 
 def _break_at(session: Session, step: int, reason: str) -> NoReturn:
-    error = session.unsupported(reason)
-    error.step = step
-    raise error
+    raise session.unsupported("tensor-hook", reason, step=step)
 
 
 def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
@@ -85,14 +83,14 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         or tensor.leaf_since is not None
         or is_transformed()
     ):
-        raise session.unsupported(f"{what}, which is registered")
+        raise session.unsupported("tensor-hook", f"{what}, which is registered")
     if not tensor.fake.requires_grad:
         raise session.raised(
             RuntimeError, "cannot register a hook on a tensor that doesn't require gradient"
         )
     recorder, cells = session.graph, list[CellValue]()
     if not _is_function_of_gradient(session, hook, cells):
-        raise session.unsupported(f"{what} that may read more than the gradient")
+        raise session.unsupported("tensor-hook", f"{what} that may read more than the gradient")
     asks, acted = recorder.asks, (recorder.context.draws, recorder.context.effects)
 
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
@@ -100,11 +98,13 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         written = gradient.fake._version
         found = session.realize(session.call(hook, [gradient], {}))
         if gradient.fake._version != written:  # others may read the same memory
-            raise session.unsupported(f"{what} that writes the gradient")
+            raise session.unsupported("tensor-hook", f"{what} that writes the gradient")
         if is_none(found):
             return [None]
         if not isinstance(found, TensorValue):
-            raise session.unsupported(f"{what} gives {found.describe()} in place of a gradient")
+            raise session.unsupported(
+                "tensor-hook", f"{what} gives {found.describe()} in place of a gradient"
+            )
         return [found]
 
     try:
@@ -112,7 +112,7 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
             session, what, [tensor], run, Modes.now()._replace(grad=False)
         )
     except (Raised, EagerRaises):
-        raise session.unsupported(f"{what}, which raises an error") from None
+        raise session.unsupported("tensor-hook", f"{what}, which raises an error") from None
     switched = any(node.target in SWITCHES for node in graph.graph.nodes)
     if (
         switched
@@ -120,7 +120,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         or (recorder.context.draws, recorder.context.effects) != acted
     ):
         raise session.unsupported(
-            f"{what} that depends on modes, draws random numbers, or may have an effect"
+            "tensor-hook",
+            f"{what} that depends on modes, draws random numbers, or may have an effect",
         )
     step = session.step_of_outermost
     recorder.read_by_hooks += [ReadByHook(cell, cell.content, step) for cell in cells]

@@ -44,7 +44,9 @@ class _Formatting:
             spec = self.text(spec, depth - 1) if spec else ""
             if conversion is not None:
                 if conversion not in _CONVERSIONS:
-                    raise session.unsupported(f"the conversion {conversion!r} of a format string")
+                    raise session.unsupported(
+                        "text", f"the conversion {conversion!r} of a format string"
+                    )
                 value = ConstantValue(session.text_of(value, _CONVERSIONS[conversion]))
             parts.append(session.format_of(value, spec))
         return "".join(parts)

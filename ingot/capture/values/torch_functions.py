@@ -155,7 +155,7 @@ class TorchFunction(Value):
         except NotConstant as unknown:
             if self.fallback is None:
                 raise session.unsupported(
-                    f"{self.describe()} is given {unknown.args[0].describe()}"
+                    "argument-kind", f"{self.describe()} is given {unknown.args[0].describe()}"
                 ) from None
         except NoTensors:
             if self.fallback is None:
@@ -264,7 +264,7 @@ class WholeFunction(BuiltinValue):
         self.why = why
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.unsupported(f"{self.object.__qualname__}() {self.why}")
+        raise session.unsupported("whole-function", f"{self.object.__qualname__}() {self.why}")
 
 
 def _wrapped_by_dynamo(function: FunctionType) -> FunctionType | None:
@@ -419,7 +419,9 @@ def wrap_operation(session: Session, object_: Any, source: Source) -> Value:
 @wraps(torch.Tensor)
 def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise session.unsupported(f"{source.name}, a {type(object_).__name__}: a tensor subclass")
+        raise session.unsupported(
+            "tensor-subclass", f"{source.name}, a {type(object_).__name__}: a tensor subclass"
+        )
     return session.graph.input(session, object_, source)
 
 
@@ -472,7 +474,7 @@ PURE.update({torch.device, torch.finfo, torch.iinfo})
 
 
 def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported(f"a {cls.__qualname__} is made")
+    raise session.unsupported("construction", f"a {cls.__qualname__} is made")
 
 
 CONSTRUCTORS.update(dict.fromkeys((torch.Generator, torch.Tensor), _refused_class))
@@ -489,12 +491,15 @@ def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported(
-        "side effect: the random state is read or set (torch.manual_seed and its kin)"
+        "random-state",
+        "side effect: the random state is read or set (torch.manual_seed and its kin)",
     )
 
 
 def _resized(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported("a tensor is resized, which changes the object itself")
+    raise session.unsupported(
+        "tensor-object", "a tensor is resized, which changes the object itself"
+    )
 
 
 def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -504,11 +509,11 @@ def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Whether a mask allows for nested tensors, which are not captured: the graph is broken before
     the call of the function that asks, so that what comes after that call is captured again."""
-    reason = session.unsupported(
-        "a padding mask, whose data decides whether tensors become nested,"
+    raise session.unsupported(
+        "nested-tensor",
+        "a padding mask, whose data decides whether tensors become nested,",
+        step=session.frames[-1].called_at,
     )
-    reason.step = session.frames[-1].called_at
-    raise reason
 
 
 def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
@@ -546,7 +551,7 @@ def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keyword
     """What a lazy property of a distribution is in its class, which is asked for its type alone."""
     wrapped = getattr(session.realize(args[0]), "object", None) if args else None
     if not isinstance(wrapped, FunctionType) or kwargs:
-        raise session.unsupported(f"a {cls.__name__} is made")
+        raise session.unsupported("construction", f"a {cls.__name__} is made")
     return session.wrap_constant(cls(wrapped))
 
 

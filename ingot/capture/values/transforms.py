@@ -155,7 +155,7 @@ def refused() -> None:
 
 @rule(refused)
 def _refused(session: Session) -> Value:
-    raise session.unsupported("a function that torch.func cannot differentiate")
+    raise session.unsupported("func-transform", "a function that torch.func cannot differentiate")
 
 
 def _at_level(tree: Any, level: Any) -> Any:
@@ -240,7 +240,7 @@ def gradients_of(
 
 def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
     if torch.is_inference_mode_enabled():
-        raise session.unsupported("torch.func in inference mode, which it leaves")
+        raise session.unsupported("inference-mode", "torch.func in inference mode, which it leaves")
     level = grad_increment_nesting()
     try:
         node = session.graph.switch(session, grad_increment_nesting)

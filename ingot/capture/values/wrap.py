@@ -84,7 +84,7 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
     for cls in type(object_).__mro__:
         if cls in WRAPPERS:
             return WRAPPERS[cls](session, object_, source)
-    raise session.unsupported(f"an object of type {type(object_).__name__}")
+    raise session.unsupported("foreign-object", f"an object of type {type(object_).__name__}")
 
 
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
@@ -96,7 +96,8 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
         base = plain_base(type(object_))
         if base not in _PLAIN:
             raise session.unsupported(
-                f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}"
+                "builtin-subclass",
+                f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}",
             )
         session.guard(source, Kind.TYPE, type(object_))
         session.guard(DerivedSource(source, _PLAIN[base]), Kind.EQUALS, _PLAIN[base](object_))
@@ -179,7 +180,9 @@ def _of_class(session: Session, object_: Any, source: Source, base: type, conten
     if cls is base:
         return content
     if plain_base(cls) is not base:
-        raise session.unsupported(f"{source.name}, a {cls.__name__}: a subclass of {base.__name__}")
+        raise session.unsupported(
+            "builtin-subclass", f"{source.name}, a {cls.__name__}: a subclass of {base.__name__}"
+        )
     return BuiltinObject(cls, content, source, object_)
 
 
@@ -216,7 +219,9 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
     content.source, content.object = source, object_
     content.hashed = plain if len(plain & content.hashed) == len(plain) else content.hashed
     if tuple(plain) != members:
-        raise session.unsupported(f"the order of {source.name}, a {type(object_).__name__}")
+        raise session.unsupported(
+            "container-order", f"the order of {source.name}, a {type(object_).__name__}"
+        )
     return _of_class(session, object_, source, frozenset, content)
 
 
@@ -395,7 +400,9 @@ def wrap_exception(session: Session, object_: Any, source: Source) -> Value:
 
 @wraps(threading.local)
 def wrap_thread_local(session: Session, object_: Any, source: Source) -> Value:
-    raise session.unsupported(f"{source.name}, whose attributes belong to the thread")
+    raise session.unsupported(
+        "foreign-object", f"{source.name}, whose attributes belong to the thread"
+    )
 
 
 @wraps(object)
@@ -412,5 +419,6 @@ def _refuse_subclass(
 ) -> None:
     if type(object_) not in known:
         raise session.unsupported(
-            f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}"
+            "builtin-subclass",
+            f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}",
         )

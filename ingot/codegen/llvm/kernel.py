@@ -30,7 +30,7 @@ from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, maximum, product
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.ops import HALVES
@@ -835,7 +835,7 @@ class KernelEmitter:
         source = program[i.args[-1]].dtype
         row = TABLE.get(i.op)
         if row is None or source not in row[0] and i.op != "where":
-            raise Unsupported(f"no code for {i.op} of {source}")
+            raise unsupported("no-code", f"no code for {i.op} of {source}")
         if i.op in INTEGER_DIVISIONS and not source.is_floating_point:
             args[1] = self._divisor(args[1])
         return row[1](REPRESENTATIONS[source].kind, *args)

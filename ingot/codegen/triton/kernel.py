@@ -19,7 +19,7 @@ import torch
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.conditions import holds_mostly, is_left_out
 from ingot.codegen.triton.rewrite import in_other_words, settled
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
 from ingot.loops.ir import Instruction
 from ingot.schedule.blocks import (
@@ -668,7 +668,9 @@ class Writer:
             return self.fresh(ops.convert(texts[0], dtypes[0], i.dtype), axes)
         dtype = dtypes[-1]
         if not ops.supported(i.op, dtype):
-            raise Unsupported(f"{i.op} of {dtype} has no Triton code", self.kernel.origin.where)
+            raise unsupported(
+                "no-code", f"{i.op} of {dtype} has no Triton code", self.kernel.origin.where
+            )
         if i.op == "div" and dtype is torch.float32 and arguments[1].axes < axes:
             return self.fresh(f"helpers.divide_by_few({texts[0]}, {texts[1]})", axes)
         return self.fresh(ops.call(i.op, dtype, texts), axes)
@@ -805,7 +807,7 @@ class Writer:
             self.line(f"{name} = {name} + {self.full(value).text}")
             return
         if store.scatters:
-            raise Unsupported("a scatter has no Triton code", self.kernel.origin.where)
+            raise unsupported("no-code", "a scatter has no Triton code", self.kernel.origin.where)
         index = self.index(store.index)
         pointer = f"{store.buffer} + {summand(index.text)}"
         if index.axes != axes:

@@ -29,7 +29,7 @@ from ingot.codegen.triton.kernel import (
     write_kernel,
 )
 from ingot.collection import paused_collection
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import Origin
 from ingot.schedule.kernel import AnyKernel, Kernel
@@ -187,7 +187,7 @@ def compile_kernels(
     the general ones where they are not said. The buffers in `unaligned` may lie anywhere. Raises
     Unsupported for what has no code."""
     if not available():
-        raise Unsupported("Triton is not installed: pip install ingot[gpu]", skip=True)
+        raise unsupported("triton-missing", "Triton is not installed: pip install ingot[gpu]")
     start = perf_counter()
     shapes: dict[Kernel, Kernel] = {}
     aligned: dict[Kernel, tuple[bool, ...]] = {}  # which parameters are so at each launch
@@ -264,7 +264,7 @@ def import_triton() -> None:
 
         exec(HEADER, {})
     except ImportError as problem:
-        raise Unsupported(f"Triton cannot be imported: {problem}", skip=True) from problem
+        raise unsupported("triton-missing", f"Triton cannot be imported: {problem}") from problem
 
 
 # -- what was compiled before ----------------------------------------------------------------------

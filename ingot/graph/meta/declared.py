@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph.meta.basis import first_line
 from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
 
@@ -14,12 +14,14 @@ HINT = "register a fake for it: torch.library.register_fake"
 
 def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
-        raise Unsupported(f"{op} has no fake: what it gives is not known", hint=HINT)
+        raise unsupported("custom-op-fake", f"{op} has no fake: what it gives is not known")
     if any("Tensor" not in str(result.type) for result in op._schema.returns):
-        raise Unsupported(f"{op} gives what is no tensor, which depends on what it does")
+        raise unsupported(
+            "effectful-op", f"{op} gives what is no tensor, which depends on what it does"
+        )
     try:
         return op(*args, **kwargs)
     except Exception as error:
-        raise Unsupported(
-            f"the fake of {op} raises {type(error).__name__}: {first_line(error)}", hint=HINT
+        raise unsupported(
+            "custom-op-fake", f"the fake of {op} raises {type(error).__name__}: {first_line(error)}"
         ) from error

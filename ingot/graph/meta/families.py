@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, dtypes, kinds, probe, tried_out
@@ -346,7 +346,9 @@ def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     shape."""
     t, indices = args[0], list(args[1])
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        raise Unsupported("indexing with a mask: the size of the result depends on the data")
+        raise unsupported(
+            "mask-size", "indexing with a mask: the size of the result depends on the data"
+        )
     indices += [None] * (t.dim() - len(indices))
     used = [d for d, i in enumerate(indices) if i is not None]
     shape = geometry.broadcast(*[indices[d].shape for d in used])

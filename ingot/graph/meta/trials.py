@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
 from ingot.graph.schemas import bind, is_random
 from ingot.loops.side_effects import acts
+from ingot.reasons import SKIP
 from ingot.torch_private import (
     OpOverload,
     aten,
@@ -105,7 +106,7 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
 def _refuse_effects(op: OpOverload) -> None:
     """An op that does more than to give its results runs when the program runs it."""
     if acts(op):
-        raise Unsupported(f"{op} has no shape rule, and cannot be tried out")
+        raise unsupported("no-shape-rule", f"{op} has no shape rule, and cannot be tried out")
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for t in tensors_in((args, kwargs))
         for s in (*t.shape, *t.stride())
     ):
-        raise Unsupported(f"{op} has no rule for symbolic sizes")
+        raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     # which the geometry may depend on: guarded
     args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))
     return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
@@ -170,9 +171,11 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if tensors and returns and not any("Tensor" in result for result in returns):
         data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
-        raise Unsupported(f"{op} has to do with nested tensors", skip=True)
+        raise unsupported("nested-tensor", f"{op} has to do with nested tensors", action=SKIP)
     if _elements(tensors) > _PROBE_LIMIT:
-        raise Unsupported(f"{op} has no shape rule and is too large to be tried out")
+        raise unsupported(
+            "no-shape-rule", f"{op} has no shape rule and is too large to be tried out"
+        )
 
     bound = bind(op, args, kwargs)
     ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
@@ -192,8 +195,8 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         with _undrawn(op):
             return op(*all_at_hand(map_tensors(filled, args)), **map_tensors(filled, on_cpu))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Unsupported(
-            f"{op} cannot be tried out on made-up values: {first_line(error)}"
+        raise unsupported(
+            "no-shape-rule", f"{op} cannot be tried out on made-up values: {first_line(error)}"
         ) from error
 
 
@@ -215,7 +218,7 @@ def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         return op(*args, **kwargs)
     except NotImplementedError as error:
-        raise Unsupported(f"{op} has no shape rule") from error
+        raise unsupported("no-shape-rule", f"{op} has no shape rule") from error
 
 
 def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -224,4 +227,4 @@ def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
         if op is aten._local_scalar_dense.default
         else f"the result of {op}, which depends on"
     )
-    raise Unsupported(f"{what} a tensor's data is asked for")
+    raise unsupported("data-asked", f"{what} a tensor's data is asked for")

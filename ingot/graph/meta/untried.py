@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, like, tensors_in
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
@@ -55,7 +55,7 @@ def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     results = tried_out(op, args, kwargs)
     listed = [results] if isinstance(results, Tensor) else results
     if len(of) != len(listed):
-        raise Unsupported(f"{op} has no rule for symbolic sizes")
+        raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     made = [None if t is None else _sized_as(op, bound[a], t) for a, t in zip(of, listed)]
     return made[0] if isinstance(results, Tensor) else tuple(made)
 
@@ -72,7 +72,7 @@ def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
     if all_at_hand(sizes) != list(tried.shape) or not geometry.is_dense(
         tried.shape, tried.stride()
     ):
-        raise Unsupported(f"{op} has no rule for symbolic sizes")
+        raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
 

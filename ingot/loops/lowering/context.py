@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.errors import CompilerBug, Unsupported
+from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides
 from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
@@ -90,8 +90,8 @@ class Lowering:
         returns it."""
         if value.buffer is None:
             if value.dtype not in ops.STORED:
-                raise Unsupported(
-                    f"a {value.dtype} tensor cannot be laid out anew", self.origin.where
+                raise unsupported(
+                    "no-code", f"a {value.dtype} tensor cannot be laid out anew", self.origin.where
                 )
             strides = dense_strides(value.sizes, value.strides if strides is None else strides)
             spec = Spec(value.sizes, strides, value.dtype, torch.device(self.target.device))
@@ -104,8 +104,8 @@ class Lowering:
     def write(self, value: TensorValue, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
         """Add the node that writes `value` to a strided window of `buffer`."""
         if value.dtype not in ops.STORED:
-            raise Unsupported(
-                f"a {value.dtype} tensor cannot be written by loops", self.origin.where
+            raise unsupported(
+                "no-code", f"a {value.dtype} tensor cannot be written by loops", self.origin.where
             )
         index = loops_over(value.sizes)
         target = sum((i * s for i, s in zip(index, strides)), offset)

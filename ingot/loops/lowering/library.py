@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
@@ -50,7 +50,7 @@ def call_aten(
 ) -> list[Any]:
     """Call `func` as it is, through an out= variant where a real one exists."""
     if func._schema.is_mutable:
-        raise Unsupported(f"{func} writes to its arguments", lw.origin.where)
+        raise unsupported("no-code", f"{func} writes to its arguments", lw.origin.where)
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     if func in _ROWS_OF_BIAS:
         names = [a.name for a in func._schema.arguments]

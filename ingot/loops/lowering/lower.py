@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from ingot.errors import CompilerBug, Unsupported
+from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
@@ -256,7 +256,7 @@ class _Walk:
             except NotLowered:
                 pass  # this form of the op has no rule
         if not isinstance(func, OpOverload):
-            raise Unsupported(f"{func} is not an ATen op", self.lw.origin.where)
+            raise unsupported("no-code", f"{func} is not an ATen op", self.lw.origin.where)
         listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
         wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
         if "layout" not in node.meta:

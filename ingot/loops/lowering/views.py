@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.loops.expr import (
     ONE,
     ZERO,
@@ -276,8 +276,8 @@ def as_strided_scatter(
     shown = view_of(x) if root is x.root else None
     if shown is None:
         if numel(x.sizes) is not numel(root.sizes):
-            raise Unsupported(
-                "as_strided of a part of a value that is laid out anew", lw.origin.where
+            raise unsupported(
+                "no-code", "as_strided of a part of a value that is laid out anew", lw.origin.where
             )
         shown = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
     (copy,) = lw.call(
@@ -303,7 +303,9 @@ def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
     if not _has_own_strides(lw, root):
         root = lw.realize(lw.copied(root))
     if not _has_own_strides(lw, root):
-        raise Unsupported("as_strided of a value with gaps or shared elements", lw.origin.where)
+        raise unsupported(
+            "no-code", "as_strided of a value with gaps or shared elements", lw.origin.where
+        )
     return root
 
 
