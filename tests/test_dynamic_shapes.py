@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 import ingot
-from ingot.compiler import SETTLED, Compiler
+from ingot.compiler import Compiler
+from ingot.ladder import STABLE
 from tests.tracked import Tracked, assert_same
 
 
@@ -52,10 +53,10 @@ def symbols(tracked: Tracked) -> set[str]:
 
 def test_sizes_that_stay_for_many_calls_are_compiled_for():
     tracked = Tracked(softmax_of_sum)
-    found = counts(tracked, *[(4, 6)] * (1 + SETTLED), (7, 6), (9, 6), (9, 8), (3, 5))
-    assert found == [1] + [0] * SETTLED + [1, 0, 1, 0]
+    found = counts(tracked, *[(4, 6)] * (1 + STABLE), (7, 6), (9, 6), (9, 8), (3, 5))
+    assert found == [1] + [0] * STABLE + [1, 0, 1, 0]
     assert symbols(tracked) == {"x.shape[0]", "x.shape[1]"}
-    counts(tracked := Tracked(softmax_of_sum), *[(4, 6)] * (1 + SETTLED), (7, 6))
+    counts(tracked := Tracked(softmax_of_sum), *[(4, 6)] * (1 + STABLE), (7, 6))
     assert symbols(tracked) == {"x.shape[0]"}
 
 
@@ -232,7 +233,7 @@ def test_layouts_of_results_of_sizes_that_become_1(name):
     with torch.no_grad():
         for n in (4, 1, 7):
             for shape in ((n, 5, 6), (n, 1, 6)):
-                for _ in range(1 + SETTLED if tracked.count == 0 else 1):  # the last size settles
+                for _ in range(1 + STABLE if tracked.count == 0 else 1):  # the last size settles
                     tracked(make(*shape))
     assert tracked.skips == []
 

@@ -1,0 +1,178 @@
+"""Calls of a compiled function that are not compiled: why, for how long, and the call itself.
+
+In: a reason, or an error of Ingot's own, and the call. Out: the original function's result, a line
+in the report, and, where the facts are known that led there, an entry that leaves such calls to
+eager for as long as the facts hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.facts import WATCHED
+from ingot.capture.guards import GuardSet
+from ingot.compilation import Compilation
+from ingot.errors import (
+    EagerRaises,
+    GraphBreakError,
+    RecompileError,
+    Unsupported,
+    unsupported,
+    without_frames,
+)
+from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
+from ingot.native import GuardTree
+from ingot.serial import serial
+from ingot.stance import FAIL, current_stance
+
+if TYPE_CHECKING:
+    from ingot.compiler import Compiler
+
+log = logging.getLogger("ingot")
+
+
+class EagerCalls:
+    """Those of one compiler."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.failures = Failures()
+        self._too_many: Unsupported | None = None  # variants; further ones run in eager
+        self._watched: Unsupported | None = None  # operations, by somebody in calls that ran
+
+    def reset(self) -> None:
+        self.failures.clear()
+        self._too_many = self._watched = None
+
+    # -- reasons -----------------------------------------------------------------------------------
+
+    def keep(self, compilation: Compilation, reason: Unsupported) -> None:
+        """Keeps the reason, and makes the decision an entry that lasts as long as the facts that
+        led to it."""
+        if self.compiler.options.fullgraph and not isinstance(reason, EagerRaises):
+            raise GraphBreakError(without_frames(reason)) from None
+        if reason.evidence.guards is None and compilation.captured is not None:
+            reason.evidence = reason.evidence._replace(guards=compilation.captured.guards)
+        compilation.skipped = without_frames(reason)
+        guards = reason.evidence.guards
+        if guards is not None and not self._asks_eager(reason):
+            self._add_entry(guards)
+
+    def keep_failure(
+        self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]
+    ) -> None:
+        """Keeps an error that is not the program's, before anything visible was done. The call runs
+        in eager, and its like is tried again; after a few internal errors it is left to eager as
+        long as the facts that led there hold."""
+        reason = explained(error)
+        if self.compiler.options.fullgraph:
+            raise GraphBreakError(reason) from error if isinstance(error, RecursionError) else error
+        passes = isinstance(error, PASSING)
+        guards = _guards_of(error, compilation)
+        failure = self.failures.note(_check_of(guards), slots)
+        left = guards is not None and failure.count >= ATTEMPTS and not passes
+        again = "not tried again while the facts hold" if left else failure.again()
+        reason.why = replace(reason.why, sentence=f"{reason.reason} ({again})")
+        compilation.skipped = reason
+        if failure.count == 1 and not passes:
+            log.error("internal error, the call runs in eager; please report this", exc_info=error)
+        if left and guards is not None:
+            self.failures.forget(slots)
+            with contextlib.suppress(Exception):  # the guards may be what is wrong
+                self._add_entry(guards, last=True)
+
+    @serial
+    def _add_entry(self, guards: GuardSet, last: bool = False) -> None:
+        """Leaves calls to eager for which the guards hold. `last`: behind entries that are
+        compiled."""
+        compiler, tree = self.compiler, GuardTree(guards.native_spec(()))
+        compiler.entries.append(compiler.dispatcher.add_entry(tree, None, None, general=last))
+        compiler.guards.append(guards)
+
+    def too_many(self) -> Unsupported:
+        """Why this variant is not compiled; the first time, a warning and a line in the report as
+        well."""
+        if self._too_many is None:
+            compiler = self.compiler
+            self._too_many = unsupported(
+                "variants",
+                f"more than {compiler.max_entries} variants of this {compiler.kind}",
+                compiler.where,
+            )
+            compiler.report_overflow(self._report(self._too_many))
+        return self._too_many
+
+    def off(self, why: Unsupported) -> Unsupported:
+        """Nothing can be compiled with this torch; the first time, a line in the report."""
+        if not self.compiler.compilations:
+            self._report(why)
+        return why
+
+    def watched(self) -> Unsupported:
+        """Why a call whose operations somebody sees is not compiled; the first time, a line in the
+        report as well."""
+        if self._watched is None:
+            self._watched = unsupported("watched", WATCHED, self.compiler.where)
+            self._report(self._watched)
+        return self._watched
+
+    def _report(self, why: Unsupported) -> Compilation:
+        compilation = self.compiler.new_compilation("")
+        compilation.skipped = why
+        self.compiler.compilations.append(compilation)
+        return compilation
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def run_under_stance(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call that no entry fits, under a stance that forbids to compile it."""
+        compiler = self.compiler
+        if current_stance() == FAIL:
+            why = compiler.difference(slots) or "there is nothing that it could run"
+            title = compiler.new_compilation("").title
+            raise RecompileError(f"{title} would be compiled under {FAIL!r}: {why}")
+        return self.run(None, args, kwargs)
+
+    def run(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The original function. Once it has raised an error that was expected of it, it runs again
+        for as long as the facts stay."""
+        function, fullgraph = self.compiler.dispatcher.fn, self.compiler.options.fullgraph
+        if reason is None or not (fullgraph or self._asks_eager(reason)):
+            return function(*args, **kwargs)
+        if not isinstance(reason, EagerRaises):
+            raise GraphBreakError(reason)
+        try:
+            result = function(*args, **kwargs)
+        except Exception:
+            if reason.evidence.guards is not None:
+                self._add_entry(reason.evidence.guards)
+            raise
+        if fullgraph:
+            raise GraphBreakError(reason)
+        self.compiler.sizes.expects_errors = False
+        return result
+
+    def _asks_eager(self, reason: Unsupported) -> bool:
+        """Whether it is to be seen first whether eager raises the error that is expected of it.
+        Where it does not, the graph is broken from the next call on."""
+        if not isinstance(reason, EagerRaises):
+            return False
+        may_break = reason.evidence.step is not None and not reason.skips
+        return self.compiler.options.fullgraph or (self.compiler.sizes.expects_errors and may_break)
+
+
+def _guards_of(error: Exception, compilation: Compilation) -> GuardSet | None:
+    """The guards that led to an error, as far as capture came."""
+    captured = compilation.captured
+    guards: GuardSet | None = captured.guards if captured is not None else None
+    return vars(error).pop("__ingot_guards__", guards)
+
+
+def _check_of(guards: GuardSet | None) -> Holds:
+    """Whether they hold for a call; without guards nothing is known of what led to a failure."""
+    return lambda slots: guards is None or guards.check_python(slots) is None

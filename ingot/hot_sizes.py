@@ -1,0 +1,105 @@
+"""Sizes that keep coming: an entry of their own, compiled in the background.
+
+In: calls that an entry with symbols serves, whose sizes have come HOT times in a row. Out: a static
+entry, asked before the one that serves them. Where it cannot be compiled, the entry with symbols
+serves on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.facts import operations_are_watched
+from ingot.capture.inner_calls import captured_by
+from ingot.collection import paused_collection
+from ingot.compilation import stage
+from ingot.errors import unsupported
+from ingot.graph.ambient import Modes, undisturbed
+from ingot.ladder import Sizes
+from ingot.native import Entry
+from ingot.serial import serial
+from ingot.stance import DEFAULT, current_stance
+
+if TYPE_CHECKING:
+    from ingot.compiler import Compiler
+
+# calls with the same sizes, in a row, after which these are compiled for where that is asked for
+HOT = 32
+HOT_THREAD = "ingot: sizes that keep coming"
+MAX_HOT = 8  # how often one function is, its continuations included
+
+
+class HotSizes:
+    """Those of one compiler. The compiler of a continuation counts with its root."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.reset()
+
+    def reset(self) -> None:
+        self.left = MAX_HOT
+        options = self.compiler.options
+        if options.specialize and options.dynamic is not False and options.is_native:
+            self.compiler.dispatcher.report_hot(HOT, self._on_hot)
+
+    def _on_hot(
+        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Called by the dispatcher behind a call whose like has come HOT times in a row to an entry
+        with symbols: has it compiled for its sizes by another thread."""
+        of_root = self.compiler.root.hot_sizes
+        if of_root.left <= 0:
+            self.compiler.dispatcher.report_hot(0, None)
+        elif current_stance() == DEFAULT and not operations_are_watched():
+            of_root.left -= 1
+            # Not a daemon, which the end of the process would cut off in the middle of LLVM.
+            call = slots, args, kwargs, Modes.now(), tuple(self.compiler.entries)
+            threading.Thread(target=self._specialize, args=call, name=HOT_THREAD).start()
+
+    def _specialize(
+        self,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+        entries: Sequence[Entry],
+    ) -> None:
+        """Compiles for the sizes of a call that the `entries` served, in a thread of its own. Where
+        that cannot be done they serve the like on, and nobody but the report hears of it."""
+        try:
+            self._compile(slots, args, kwargs, modes, entries)
+        except Exception as problem:
+            for compilation in reversed(self.compiler.compilations):
+                captured = compilation.captured
+                if captured is not None and captured.guards.symbols:
+                    compilation.decisions.append(
+                        f"sizes that came {HOT} times in a row are not compiled for: {problem}"
+                    )
+                    return
+
+    @serial
+    def _compile(
+        self,
+        slots: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+        entries: Sequence[Entry],
+    ) -> None:
+        compiler = self.compiler
+        compilation = compiler.new_compilation(
+            f"sizes that came {HOT} times in a row, compiled for in the background"
+        )
+        with captured_by(None), undisturbed(), paused_collection():
+            if compiler.entries[: len(entries)] != [*entries]:
+                return  # reset since then
+            modes.set()
+            with stage(compilation, "capture"):
+                request = compiler.sizes.request(Sizes.STATIC, compiler.continue_at)
+                captured = compiler.capture(args, kwargs, request)
+            if captured.guards.symbols:
+                raise unsupported("marked-sizes", "sizes are marked as dynamic")
+            compiler.add_entry(compilation, captured, slots, hot=True)
+            compiler.compilations.append(compilation)
