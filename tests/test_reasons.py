@@ -15,7 +15,8 @@ from ingot import reasons
 from ingot.errors import EagerRaises, Evidence, GraphBreakError, Unsupported, unsupported
 from ingot.reasons import BREAK, FAMILIES, RAISE_IN_EAGER, SKIP, reason_of
 
-PACKAGE = Path(__file__).parent.parent / "ingot"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ingot"
 MAKERS = {"unsupported", "reason_of"}  # functions whose first argument is an id
 PASSED_ON = {"id", "reason.why.id", "end.why.id", "*why"}  # ids that another reason has brought
 CONSTANTS = {name for name, id in vars(reasons).items() if isinstance(id, str) and id in FAMILIES}
@@ -75,6 +76,24 @@ def test_nobody_names_a_sentence_alone() -> None:
             if isinstance(node, ast.Call) and called_name(node) == "Unsupported":
                 text = ast.unparse(node.args[0])
                 assert not text.startswith(("'", '"', "f'", 'f"')), (path, text)
+
+
+HAPPENS = {
+    "BREAK": "a graph break",
+    "SKIP": "runs in eager",
+    "STATIC": "is compiled for its own sizes",
+    "RAISE_IN_EAGER": "eager raises it",
+}
+
+
+def test_the_page_of_limits_has_a_row_for_each_id() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    table = page.partition("## Reasons")[2]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+?) \| (.*?) ?\|$", table, re.MULTILINE)
+    assert [row[0] for row in rows] == [*FAMILIES]
+    for id, met, happens, hint in rows:
+        family = FAMILIES[id]
+        assert met and (happens, hint) == (HAPPENS[family.action.name], family.hint), id
 
 
 def test_a_family_gives_hint_and_action() -> None:

@@ -152,7 +152,6 @@ class Session(Semantics, Reading):
                 raise self.unsupported(
                     "unstable-capture",
                     "capturing the same call twice ran other instructions",
-                    action=SKIP,
                 )
             raise Stop()
         raise self.unsupported("endless-loop", f"more than {STEP_LIMIT:,} instructions in one call")

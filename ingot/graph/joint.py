@@ -31,7 +31,6 @@ from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.record import BEHIND, Recorder, run_nodes
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
-from ingot.reasons import SKIP
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
 
@@ -133,9 +132,7 @@ def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeCon
     except _BackwardRaises as error:
         spent = _spent(gm, fakes, context)
         if not spent:
-            raise unsupported(
-                "backward-refused", f"the backward raises {error}", action=SKIP
-            ) from error
+            raise unsupported("backward-refused", f"the backward raises {error}") from error
     return _trace(gm, fakes, context, spent)
 
 
