@@ -20,7 +20,8 @@ from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph, Place
 from ingot.graph.differentiation import forget_histories, vjp
-from ingot.graph.fakes import FakeContext, FakeTensor, has_history, is_rebased, requires_grad
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, has_history, is_rebased, requires_grad
 from ingot.graph.joint import Joint, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
 from ingot.graph.output_windows import Window as OutputWindow

@@ -11,7 +11,8 @@ import torch
 
 from ingot.backward.structure import PROGRAM, Geometry, Structure
 from ingot.errors import unsupported
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr

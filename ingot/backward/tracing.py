@@ -29,7 +29,8 @@ from ingot.backward.structure import (
 from ingot.errors import unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.geometry import is_dense
 from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes

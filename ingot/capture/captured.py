@@ -30,7 +30,7 @@ from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.errors import EagerRaises, Evidence, Unsupported, unsupported, without_frames
 from ingot.graph.ambient import snapshot
-from ingot.graph.fakes import FakeContext
+from ingot.graph.fake_context import FakeContext
 from ingot.graph.relations import reduced
 from ingot.options import Options
 from ingot.reasons import PROGRAM_RAISES

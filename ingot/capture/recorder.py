@@ -32,7 +32,8 @@ from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import apart
-from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results, is_torchs

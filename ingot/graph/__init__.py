@@ -2,7 +2,8 @@
 effects."""
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
-from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.parts import trace_alike
 from ingot.graph.record import trace
 from ingot.graph.shape_context import ShapeContext

@@ -16,7 +16,7 @@ from ingot.loops.side_effects import is_foreign
 from ingot.torch_private import OpOverload, library_registry, set_ctx_getter, triton_ops_to_kernels
 
 if TYPE_CHECKING:
-    from ingot.graph.fakes import FakeContext
+    from ingot.graph.fake_context import FakeContext
 
 
 _TRITON_KERNELS: dict[str, Any] = (

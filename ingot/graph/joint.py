@@ -21,7 +21,8 @@ from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.custom import is_reentrant
 from ingot.graph.differentiation import want_gradients, without_autocast
-from ingot.graph.fakes import FakeContext, FakeTensor, is_rebased
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
 from ingot.graph.output_windows import Window, windows_on

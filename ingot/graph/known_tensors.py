@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ingot.graph.fakes import FakeContext, FakeTensor, storage_key
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import is_torchs
 

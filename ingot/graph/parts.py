@@ -16,8 +16,10 @@ from torch.fx import Node
 
 from ingot.graph.ambient import SWITCHES, preserved
 from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec, copied
+from ingot.graph.call_keys import extend_key
 from ingot.graph.differentiation import differentiates
-from ingot.graph.fakes import FakeContext, FakeTensor, look_of, storage_key, tell_apart
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.passes import run_passes
 from ingot.graph.record import Recorder, flat, trace, values_of
 from ingot.graph.repeats import is_torchs
@@ -159,9 +161,9 @@ def _key(
     for node in part.calls:
         found: list[Node] = []
         key += (node.op, node.target, mode[node], len(node.args))
-        if not node.meta.keys() <= _SAID or not tell_apart(node.args, key, found):
+        if not node.meta.keys() <= _SAID or not extend_key(node.args, key, found):
             return None
-        if node.kwargs and not tell_apart(
+        if node.kwargs and not extend_key(
             [x for pair in node.kwargs.items() for x in pair], key, found
         ):
             return None

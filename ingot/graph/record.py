@@ -30,18 +30,9 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.composites import apart
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.differentiation import differentiates, want_gradients
-from ingot.graph.fakes import (
-    NUMBERS,
-    FakeContext,
-    FakeTensor,
-    Mode,
-    fake_like,
-    holds_real,
-    numbers_in_place_of_tensors,
-    requires_grad,
-    run_fake,
-    storage_key,
-)
+from ingot.graph.fake_context import FakeContext, Mode
+from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
+from ingot.graph.fakes import FakeTensor, fake_like, holds_real, requires_grad, storage_key
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,

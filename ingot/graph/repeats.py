@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
-from ingot.graph.fakes import FakeContext, FakeTensor, Made, look_of, storage_key, tell_apart
+from ingot.graph.call_keys import FakeSpec, extend_key
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.functional import Storage, Tracked
 from ingot.graph.schemas import node_name
 from ingot.origins import trusts_function
@@ -42,7 +44,7 @@ class Results:
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
-        self._known: dict[Any, int | Made | _Answer] = {}
+        self._known: dict[Any, int | FakeSpec | _Answer] = {}
 
     def run(
         self,
@@ -55,8 +57,8 @@ class Results:
         """The result of a call under some modes."""
         fakes: list[FakeTensor] = []
         key: list[Any] = [target, modes, torch.get_default_dtype(), len(args)]
-        told = is_torchs(target) and not torch.is_grad_enabled() and tell_apart(args, key, fakes)
-        told = told and (not kwargs or tell_apart(chain(*kwargs.items()), key, fakes))
+        told = is_torchs(target) and not torch.is_grad_enabled() and extend_key(args, key, fakes)
+        told = told and (not kwargs or extend_key(chain(*kwargs.items()), key, fakes))
         if not fakes:
             key.append(torch.get_default_device())
         if not told or not self._are_apart(fakes, key):
@@ -67,7 +69,7 @@ class Results:
             torch.autograd.graph.increment_version(fakes[known])
             return fakes[known]
         if known is not None:
-            return known.result if isinstance(known, _Answer) else known.another()
+            return known.result if isinstance(known, _Answer) else known.new()
         before, versions, looks = (
             self._state(),
             [fake._version for fake in fakes],
@@ -77,7 +79,7 @@ class Results:
             result = function(*args, **kwargs)
         changed = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
         if self._state() == before and [fake.look for fake in fakes] == looks:
-            made = Made.like(result, fakes)
+            made = FakeSpec.of(result, fakes)
             if made is not None and not changed:
                 self._known[signature] = made
             elif changed and all(fakes[k] is result for k in changed):
@@ -130,7 +132,7 @@ class _Call(NamedTuple):
     target: Any
     args: Any
     kwargs: Any
-    made: Made
+    made: FakeSpec
     may_raise: bool
 
 
@@ -163,8 +165,8 @@ class Repeats:
         fakes: list[FakeTensor] = []
         key: list[Any] = [target, len(args)]
         told = is_torchs(target) and not torch.is_grad_enabled() and self.recorder.region is None
-        told = told and tell_apart(args, key, fakes)
-        told = told and (not kwargs or tell_apart(chain(*kwargs.items()), key, fakes))
+        told = told and extend_key(args, key, fakes)
+        told = told and (not kwargs or extend_key(chain(*kwargs.items()), key, fakes))
         given = self._given(fakes, key) if told and fakes else None
         if given is None:
             result = function(*args, **kwargs)
@@ -237,7 +239,7 @@ class Repeats:
         calls, node = [], before[0].next
         while node is not recorder.graph._root:
             value = node.meta["val"]
-            made = Made.like(value, fakes)
+            made = FakeSpec.of(value, fakes)
             others = all(n in places for n in node.all_input_nodes)
             if (
                 made is None
@@ -279,7 +281,7 @@ class Repeats:
         nodes: list[Any] = [recorder.node_of(tracked) for tracked in given]
         fakes = [tracked.fake for tracked in given]
         with DisableTorchDispatch():
-            fakes += [call.made.another() for call in known.calls]
+            fakes += [call.made.new() for call in known.calls]
         for fake, (target, args, kwargs, _, may_raise) in zip(fakes[len(given) :], known.calls):
             node = recorder.graph.create_node("call_function", target, name=node_name(target))
             node.args = _filled(args, nodes)

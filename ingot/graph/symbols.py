@@ -265,7 +265,7 @@ class SizeNode(_Node):
     def _unless_plain(
         self, question: Callable[..., TruthNode], sizes: list[SizeNode], strides: list[SizeNode]
     ) -> TruthNode:
-        """A contiguous tensor suggests no other format, though sizes of 1 may allow to read one into
+        """A contiguous tensor suggests no other format, though sizes of 1 allow to read one into
         it."""
         step = integer(1)
         for size, stride in zip(reversed(sizes), reversed(strides), strict=True):

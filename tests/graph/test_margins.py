@@ -12,7 +12,8 @@ from torch import fx
 
 from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes import margins, run_passes
 from ingot.graph.record import trace
 from ingot.loops.ir import Library, LoopGraph

@@ -16,7 +16,7 @@ import ingot
 from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.decompositions import DECOMPOSITIONS
-from ingot.graph.fakes import FakeContext
+from ingot.graph.fake_context import FakeContext
 from ingot.graph.record import trace
 from ingot.graph.schemas import is_composite
 from ingot.loops import ops

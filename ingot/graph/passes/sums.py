@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import run_fake
+from ingot.graph.fake_ops import run_fake
 from ingot.torch_private import aten
 
 Node = torch.fx.Node

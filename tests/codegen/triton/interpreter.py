@@ -16,7 +16,8 @@ from triton.runtime import interpreter
 from ingot.codegen.reference import run_plan
 from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
 from ingot.codegen.triton.kernel import Form, TritonKernel, forms_of
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.pipeline import Passes, run_passes
 from ingot.graph.record import trace
 from ingot.loops.expr import Symbol
