@@ -18,7 +18,7 @@ STAGES = [
     "ingot.capture.results.Results.recipe",
     "ingot.capture.recorder.GraphRecorder.finish",
     "ingot.pipeline.trace_alike",
-    "ingot.graph.record.run_passes",
+    "ingot.graph.tracing.run_passes",
     "ingot.pipeline.lower",
     "ingot.pipeline.verify",
     "ingot.pipeline.schedule",

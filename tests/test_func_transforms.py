@@ -22,7 +22,7 @@ from torch.func import (
 )
 
 import ingot
-from ingot.graph import record
+from ingot.graph import aten_tracer, tracing
 from ingot.torch_private import get_dynamic_layer_stack_depth
 from tests.test_differentiation import both, wanted, whole
 
@@ -346,7 +346,8 @@ def test_an_interrupted_trace_leaves_the_levels(name: str, monkeypatch: pytest.M
             if passed == at:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(record, "safe_point", safe_point)
+        for module in (aten_tracer, tracing):
+            monkeypatch.setattr(module, "safe_point", safe_point)
         arrived = False
         try:
             ingot.compile(TRANSFORMED[name])(torch.randn(3))

@@ -16,8 +16,9 @@ from ingot.capture import Captured, Request, capture_call, hook_calls
 from ingot.capture.guards import Guard
 from ingot.capture.sources import ArgSource, Source
 from ingot.errors import Unsupported, unsupported
+from ingot.graph.aten_tracer import AtenTracer
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.record import Recorder, run_nodes
+from ingot.graph.tracing import run_nodes
 from ingot.options import Options
 from ingot.reasons import BREAK
 from ingot.torch_private import disable_current_modes
@@ -91,7 +92,7 @@ class Hooks:
 
     # -- by kind -----------------------------------------------------------------------------------
 
-    def on_gradient(self, recorder: Recorder, table: Table, gradient: Any) -> Any:
+    def on_gradient(self, recorder: AtenTracer, table: Table, gradient: Any) -> Any:
         """What hooks on the gradient of a tensor make of it."""
         for key, hook in table.items():
             if gradient is None:
@@ -101,7 +102,7 @@ class Hooks:
         return gradient
 
     def before(
-        self, recorder: Recorder, table: Table, gradients: tuple[Any, ...]
+        self, recorder: AtenTracer, table: Table, gradients: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         """What hooks on a node make of the gradients that come in."""
         for key, hook in table.items():
@@ -111,7 +112,7 @@ class Hooks:
 
     def behind(
         self,
-        recorder: Recorder,
+        recorder: AtenTracer,
         table: Table,
         gradients: tuple[Any, ...],
         incoming: tuple[Any, ...],
@@ -128,7 +129,7 @@ class Hooks:
 
     def _of_module(
         self,
-        recorder: Recorder,
+        recorder: AtenTracer,
         first: int,
         hook: Any,
         parts: BackwardHook,
@@ -155,7 +156,7 @@ class Hooks:
             parts.user_pre_hooks, parts.user_hooks = before, behind
 
     def function(
-        self, recorder: Recorder, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, recorder: AtenTracer, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]
     ) -> Any:
         """What the backward of a torch.autograd.Function gives, which is the `step` of the
         graph."""
@@ -164,7 +165,7 @@ class Hooks:
     # -- one hook ----------------------------------------------------------------------------------
 
     def _call(
-        self, recorder: Recorder, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]
+        self, recorder: AtenTracer, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]
     ) -> Any:
         """What a hook makes of gradients."""
         with disable_current_modes():

@@ -29,12 +29,12 @@ from ingot.backward.structure import (
 from ingot.errors import unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.aten_tracer import BEHIND, AtenTracer
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.geometry import is_dense
 from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
-from ingot.graph.record import BEHIND, Recorder
 from ingot.runtime.node_hooks import NO_HOOKS
 from ingot.runtime.training import Demand
 from ingot.torch_private import OpOverload, aten, disable_current_modes
@@ -62,7 +62,7 @@ class Traced:
     materialized: dict[int, functions.Materialized] = field(default_factory=dict)
 
 
-class BackwardRecorder(Recorder):
+class BackwardTracer(AtenTracer):
     """Records what nodes of autograd's graph do. Tensors that they keep stand for inputs of the
     graph."""
 
@@ -112,7 +112,7 @@ def trace_backward(
     those that vary. Raises Unsupported for what cannot be one."""
     context = FakeContext()
     sizes = Sizes(context, geometry, before)
-    recorder = BackwardRecorder(context)
+    recorder = BackwardTracer(context)
     with preserved(), torch.no_grad(), recorder:
         recorder.region = BEHIND
         traced, outputs = _Trace(structure, sizes, recorder, hooks).run(tangents)
@@ -125,7 +125,7 @@ def trace_backward(
 
 class _Trace:
     def __init__(
-        self, structure: Structure, sizes: Sizes, recorder: BackwardRecorder, hooks: Hooks
+        self, structure: Structure, sizes: Sizes, recorder: BackwardTracer, hooks: Hooks
     ) -> None:
         self.structure, self.sizes, self.recorder, self.hooks = structure, sizes, recorder, hooks
         self.buffers: list[dict[int, Any]] = [{} for _ in structure.steps]

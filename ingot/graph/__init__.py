@@ -5,10 +5,10 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.parts import trace_alike
-from ingot.graph.record import trace
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr
+from ingot.graph.tracing import trace
 
 __all__ = [
     "AtenGraph",

@@ -19,6 +19,7 @@ import torch.fx
 from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.aten_tracer import BEHIND, AtenTracer
 from ingot.graph.custom import is_reentrant
 from ingot.graph.differentiation import want_gradients, without_autocast
 from ingot.graph.fake_context import FakeContext
@@ -29,7 +30,7 @@ from ingot.graph.output_windows import Window, windows_on
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
-from ingot.graph.record import BEHIND, Recorder, run_nodes
+from ingot.graph.tracing import run_nodes
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
@@ -168,7 +169,7 @@ class _Forward(NamedTuple):
     windows: tuple[Window, ...]
 
 
-def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: Recorder) -> _Forward:
+def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: AtenTracer) -> _Forward:
     primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
     leaves = want_gradients(primals, fakes)
     try:
@@ -196,7 +197,7 @@ def _spent(
 ) -> dict[int, Exception]:
     """The outputs whose backward raises an error, and that error; none if one of them depends on
     values."""
-    recorder, found = Recorder(context), dict[int, Exception]()
+    recorder, found = AtenTracer(context), dict[int, Exception]()
     with preserved(), recorder:
         forward = _forward(gm, fakes, recorder)
         leaves = [forward.leaves[k] for k in _wanting(forward.leaves)]
@@ -222,7 +223,7 @@ def _trace(
     inputs: Collection[int] | None = None,
     again: Sequence[Symbol] = (),
 ) -> Joint:
-    recorder = Recorder(context, again)
+    recorder = AtenTracer(context, again)
     with preserved(), recorder:
         primals, leaves, count, outputs, written, windows = _forward(gm, fakes, recorder)
         in_node = [w.output for w in windows if w.own_history]

@@ -20,8 +20,8 @@ import torch
 
 from ingot.errors import unsupported
 from ingot.graph.aten_graph import OutputSpec
+from ingot.graph.aten_tracer import AtenTracer
 from ingot.graph.fakes import FakeTensor, has_history
-from ingot.graph.record import Recorder
 from ingot.graph.tensor_hooks import is_hooked
 from ingot.torch_private import CreationMeta, get_creation_meta
 
@@ -66,7 +66,9 @@ class _Shown(NamedTuple):
     memory: FakeTensor
 
 
-def windows_on(outputs: Sequence[Any], primals: Sequence[Any], recorder: Recorder) -> OutputWindows:
+def windows_on(
+    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
+) -> OutputWindows:
     """The windows among the outputs of a trace whose inputs are `primals`."""
     shown, memories = _outputs_that_share(outputs, primals, recorder)
     made = [*outputs, *memories]
@@ -87,7 +89,7 @@ def windows_on(outputs: Sequence[Any], primals: Sequence[Any], recorder: Recorde
 
 
 def _outputs_that_share(
-    outputs: Sequence[Any], primals: Sequence[Any], recorder: Recorder
+    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
 ) -> tuple[list[_Shown], list[FakeTensor]]:
     """The outputs that share memory with an input or with one another, and the new memory of the
     latter."""

@@ -24,6 +24,7 @@ import torch.fx
 
 from ingot.errors import unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
+from ingot.graph.aten_tracer import BEHIND
 from ingot.graph.geometry import at_hand
 from ingot.graph.joint import Joint, reached_from
 from ingot.graph.min_cut import INFINITE, Network
@@ -32,7 +33,6 @@ from ingot.graph.passes.cse import call_key, repeats_itself
 from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
-from ingot.graph.record import BEHIND
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr

@@ -16,13 +16,14 @@ from torch.fx import Node
 
 from ingot.graph.ambient import SWITCHES, preserved
 from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec, copied
+from ingot.graph.aten_tracer import AtenTracer
 from ingot.graph.call_keys import extend_key
 from ingot.graph.differentiation import differentiates
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.passes import run_passes
-from ingot.graph.record import Recorder, flat, trace, values_of
 from ingot.graph.repeats import is_torchs
+from ingot.graph.tracing import flat, trace, values_of
 from ingot.loops.side_effects import has_effect
 from ingot.torch_private import set_grad_enabled
 
@@ -224,7 +225,7 @@ def _traced_part(
     outputs: Sequence[Node],
     context: FakeContext,
 ) -> AtenGraph:
-    recorder = Recorder(context)
+    recorder = AtenTracer(context)
     with preserved(), torch.no_grad(), recorder:
         names = (node.name for node in nodes if node.op == "placeholder")
         values = values_of(

@@ -20,7 +20,7 @@ from ingot.origins import trusts_function
 from ingot.torch_private import DisableTorchDispatch
 
 if TYPE_CHECKING:
-    from ingot.graph.record import Recorder
+    from ingot.graph.aten_tracer import AtenTracer
 
 _ABOUT_LOOKS = frozenset(
     {"is_complex", "is_contiguous", "is_floating_point", "is_same_size", "is_signed"}
@@ -150,7 +150,7 @@ class _Repeat(NamedTuple):
 class Repeats:
     """The calls of one trace, by what tells them apart. A mode that is set ends what is known."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: AtenTracer) -> None:
         self.recorder = recorder
         self._known: dict[Any, _Repeat | None] = {}
 

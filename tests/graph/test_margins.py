@@ -15,7 +15,7 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes import margins, run_passes
-from ingot.graph.record import trace
+from ingot.graph.tracing import trace
 from ingot.loops.ir import Library, LoopGraph
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU

@@ -17,8 +17,8 @@ from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fake_context import FakeContext
-from ingot.graph.record import trace
 from ingot.graph.schemas import is_composite
+from ingot.graph.tracing import trace
 from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
 from ingot.loops.lowering import lower

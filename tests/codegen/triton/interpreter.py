@@ -19,7 +19,7 @@ from ingot.codegen.triton.kernel import Form, TritonKernel, forms_of
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.pipeline import Passes, run_passes
-from ingot.graph.record import trace
+from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.ops import OPS

@@ -1,22 +1,19 @@
-"""Trace: run a captured torch graph on fakes and write down the ATen ops it amounts to, without
-side effects.
+"""`AtenTracer`: the dispatch mode that writes down ATen ops as they run on fakes.
 
-The result holds no in-place op and no out=: see `functional.py`. Ops with a rule in
-`decompositions.py` are recorded as the simpler ops that the rule runs.
+Torch calls go in, nodes of an ATen graph come out. The graph is functionalized: it holds no in-place
+op and no out=, see `functional.py`. An op with a decomposition is recorded as the ops that this runs.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
-from ingot.errors import CompilerBug, Unsupported, unsupported
+from ingot.errors import CompilerBug, unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
     data_dependent,
     decompositions_backward,
@@ -25,11 +22,8 @@ from ingot.graph import (  # noqa: F401  (they register rules)
     geometry,
     meta,
 )
-from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
-from ingot.graph.composites import apart
 from ingot.graph.decompositions import DECOMPOSITIONS
-from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fake_context import FakeContext, Mode
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
 from ingot.graph.fakes import FakeTensor, fake_like, holds_real, requires_grad, storage_key
@@ -43,9 +37,7 @@ from ingot.graph.functional import (
     with_geometry_of,
     written_back,
 )
-from ingot.graph.passes import run_passes
-from ingot.graph.passes.freeze import freeze
-from ingot.graph.repeats import Repeats
+from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, last_element
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import (
     bind,
@@ -76,7 +68,6 @@ _AT_INDEX = {
 }  # fmt: skip
 # views whose elements may share memory
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)
-_MOST_LISTED = 1 << 18  # elements of two views that are listed to see whether they meet
 
 
 def _from_start(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -89,87 +80,7 @@ def _from_start(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return *args[:position], index, *args[position + 1 :]
 
 
-def trace(
-    gm: torch.fx.GraphModule,
-    fakes: Sequence[Any],
-    context: FakeContext,
-    frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
-) -> AtenGraph:
-    """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all
-    passes; those at the positions in `frozen` always have these values.
-
-    Raises Unsupported, with the user's line, for what cannot be told without side effects or
-    depends on data.
-    """
-    recorder = Recorder(context)
-    recording = differentiates(gm)
-    with preserved(), nullcontext() if recording else torch.no_grad(), recorder:
-        placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-        inputs = [recorder.input(n.name, fake) for n, fake in zip(placeholders, fakes)]
-        if recording:
-            want_gradients(inputs, fakes)
-        outputs = run_nodes(gm, recorder, inputs)
-    aten_graph = recorder.finish(outputs)
-    freeze(aten_graph, frozen)
-    run_passes(aten_graph)
-    return aten_graph
-
-
-def run_nodes(gm: torch.fx.GraphModule, recorder: Recorder, inputs: Sequence[Any]) -> list[Any]:
-    """Run the captured graph node by node on `inputs`, the recorder's own; the flat list of its
-    outputs."""
-    output = next(iter(reversed(gm.graph.nodes)))
-    if output.op != "output":
-        raise CompilerBug("trace", "the captured graph has no output")
-    values = values_of(gm, recorder, gm.graph.nodes, inputs)
-    return list(flat(torch.fx.map_arg(output.args[0], values.__getitem__)))
-
-
-def values_of(
-    gm: torch.fx.GraphModule, recorder: Recorder, nodes: Iterable[Any], inputs: Sequence[Any]
-) -> dict[torch.fx.Node, Any]:
-    """What becomes of some nodes of the captured graph, run on the recorder's inputs."""
-    values: dict[torch.fx.Node, Any] = {}
-    remaining = iter(inputs)
-    repeats = Repeats(recorder)
-
-    def value_of(node: torch.fx.Node) -> Any:
-        return values[node]
-
-    for node in nodes:
-        safe_point()
-        recorder.where = recorder.context.shapes.where = node.meta.get("where", "")
-        recorder.region = node.meta.get("region")
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
-        try:
-            if node.op == "placeholder":
-                values[node] = next(remaining)
-            elif node.op == "get_attr":
-                values[node] = recorder.literal(operator.attrgetter(node.target)(gm))
-            elif node.op == "call_function":
-                values[node] = repeats.run(node.target, apart(node.target), args, kwargs)
-            elif node.op == "call_method":
-                values[node] = repeats.run(
-                    node.target, apart(getattr(type(args[0]), node.target)), args, kwargs
-                )
-            elif node.op == "call_module":
-                values[node] = gm.get_submodule(node.target)(*args, **kwargs)
-        except Unsupported as reason:
-            reason.why = reason.why.at(recorder.where)
-            raise
-    return values
-
-
-def flat(tree: Any) -> Iterable[Any]:
-    """What nested lists and tuples hold."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from flat(item)
-    else:
-        yield tree
-
-
-class Recorder(Mode):
+class AtenTracer(Mode):
     """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of
     `graph`."""
 
@@ -178,18 +89,23 @@ class Recorder(Mode):
         self.context = context
         self.graph = torch.fx.Graph()
         self.where = ""
-        self.region: int | None = None  # the checkpointed part of the program that runs, or BEHIND
+        self.region: int | None = None  # the checkpointed region that runs, or BEHIND
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
         self._placeholders: list[torch.fx.Node] = []
         self._inputs: list[Tracked] = []
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
-        # places, by id and version of the mask
-        self._found: dict[tuple[int, int], list[torch.Tensor]] = {}
+        # the places that masks select, by id and version of the mask
+        self._places: dict[tuple[int, int], list[torch.Tensor]] = {}
         self.constants: dict[str, torch.Tensor] = {}
         context.shapes.unbacked.begin_trace(again)
 
     # -- what the graph starts from ----------------------------------------------------------------
+
+    def inputs(self, nodes: Iterable[torch.fx.Node], fakes: Sequence[Any]) -> list[Any]:
+        """The fakes that stand for `fakes`, the inputs of the placeholders among some nodes."""
+        placeholders = (node for node in nodes if node.op == "placeholder")
+        return [self.input(node.name, fake) for node, fake in zip(placeholders, fakes)]
 
     def input(self, name: str, fake: Any) -> Any:
         """The fake that stands for the next input in this trace: same geometry and memory, no
@@ -204,7 +120,7 @@ class Recorder(Mode):
         tracked = Tracked(own, Storage(position), node, 0)
         neighbours = self._inputs_by_storage.setdefault(storage_key(fake), [])
         for other in neighbours:
-            if _bytes_meet(other.fake, own):
+            if bytes_meet(other.fake, own):
                 tracked.storage.overlaps = other.storage.overlaps = True
         neighbours.append(tracked)
         self._inputs.append(tracked)
@@ -239,8 +155,10 @@ class Recorder(Mode):
         if is_composite(op):
             with self:
                 return run_composite(op, args, kwargs)
-        if op in _SELECT and (made := self._selected(op, args)) is not None:
-            return made
+        if op in _SELECT:
+            elements = self._selected(op, args)
+            if elements is not None:
+                return elements
         rule = DECOMPOSITIONS.get(op)
         if rule is not None:
             with self:
@@ -263,68 +181,67 @@ class Recorder(Mode):
         return result
 
     def _selected(self, op: OpOverload, args: Any) -> Any:
-        """What a mask selects: an index by the places of what is not zero. None where there is no
-        mask."""
+        """The elements that a mask selects, by an index of its nonzero places. None where there is
+        no mask."""
         enabled = self.context.shapes.unbacked.enabled and args[0].device.type == "cpu"
         if not enabled or not data_dependent.selects(op, args):
             return None
         args = self._with_literals(args)
         with self:
-            if op is aten.masked_select.default:
-                sizes = geometry.broadcast(*[t.shape for t in args])
-                x, mask = [t.expand(sizes) for t in args]
-                return (
-                    aten.index.Tensor(x, [mask])
-                    if sizes
-                    else aten.index.Tensor(x.view(1), [mask.view(1)])
-                )
-            return aten.index.Tensor(*data_dependent.in_places(args, self._places))
+            if op is aten.index.Tensor:
+                return op(*data_dependent.in_places(args, self._nonzero_places))
+            sizes = geometry.broadcast(*[t.shape for t in args])
+            x, mask = [t.expand(sizes) for t in args]
+            if not sizes:
+                x, mask = x.view(1), mask.view(1)
+            return aten.index.Tensor(x, [mask])
 
-    def _places(self, mask: torch.Tensor) -> list[torch.Tensor]:
-        """The places of what is not zero, by dimension; found once for each value of a mask."""
+    def _nonzero_places(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """The places of what is not zero, by dimension; computed once for each value of a mask."""
         tracked = self._tracked[id(mask)]
         key = id(mask), tracked.storage.version
-        if key not in self._found:
-            self._found[key] = data_dependent.columns(aten.nonzero.default(mask))
-        return self._found[key]
+        if key not in self._places:
+            self._places[key] = data_dependent.columns(aten.nonzero.default(mask))
+        return self._places[key]
 
     def _as_eager(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
-        """A decomposition's results with the strides that the op itself would give them, and memory
-        of their own where it gives that: autograd would take an argument that comes back for what
-        was computed of it."""
-        expected = run_fake(op, args, kwargs)
-        views = name_of(op).startswith("aten::unsafe_") or any(
-            r.alias_info for r in op._schema.returns
-        )
-        taken = {
-            storage_key(t)
-            for t in meta.tensors_in((args, kwargs))
-            if isinstance(t, FakeTensor) and not views
-        }
+        """A decomposition's results, with the strides that the op itself would give them.
 
-        def one(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        They have memory of their own unless the op makes views: autograd would take an argument
+        that comes back for the result of a computation.
+        """
+        expected = run_fake(op, args, kwargs)
+        is_view = any(r.alias_info for r in op._schema.returns)
+        is_view = is_view or name_of(op).startswith("aten::unsafe_")
+        storages: set[int] = set()
+        if not is_view:
+            tensors = meta.tensors_in((args, kwargs))
+            storages.update(storage_key(t) for t in tensors if isinstance(t, FakeTensor))
+
+        def as_expected(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
             r = _checked(op, e, r)
-            if storage_key(r) in taken:
+            if storage_key(r) in storages:
                 r = aten.clone.default(r)
-            if not views:
-                taken.add(storage_key(r))
+            if not is_view:
+                storages.add(storage_key(r))
             return r
 
         with self:
             if isinstance(result, torch.Tensor):
-                return one(expected, result)
-            return tuple(
-                None if e is None or r is None else one(e, r) for e, r in zip(expected, result)
-            )
+                return as_expected(expected, result)
+            results: list[torch.Tensor | None] = []
+            for e, r in zip(expected, result):
+                results.append(None if e is None or r is None else as_expected(e, r))
+            return tuple(results)
 
     def _with_tensors(self, op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of an op that is given nothing but numbers where it takes tensors, as vmap
-        converts those beside a tensor without dimensions: no rule has to know of it."""
-        made = list(args)
+        """The arguments of an op that got only numbers where it takes tensors, with tensors of
+        them. (vmap so converts numbers beside a tensor without dimensions.) No rule has to know."""
+        converted = list(args)
         with self:
             for k, dtype in numbers_in_place_of_tensors(op, args):
-                made[k] = aten.scalar_tensor.default(args[k], dtype=dtype, device="cpu")
-        return tuple(made)
+                converted[k] = aten.scalar_tensor.default(args[k], dtype=dtype, device="cpu")
+        return tuple(converted)
 
     def _with_literals(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
@@ -343,12 +260,11 @@ class Recorder(Mode):
             unbacked.fresh.clear()
         if isinstance(result, FakeTensor):
             self._tracked[id(result)] = Tracked(result, Storage(), node, 0)
-        if not isinstance(result, (list, tuple)):
-            return
-        for i, item in enumerate(result):
-            if isinstance(item, FakeTensor):
-                part = self._node(operator.getitem, (node, i), {}, item)
-                self._tracked[id(item)] = Tracked(item, Storage(), part, 0)
+        elif isinstance(result, (list, tuple)):
+            for i, item in enumerate(result):
+                if isinstance(item, FakeTensor):
+                    element = self._node(operator.getitem, (node, i), {}, item)
+                    self._tracked[id(item)] = Tracked(item, Storage(), element, 0)
 
     def _record_views(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         results = [result] if isinstance(result, FakeTensor) else list(result)
@@ -361,7 +277,7 @@ class Recorder(Mode):
     def _from_base(
         self, base: Tracked, fake: FakeTensor, size: Any, stride: Any, offset: Any = None
     ) -> tuple[Any, ...]:
-        """as_strided addresses the whole storage: tell it of the base."""
+        """The arguments of as_strided in terms of the base, since it addresses the whole storage."""
         return base.fake, size, stride, fake.storage_offset() if offset is None else offset
 
     def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
@@ -375,21 +291,20 @@ class Recorder(Mode):
         for name in names:
             self._refuse_overlap(bound[name], meta.tensors_in((args, kwargs)))
         with self:
-            values = (
-                OVERWRITES[op](*args, **kwargs)
-                if op in OVERWRITES
-                else _call_functional(op, bound, kwargs)
-            )
+            if op in OVERWRITES:
+                values = OVERWRITES[op](*args, **kwargs)
+            else:
+                values = _call_functional(op, bound, kwargs)
             for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
                 self._assign(bound[name], value)
         return result
 
     def _restride(self, op: OpOverload, fake: FakeTensor, *args: Any, **kwargs: Any) -> FakeTensor:
-        """as_strided_, unsqueeze_ and their kin: the fake becomes a view of what it was before."""
+        """as_strided_, unsqueeze_ and their kin: the fake becomes a view of its former self."""
         tracked = self._tracked[id(fake)]
         tracked.fake = before = FakeTensor(fake.meta.detach(), fake.device)
         self._tracked[id(before)] = tracked
-        for node in self.graph.nodes:  # the one that made it, and the one that wrote it last
+        for node in self.graph.nodes:  # that of the op that made it, and of its last write
             if node.meta["val"] is fake:
                 node.meta["val"] = before
         parent, form = tracked, functional_form(op)
@@ -402,15 +317,13 @@ class Recorder(Mode):
         return fake
 
     def _refuse_overlap(self, target: FakeTensor, read: Sequence[Any]) -> None:
-        """In what order an op that reads what it overwrites does so is eager's affair, and it may
-        refuse."""
+        """Raise Unsupported where an op reads what it overwrites: eager's result depends on the
+        order, and it may refuse."""
+        storage = self._tracked[id(target)].storage
         for other in read:
-            if (
-                other is target
-                or self._tracked[id(other)].storage is not self._tracked[id(target)].storage
-            ):
+            if other is target or self._tracked[id(other)].storage is not storage:
                 continue
-            if _addresses_differ(target, other) and _elements_meet(target, other):
+            if addresses_differ(target, other) and elements_meet(target, other):
                 raise unsupported(
                     "op-writes", "an operation overwrites memory that it reads at other places"
                 )
@@ -422,37 +335,32 @@ class Recorder(Mode):
             raise unsupported(
                 "op-writes", "an input is written whose memory overlaps another input's"
             )
-        if (
-            tracked.view is not None
-            and tracked.view.op in _MAY_OVERLAP
-            and geometry.shares_elements(target)
-        ):
+        may_overlap = tracked.view is not None and tracked.view.op in _MAY_OVERLAP
+        if may_overlap and geometry.shares_elements(target):
             raise unsupported("op-writes", "a write to a view whose elements share memory")
         if value.dtype != target.dtype:
             value = aten._to_copy(value, dtype=target.dtype)
-        whole, cursor = value, tracked
-        while cursor.parent is not None:
-            view = cursor.view
+        whole = value
+        base = tracked
+        while base.parent is not None:
+            view = base.view
             assert view is not None
             if view.op is aten.as_strided.default:
-                _refuse_beyond(cursor.parent.fake, cursor)
-                view = View(view.op, self._shifted(self.node_of(cursor.parent), cursor))
-            whole = written_back(view, cursor.parent.fake, whole)
-            cursor = cursor.parent
-        if (
-            cursor.storage.position is not None
-            and cursor.fake.numel()
-            and geometry.shares_elements(cursor.fake)
-        ):
+                _refuse_beyond(base.parent.fake, base)
+                view = View(view.op, self._shifted(self.node_of(base.parent), base))
+            whole = written_back(view, base.parent.fake, whole)
+            base = base.parent
+        is_input = base.storage.position is not None
+        if is_input and base.fake.numel() and geometry.shares_elements(base.fake):
             raise unsupported("op-writes", "an input is written whose elements share memory")
-        whole = with_geometry_of(cursor.fake, whole)
-        cursor.node = self.node_of(self._tracked[id(whole)])
-        if tracked is not cursor:
-            tracked.node = (
-                self.node_of(self._tracked[id(value)]) if same_strides(target, value) else None
-            )
-        cursor.storage.version += 1
-        cursor.version = tracked.version = cursor.storage.version
+        whole = with_geometry_of(base.fake, whole)
+        base.node = self.node_of(self._tracked[id(whole)])
+        if tracked is not base:
+            tracked.node = None
+            if same_strides(target, value):
+                tracked.node = self.node_of(self._tracked[id(value)])
+        base.storage.version += 1
+        base.version = tracked.version = base.storage.version
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -466,18 +374,17 @@ class Recorder(Mode):
     def node_of(self, tracked: Tracked) -> torch.fx.Node:
         """The node that holds the fake's present value; a view whose storage was written is made
         again."""
-        if tracked.node is not None and (
-            tracked.version == tracked.storage.version or tracked.parent is None
-        ):
+        is_current = tracked.version == tracked.storage.version or tracked.parent is None
+        if tracked.node is not None and is_current:
             return tracked.node
         assert tracked.parent is not None and tracked.view is not None
         source, view = self.node_of(tracked.parent), tracked.view
         if view.op is None:
             tracked.node = source
         else:
-            args = (
-                self._shifted(source, tracked) if view.op is aten.as_strided.default else view.args
-            )
+            args = view.args
+            if view.op is aten.as_strided.default:
+                args = self._shifted(source, tracked)
             tracked.node = self._node(view.op, (source, *args), view.kwargs, tracked.fake)
         tracked.version = tracked.storage.version
         return tracked.node
@@ -486,15 +393,12 @@ class Recorder(Mode):
         """as_strided's offset counts from the storage's start, which differs between the base and
         its present value."""
         base, value = tracked.base.fake, source.meta["val"]
-        if (
-            tracked.storage.version
-            and base.numel()
-            and not geometry.is_dense(base.shape, base.stride())
-        ):
-            raise unsupported(
-                "op-writes", "as_strided over a written input that has gaps between its elements"
-            )
         if tracked.storage.version:
+            if base.numel() and not geometry.is_dense(base.shape, base.stride()):
+                raise unsupported(
+                    "op-writes",
+                    "as_strided over a written input that has gaps between its elements",
+                )
             _refuse_beyond(base, tracked)
         assert tracked.view is not None
         size, stride, offset = tracked.view.args
@@ -503,11 +407,9 @@ class Recorder(Mode):
     def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
         if self.context.shapes.hints:
             args, kwargs = _with_expressions(args), _with_expressions(kwargs)
-        state = (
-            self._random_state()
-            if self.region is not None and self.region != BEHIND and draws(target)
-            else None
-        )
+        state = None
+        if self.region is not None and self.region != BEHIND and draws(target):
+            state = self._random_state()
         node = self.graph.create_node("call_function", target, name=node_name(target))
         node.args = args  # not through create_node, which looks for sizes in them, for long
         if kwargs:
@@ -523,7 +425,7 @@ class Recorder(Mode):
         return node
 
     def _random_state(self) -> torch.fx.Node:
-        """The generator's state, from which the backward is to draw again what is drawn next."""
+        """The generator's state, from which the backward draws the same numbers as the next op."""
         node = self.graph.call_function(random_state)
         with DisableTorchDispatch():
             meta_state = torch.empty(STATE_BYTES, dtype=torch.uint8, device="meta")
@@ -544,29 +446,36 @@ class Recorder(Mode):
     def finish(self, outputs: list[Any]) -> AtenGraph:
         """Close the graph: its outputs in terms of the storages they live in, and the inputs that
         were written."""
-        simplified = self.context.shapes.simplified
         if self.context.shapes.guards:  # which may have pinned symbols that earlier nodes name
-            for node in self.graph.nodes:
-                node.args = torch.fx.node.map_aggregate(
-                    node.args, lambda a: simplified(a) if isinstance(a, Expr) else a
-                )
+            self._simplify()
         outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
         specs = [self.output(o) for o in outputs]
         mutations = [(position, self.node_of(t)) for position, t in self.written_inputs()]
-        made = AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
+        aten_graph = AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
         if mutations:
-            made.uncounted = self._uncounted()
-        return made
+            aten_graph.uncounted = self._uncounted()
+        return aten_graph
+
+    def _simplify(self) -> None:
+        """Name no symbol in a node that guards have pinned since."""
+        simplified = self.context.shapes.simplified
+
+        def in_terms_of_free(argument: Any) -> Any:
+            return simplified(argument) if isinstance(argument, Expr) else argument
+
+        for node in self.graph.nodes:
+            node.args = torch.fx.node.map_aggregate(node.args, in_terms_of_free)
 
     def _uncounted(self) -> frozenset[int]:
-        """The inputs that were written by way of `data` alone, of which autograd does not know."""
-        written = {
-            id(t.storage): t
-            for t in self._tracked.values()
-            if t.fake.counts_alone and t.storage.version
-        }
-        inputs = [t for t in self._inputs if id(t.storage) in written and not t.fake.is_inference()]
-        return frozenset(t.storage.position for t in inputs if not t.fake._version)  # type: ignore[misc]
+        """The inputs that were written through `data` alone, of which autograd does not know."""
+        through_data = {id(t.storage) for t in self._tracked.values() if t.fake.counts_alone}
+        positions = set()
+        for position, tracked in self.written_inputs():
+            fake = tracked.fake
+            if id(tracked.storage) in through_data:
+                if not fake.is_inference() and not fake._version:
+                    positions.add(position)
+        return frozenset(positions)
 
     def written_inputs(self) -> list[tuple[int, Tracked]]:
         """The inputs that were written, by their position."""
@@ -582,26 +491,22 @@ class Recorder(Mode):
         base = tracked.base
         position = base.storage.position
         node = self.node_of(base) if position is None else self._placeholders[position]
-        offset = (
-            value.storage_offset()
-            - base.fake.storage_offset() * base.fake.element_size() // value.element_size()
-        )
+        base_offset = base.fake.storage_offset() * base.fake.element_size()
         return OutputSpec(
             node,
             tuple(value.shape),
             value.stride(),
-            offset,
-            value.dtype,
-            None,
-            position,
-            id(base.storage),
-            requires_grad(value),
-            _alias_of(tracked),
+            offset=value.storage_offset() - base_offset // value.element_size(),
+            dtype=value.dtype,
+            position=position,
+            storage=id(base.storage),
+            tracked=requires_grad(value),
+            alias=_alias_of(tracked),
         )
 
 
 def _alias_of(tracked: Tracked) -> str:
-    """What a tensor is, to autograd, of what it shares memory with."""
+    """How autograd relates a tensor to the tensor that it shares memory with."""
     cursor: Tracked | None = tracked
     while cursor is not None:
         if cursor.fake.counts_alone:
@@ -611,12 +516,12 @@ def _alias_of(tracked: Tracked) -> str:
 
 
 def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
-    """Of memory that is written, what is known is the elements of the base."""
+    """Raise Unsupported where a view of written memory leaves its base, the part that is known."""
     assert tracked.view is not None
     size, stride, offset = tracked.view.args
     first = offset - base.storage_offset()
-    last = first + sum((n - 1) * s for n, s in zip(size, stride))
-    end = sum((n - 1) * s for n, s in zip(base.shape, base.stride()))
+    last = first + last_element(size, stride)
+    end = last_element(base.shape, base.stride())
     if tracked.fake.numel() and (first < 0 or last > end):
         raise unsupported(
             "op-writes",
@@ -625,7 +530,7 @@ def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
 
 
 def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, Any]) -> Any:
-    """Call the functional form of an in-place or out= op; it need not have the same defaults."""
+    """Call the functional form of an in-place or out= op, whose defaults may be other ones."""
     form = functional_form(op)
     assert form is not None  # run_fake refuses ops without one
     arguments = form._schema.arguments
@@ -648,48 +553,3 @@ def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> to
     if expected.dtype != result.dtype or not geometry.same_sizes(expected.shape, result.shape):
         raise CompilerBug("decomposition", f"{op} gives {result!r}, eager {expected!r}")
     return with_geometry_of(expected, result)
-
-
-def _addresses_differ(a: torch.Tensor, b: torch.Tensor) -> bool:
-    same = a.dtype == b.dtype and geometry.same_sizes(a.shape, b.shape)
-    # eager minds the strides of single elements too
-    same = same and geometry.same_sizes(a.stride(), b.stride())
-    return not (same and a.storage_offset() == b.storage_offset())
-
-
-def _elements_meet(a: FakeTensor, b: FakeTensor) -> bool:
-    """Whether two views of one storage may have an element in common."""
-    if not _bytes_meet(a, b):
-        return False
-    numbers = [n for t in (a, b) for n in (*t.shape, *t.stride(), t.storage_offset())]
-    if (
-        a.dtype != b.dtype
-        or not all(isinstance(n, int) for n in numbers)
-        or a.numel() + b.numel() > _MOST_LISTED
-    ):
-        return True
-    return not _elements(a).isdisjoint(_elements(b))
-
-
-def _elements(t: FakeTensor) -> set[Any]:
-    """The element numbers of a tensor in its storage."""
-    found: set[Any] = {t.storage_offset()}
-    for size, stride in zip(t.shape, t.stride()):
-        found = {e + k * stride for e in found for k in range(size)}
-    return found
-
-
-def _bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:
-    """Whether the byte ranges of two fakes on one storage meet."""
-    (start_a, end_a), (start_b, end_b) = _bytes(a), _bytes(b)
-    return start_a < end_b and start_b < end_a
-
-
-def _bytes(t: torch.Tensor) -> tuple[Any, Any]:
-    first = t.storage_offset()
-    last = (
-        first + sum((s - 1) * stride for s, stride in zip(t.shape, t.stride()))
-        if t.numel()
-        else first - 1
-    )
-    return first * t.element_size(), (last + 1) * t.element_size()
