@@ -1,5 +1,4 @@
-"""What relations between sizes come to: each in its simplest form, and none that follows from the
-others.
+"""The simplest shape guards that say the same: none that follows from the others.
 
 What torch and capture ask while a program is traced says the same in several ways: a view of rows
 of 8 asks whether 8*(n//8) is n, and whether n//8 is 0. A guard is checked at each call and read by
@@ -38,41 +37,43 @@ class _Fact(NamedTuple):
 
     def shown(self) -> ShapeGuard:
         """As a person would write it: as it was asked, if that was simple."""
-        sides = self.guard.left, self.guard.right
-        plain = [e for e in sides if isinstance(e, Symbol) or e.constant is not None]
-        if len(plain) == 2 and (as_asked := _facts(self.guard)) and as_asked[:3] == self[:3]:
-            return self.guard
+        if _is_plain(self.guard.left) and _is_plain(self.guard.right):
+            as_asked = _fact_of(self.guard)
+            if as_asked is not None and as_asked[:3] == self[:3]:
+                return self.guard
         positive = _sum((c, m) for c, m in self.terms.terms if c > 0)
         negative = _sum((-c, m) for c, m in self.terms.terms if c < 0)
-        relation, constant = self.relation, self.constant
+        relation, constant, where = self.relation, self.constant, self.guard.where
         if relation != ">=":
-            left, right = (positive, negative) if positive is not ZERO else (negative, ZERO)
-            constant = constant if positive is not ZERO else -constant
-            return ShapeGuard(left, relation, right + constant, self.guard.where)
+            if positive is ZERO:
+                return ShapeGuard(negative, relation, ZERO - constant, where)
+            return ShapeGuard(positive, relation, negative + constant, where)
         if constant == 1 and negative is not ZERO:
-            return ShapeGuard(negative, "<", positive, self.guard.where)
-        lower, upper = max(constant, 0), max(-constant, 0)
-        return ShapeGuard(negative + lower, "<=", positive + upper, self.guard.where)
+            return ShapeGuard(negative, "<", positive, where)
+        return ShapeGuard(negative + max(constant, 0), "<=", positive + max(-constant, 0), where)
 
 
 def reduced(guards: Sequence[ShapeGuard]) -> list[ShapeGuard]:
     """Relations that hold for the same sizes as `guards` do, of symbols within their bounds."""
-    facts = [
-        part for guard in guards if (fact := _facts(guard)) is not None for part in _parts(fact)
-    ]
-    divided = {
-        (f.terms.left, f.terms.right) for f in facts if isinstance(f.terms, Mod) and _is(f, "==", 0)
-    }
-    facts = [f for f in (_without_quotient(f, divided) for f in facts) if f is not None]
-    facts = _tightest(facts, divided)
-    return [fact.shown() for fact in _independent(facts)]
+    facts: list[_Fact] = []
+    for guard in guards:
+        fact = _fact_of(guard)
+        if fact is not None:
+            facts += _without_equal_quotient(fact)
+    divided: set[tuple[Expr, Expr]] = set()
+    for fact in facts:
+        if isinstance(fact.terms, Mod) and fact.relation == "==" and fact.constant == 0:
+            divided.add((fact.terms.left, fact.terms.right))
+    bounds = [_without_quotient(fact, divided) for fact in facts]
+    tightest = _tightest([fact for fact in bounds if fact is not None], divided)
+    return [fact.shown() for fact in _independent(tightest)]
 
 
-def _is(fact: _Fact, relation: str, constant: int) -> bool:
-    return fact.relation == relation and fact.constant == constant
+def _is_plain(e: Expr) -> bool:
+    return isinstance(e, Symbol) or e.constant is not None
 
 
-def _facts(guard: ShapeGuard) -> _Fact | None:
+def _fact_of(guard: ShapeGuard) -> _Fact | None:
     """A guard's fact; None where it always holds."""
     left, relation, right, _ = guard
     if relation in ("==", "!="):
@@ -83,47 +84,54 @@ def _facts(guard: ShapeGuard) -> _Fact | None:
 def _fact(e: Expr, relation: str, guard: ShapeGuard) -> _Fact | None:
     """That of `e relation 0`."""
     e = _without_positive_factors(e)
-    if relation != ">=":
-        e = _as_remainder(e)
+    if relation == ">=":
+        return _bound(_with_remainders(e), guard)
+    e = _as_remainder(e)
+    if relation == "!=":
         low, high = e.bounds
-        if relation == "!=" and low == 0:  # it is 0 or more
+        if low == 0:
             return _fact(e - 1, ">=", guard)
-        if relation == "!=" and high == 0:
+        if high == 0:
             return _fact(-e - 1, ">=", guard)
-        if relation == "!=" and (low is not None and low > 0 or high is not None and high < 0):
+        if low is not None and low > 0 or high is not None and high < 0:
             return None
-    else:
-        e = _with_remainders(e)
-        if _never_negative(e):
-            return None
-    constant = next((c for c, monomial in e.terms if not monomial), 0)
-    terms = e - constant
+    terms, constant, common = _separated(e)
     if terms is ZERO:
         return None
-    common = math.gcd(*(c for c, _ in terms.terms))
-    if relation != ">=":
-        if constant % common:
-            return None if relation == "!=" else _Fact(terms, relation, -constant, guard)
-        if terms.terms[0][0] < 0:
-            common = -common
-        return _Fact(_divided(terms, common), relation, -constant // common, guard)
-    return _Fact(_divided(terms, common), relation, -(constant // common), guard)
+    if constant % common:
+        return None if relation == "!=" else _Fact(terms, relation, -constant, guard)
+    if terms.terms[0][0] < 0:
+        common = -common
+    return _Fact(_divided(terms, common), relation, -constant // common, guard)
 
 
-def _parts(fact: _Fact) -> Iterator[_Fact]:
-    """What a quotient is, as the bounds of what is divided."""
+def _bound(e: Expr, guard: ShapeGuard) -> _Fact | None:
+    """That of `e >= 0`."""
+    if _never_negative(e):
+        return None
+    terms, constant, common = _separated(e)
+    if terms is ZERO:
+        return None
+    return _Fact(_divided(terms, common), ">=", -(constant // common), guard)
+
+
+def _separated(e: Expr) -> tuple[Expr, int, int]:
+    """(the terms but for the constant, the constant, their common factor)."""
+    constant = next((c for c, monomial in e.terms if not monomial), 0)
+    terms = e - constant
+    return terms, constant, math.gcd(*(c for c, _ in terms.terms))
+
+
+def _without_equal_quotient(fact: _Fact) -> list[_Fact]:
+    """The fact; of a quotient that equals a number, the bounds of what is divided."""
     quotient = fact.terms
-    if (
-        fact.relation == "=="
-        and isinstance(quotient, FloorDiv)
-        and (quotient.right.bounds[0] or 0) > 0
-    ):
-        least = quotient.left - fact.constant * quotient.right
-        for bound in (least, quotient.right - 1 - least):
-            if (part := _fact(bound, ">=", fact.guard)) is not None:
-                yield part
-    else:
-        yield fact
+    if fact.relation != "==" or not isinstance(quotient, FloorDiv):
+        return [fact]
+    if (quotient.right.bounds[0] or 0) <= 0:
+        return [fact]
+    remainder = quotient.left - fact.constant * quotient.right
+    bounds = (_fact(e, ">=", fact.guard) for e in (remainder, quotient.right - 1 - remainder))
+    return [bound for bound in bounds if bound is not None]
 
 
 def _without_positive_factors(e: Expr) -> Expr:
@@ -154,13 +162,15 @@ def _with_remainders(e: Expr) -> Expr:
     for _, monomial in e.terms:
         for atom in monomial:
             if isinstance(atom, FloorDiv):
-                part = atom.left - atom.right * atom
-                for rest, sign in ((e - part, 1), (e + part, -1)):
-                    if len(rest.terms) + 1 < len(e.terms) and not any(
-                        atom in m for _, m in rest.terms
-                    ):
-                        return rest + sign * mod(atom.left, atom.right)
+                remainder = atom.left - atom.right * atom
+                for others, sign in ((e - remainder, 1), (e + remainder, -1)):
+                    if len(others.terms) + 1 < len(e.terms) and not _has_factor(others, atom):
+                        return others + sign * mod(atom.left, atom.right)
     return e
+
+
+def _has_factor(e: Expr, atom: Expr) -> bool:
+    return any(atom in monomial for _, monomial in e.terms)
 
 
 def _never_negative(e: Expr) -> bool:
@@ -169,17 +179,23 @@ def _never_negative(e: Expr) -> bool:
     for _ in range(4):
         if known_less_equal(ZERO, e):
             return True
-        quotients = [
-            (c, m[0], m[0].right.constant)
-            for c, m in e.terms
-            if len(m) == 1 and isinstance(m[0], FloorDiv)
-        ]
-        found = next(((c, q, n) for c, q, n in quotients if n is not None), None)
-        if found is None:
+        term = _quotient_by_number(e)
+        if term is None:
             return False
-        c, q, n = found
-        e = n * (e - c * q) + c * (q.left if c < 0 else q.left - n + 1)
+        c, quotient, n = term
+        least = quotient.left if c < 0 else quotient.left - n + 1
+        e = n * (e - c * quotient) + c * least
     return False
+
+
+def _quotient_by_number(e: Expr) -> tuple[int, FloorDiv, int] | None:
+    """(c, q, n) of the first term c*q of which q is a quotient by a number n."""
+    for c, monomial in e.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], FloorDiv):
+            quotient = monomial[0]
+            if quotient.right.constant is not None:
+                return c, quotient, quotient.right.constant
+    return None
 
 
 def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | None:
@@ -197,81 +213,112 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
         return None
     if n.constant is None:
         return fact
-    bound = a - fact.constant * n if sign == 1 else (1 - fact.constant) * n - 1 - a
-    found = _fact(bound, ">=", fact.guard)
-    # all are in 64 bits
-    if found is None or -found.constant >= LARGEST and isinstance(-found.terms, Symbol):
+    e = a - fact.constant * n if sign == 1 else (1 - fact.constant) * n - 1 - a
+    bound = _fact(e, ">=", fact.guard)
+    if bound is None:
         return None
-    return _without_quotient(found, divided) if abs(found.constant) <= LARGEST else fact
+    if -bound.constant >= LARGEST and isinstance(-bound.terms, Symbol):  # all are in 64 bits
+        return None
+    return _without_quotient(bound, divided) if abs(bound.constant) <= LARGEST else fact
 
 
 def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_Fact]:
     """Of several bounds of the same terms, the tightest; and no inequality that says what a bound
     does."""
-    kept: dict[tuple[Expr, str, int], _Fact] = {}
-    lowest: dict[Expr, int] = {}
+    equalities = [fact for fact in facts if fact.relation == "=="]
+    equal = {fact.terms for fact in equalities}
+    others = [f for f in facts if f.relation != "==" and not {f.terms, -f.terms} & equal]
+    lowest = _Lowest(divided)
+    others = _with_raised_bounds(others, lowest)
+    tightest: dict[tuple[Expr, str, int], _Fact] = {}
+    for fact in (*equalities, *(_beside(fact, lowest) for fact in others)):
+        if fact is not None:
+            tightest.setdefault(fact[:3], fact)
+    order = {fact.guard: k for k, fact in enumerate(facts)}
+    return sorted(tightest.values(), key=lambda fact: order[fact.guard])
 
-    def low(terms: Expr) -> int | None:
-        """The least value that is known of terms."""
-        bounds = [b for b in (terms.bounds[0], lowest.get(terms)) if b is not None]
-        steps = [n.constant for a, n in divided if a is terms and n.constant is not None]
+
+class _Lowest:
+    """The least value that is known of terms, which may be the multiples of a number."""
+
+    def __init__(self, divided: set[tuple[Expr, Expr]]) -> None:
+        self._divided = divided
+        self._bounds: dict[Expr, int] = {}
+
+    def __call__(self, terms: Expr) -> int | None:
+        bounds = [b for b in (terms.bounds[0], self._bounds.get(terms)) if b is not None]
         if not bounds:
             return None
-        return max([max(bounds), *(-(-max(bounds) // n) * n for n in steps)])
+        low = max(bounds)
+        multiples = [low]
+        for left, right in self._divided:
+            if left is terms and right.constant is not None:
+                multiples.append(-(-low // right.constant) * right.constant)
+        return max(multiples)
 
-    equal = {f.terms: f.constant for f in facts if f.relation == "=="}
-    pending = [
-        f for f in facts if f.relation != "==" and f.terms not in equal and -f.terms not in equal
-    ]
+    def raise_to(self, fact: _Fact) -> None:
+        """Take in a fact, where it is a tighter bound."""
+        if fact.relation == ">=":
+            low = self(fact.terms)
+            if low is None or low < fact.constant:
+                self._bounds[fact.terms] = fact.constant
+
+    def is_bound(self, fact: _Fact) -> bool:
+        """Whether a fact is the tightest bound of its terms."""
+        return self._bounds.get(fact.terms) == fact.constant
+
+
+def _with_raised_bounds(facts: list[_Fact], lowest: _Lowest) -> list[_Fact]:
+    """The facts with `terms != low` as `terms >= low + 1`, where `low` is the least value."""
     while True:
-        for fact in pending:
-            if fact.relation == ">=":
-                known = low(fact.terms)
-                if known is None or known < fact.constant:
-                    lowest[fact.terms] = fact.constant
+        for fact in facts:
+            lowest.raise_to(fact)
         raised = []
-        for fact in pending:
+        for fact in facts:
             if fact.relation == "!=":
                 for terms, value in ((fact.terms, fact.constant), (-fact.terms, -fact.constant)):
-                    if low(terms) == value:  # above it, then
+                    if lowest(terms) == value:
                         raised.append(_Fact(terms, ">=", value + 1, fact.guard))
         if not raised:
-            break
-        gone = {f.guard for f in raised}
-        pending = [f for f in pending if f.guard not in gone or f.relation != "!="] + raised
-    for fact in facts:
-        if fact.relation == "==":
-            kept.setdefault(fact[:3], fact)
-    for fact in pending:
-        known, opposite = low(fact.terms), low(-fact.terms)
-        if fact.relation == ">=":
-            if known is not None and opposite == -known:
-                terms, value = (
-                    (fact.terms, known) if fact.terms.terms[0][0] > 0 else (-fact.terms, -known)
-                )
-                kept.setdefault((terms, "==", value), _Fact(terms, "==", value, fact.guard))
-            elif lowest.get(fact.terms) == fact.constant:
-                kept.setdefault(fact[:3], fact)
-        elif (known is None or known < fact.constant) and (
-            opposite is None or opposite < -fact.constant
-        ):
-            kept.setdefault(fact[:3], fact)
-    order = {fact.guard: k for k, fact in enumerate(facts)}
-    return sorted(kept.values(), key=lambda fact: order[fact.guard])
+            return facts
+        gone = {fact.guard for fact in raised}
+        facts = [f for f in facts if f.guard not in gone or f.relation != "!="] + raised
+
+
+def _beside(fact: _Fact, lowest: _Lowest) -> _Fact | None:
+    """A fact in the light of all bounds: an equality where two bounds meet, None where it follows
+    from them."""
+    terms, constant = fact.terms, fact.constant
+    low, opposite = lowest(terms), lowest(-terms)
+    if fact.relation == ">=":
+        if low is not None and opposite == -low:
+            if terms.terms[0][0] < 0:
+                terms, low = -terms, -low
+            return _Fact(terms, "==", low, fact.guard)
+        return fact if lowest.is_bound(fact) else None
+    if low is not None and low >= constant or opposite is not None and opposite >= -constant:
+        return None
+    return fact
 
 
 def _independent(facts: Sequence[_Fact]) -> Iterator[_Fact]:
     """Those that do not follow from what others say of single symbols."""
-    ranges: dict[Symbol, list[int | None]] = {}
+    ranges: dict[Symbol, tuple[int | None, int | None]] = {}
     for terms, relation, constant, _ in facts:
-        symbol = terms if isinstance(terms, Symbol) else -terms
-        if isinstance(symbol, Symbol) and relation == ">=":
-            lower_upper = ranges.setdefault(symbol, [symbol.lower, symbol.upper])
-            lower_upper[0 if symbol is terms else 1] = constant if symbol is terms else -constant
-    known = {s: size_symbol(s.name, r[0] or 0, r[1]) for s, r in ranges.items() if r[0] is not None}
+        if relation != ">=":
+            continue
+        opposite = -terms
+        if isinstance(terms, Symbol):
+            ranges[terms] = constant, ranges.get(terms, terms.bounds)[1]
+        elif isinstance(opposite, Symbol):
+            ranges[opposite] = ranges.get(opposite, opposite.bounds)[0], -constant
+    bounded: dict[Symbol, Symbol] = {}
+    for symbol, (low, high) in ranges.items():
+        if low is not None:
+            bounded[symbol] = size_symbol(symbol.name, low, high)
     for fact in facts:
         alone = isinstance(fact.terms, Symbol) or isinstance(-fact.terms, Symbol)
-        if alone or not known or not _follows(fact, fact.terms.substitute(known)):
+        if alone or not bounded or not _follows(fact, fact.terms.substitute(bounded)):
             yield fact
 
 
