@@ -60,7 +60,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "explain/test_trial": {"right_programs": 4},
     "graph/test_einsum": {"sizes_that_vary": 6},
     "graph/test_matmul": {"sizes_that_vary": 4},
-    "graph/test_parts": {"levels_and_modes_are_entered_in_their_order": 9},
+    "graph/test_components": {"levels_and_modes_are_entered_in_their_order": 9},
     "loops/test_convolution_backward": {"what_is_kept_lies_as_it_is_read": 2},
     "loops/test_index_checks": {
         "an_error_is_handled_behind_a_write": 10,

@@ -2,9 +2,9 @@
 effects."""
 
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.components import trace_alike
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, storage_key
-from ingot.graph.parts import trace_alike
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr

@@ -1,7 +1,8 @@
 """`AtenTracer`: the dispatch mode that writes down ATen ops as they run on fakes.
 
-Torch calls go in, nodes of an ATen graph come out. The graph is functionalized: it holds no in-place
-op and no out=, see `functional.py`. An op with a decomposition is recorded as the ops that this runs.
+Torch calls go in, nodes of an ATen graph come out. The graph is functionalized: it holds no
+in-place op and no out=, see `functional.py`. An op with a decomposition is recorded as the ops that
+the decomposition runs.
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ class AtenTracer(Mode):
     def _from_base(
         self, base: Tracked, fake: FakeTensor, size: Any, stride: Any, offset: Any = None
     ) -> tuple[Any, ...]:
-        """The arguments of as_strided in terms of the base, since it addresses the whole storage."""
+        """The arguments of as_strided in terms of the base: it addresses the whole storage."""
         return base.fake, size, stride, fake.storage_offset() if offset is None else offset
 
     def _write(self, op: OpOverload, args: Any, kwargs: Any) -> Any:

@@ -1,5 +1,9 @@
 """Calls of torch functions that are alike amount to the same ops: those after the first are written
-down, not run."""
+down, not run.
+
+`Results` has the results of calls during capture, `Repeats` the nodes of calls during a trace. Both
+know a call by its key (`call_keys.py`), and repeat it only if it changed nothing but what is noted.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +42,29 @@ def is_torchs(target: Any) -> bool:
     return type(target) in (str, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
+def _call_key(
+    start: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any], fakes: list[FakeTensor]
+) -> list[Any] | None:
+    """The key of a call of one of torch's functions, that begins with `start`. Its tensors are
+    added to `fakes`. None where such calls are not known to be alike."""
+    target = start[0]
+    if not is_torchs(target) or torch.is_grad_enabled():
+        return None
+    key = [*start, len(args)]
+    if not extend_key(args, key, fakes):
+        return None
+    if kwargs and not extend_key(chain(*kwargs.items()), key, fakes):
+        return None
+    return key
+
+
 class Results:
-    """What calls gave in one capture, by what tells them apart: one of their tensors, a new one
-    like another, or the answer to a question."""
+    """The results of calls in one capture, by call key: one of their tensors, a new one like
+    another, or the answer to a question."""
 
     def __init__(self, context: FakeContext) -> None:
         self.context = context
-        self._known: dict[Any, int | FakeSpec | _Answer] = {}
+        self._results: dict[Any, int | FakeSpec | _Answer] = {}
 
     def run(
         self,
@@ -56,56 +76,43 @@ class Results:
     ) -> Any:
         """The result of a call under some modes."""
         fakes: list[FakeTensor] = []
-        key: list[Any] = [target, modes, torch.get_default_dtype(), len(args)]
-        told = is_torchs(target) and not torch.is_grad_enabled() and extend_key(args, key, fakes)
-        told = told and (not kwargs or extend_key(chain(*kwargs.items()), key, fakes))
-        if not fakes:
+        key = _call_key([target, modes, torch.get_default_dtype()], args, kwargs, fakes)
+        if key is not None and not fakes:
             key.append(torch.get_default_device())
-        if not told or not self._are_apart(fakes, key):
+        if key is None or not self._are_disjoint(fakes, key):
             with self.context:
                 return function(*args, **kwargs)
-        known = self._known.get(signature := tuple(key))
+        known = self._results.get(signature := tuple(key))
         if isinstance(known, int):
             torch.autograd.graph.increment_version(fakes[known])
             return fakes[known]
         if known is not None:
             return known.result if isinstance(known, _Answer) else known.new()
-        before, versions, looks = (
-            self._state(),
-            [fake._version for fake in fakes],
-            [fake.look for fake in fakes],
-        )
+        before, looks = self._state(), [fake.look for fake in fakes]
+        versions = [fake._version for fake in fakes]
         with self.context:
             result = function(*args, **kwargs)
-        changed = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
         if self._state() == before and [fake.look for fake in fakes] == looks:
-            made = FakeSpec.of(result, fakes)
-            if made is not None and not changed:
-                self._known[signature] = made
-            elif changed and all(fakes[k] is result for k in changed):
-                self._known[signature] = changed[0]
-            elif (
-                not changed
-                and type(result) is bool
-                and getattr(target, "__name__", target) in _ABOUT_LOOKS
-            ):
-                self._known[signature] = _Answer(result)
+            written = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
+            answer = _learnt(target, result, fakes, written)
+            if answer is not None:
+                self._results[signature] = answer
         return result
 
-    def _are_apart(self, fakes: list[FakeTensor], key: list[Any]) -> bool:
-        """Whether none is another's view; which of them are one goes with the key."""
+    def _are_disjoint(self, fakes: list[FakeTensor], key: list[Any]) -> bool:
+        """Whether none is another's view; which of them are the same goes with the key."""
         if len(fakes) == 1:
             return not fakes[0].is_inference()
-        found: dict[int, int] = {}
+        places: dict[int, int] = {}
         for fake in fakes:
-            place = found.setdefault(id(fake), len(found))
+            place = places.setdefault(id(fake), len(places))
             key.append(place)
             if fake.is_inference():
                 return False
-        return len(found) <= 1 or len({storage_key(fake) for fake in fakes}) == len(found)
+        return len(places) <= 1 or len({storage_key(fake) for fake in fakes}) == len(places)
 
     def _state(self) -> tuple[Any, ...]:
-        """What a call that need not be made again leaves as it is."""
+        """All that a call leaves unchanged if it need not be made again."""
         context = self.context
         return (
             context.draws,
@@ -117,13 +124,27 @@ class Results:
 
 
 class _Answer(NamedTuple):
-    """What a call gave that makes no tensor."""
+    """The result of a call that makes no tensor."""
 
     result: bool
 
 
+def _learnt(
+    target: Any, result: Any, fakes: list[FakeTensor], written: list[int]
+) -> int | FakeSpec | _Answer | None:
+    """What the result of a call, which wrote some of its tensors, says of the next such call."""
+    if written:
+        return written[0] if all(fakes[k] is result for k in written) else None
+    spec = FakeSpec.of(result, fakes)
+    if spec is not None:
+        return spec
+    if type(result) is bool and getattr(target, "__name__", target) in _ABOUT_LOOKS:
+        return _Answer(result)
+    return None
+
+
 class _Argument(NamedTuple):
-    """Stands for the node of a tensor that is given, or of one of the calls before."""
+    """Stands for the node of a tensor argument, or of one of the calls before."""
 
     number: int
 
@@ -132,27 +153,37 @@ class _Call(NamedTuple):
     target: Any
     args: Any
     kwargs: Any
-    made: FakeSpec
+    spec: FakeSpec
     may_raise: bool
 
 
+class _Write(NamedTuple):
+    """A tensor argument, the node of its new value, and how often it was written."""
+
+    argument: int
+    node: int
+    times: int
+
+
 class _Repeat(NamedTuple):
-    """What a call was recorded as. Nodes are counted from the distinct tensors that were given
-    on."""
+    """The nodes that a call was recorded as, which are counted from the tensor arguments on.
+
+    `result` is the number of an argument, or of the node that the result is the value of; `version`
+    is that of a new result.
+    """
 
     calls: list[_Call]
-    # a tensor that was given, the node of its new value, how often it was written
-    written: list[tuple[int, int, int]]
-    result: int  # which of the tensors that were given it is, or the node that it is the value of
-    version: int  # of a new result
+    writes: list[_Write]
+    result: int
+    version: int
 
 
 class Repeats:
-    """The calls of one trace, by what tells them apart. A mode that is set ends what is known."""
+    """The calls of one trace, by call key. Once a mode is set, none is known."""
 
-    def __init__(self, recorder: AtenTracer) -> None:
-        self.recorder = recorder
-        self._known: dict[Any, _Repeat | None] = {}
+    def __init__(self, tracer: AtenTracer) -> None:
+        self.tracer = tracer
+        self._repeats: dict[Any, _Repeat | None] = {}
 
     def run(
         self,
@@ -163,151 +194,157 @@ class Repeats:
     ) -> Any:
         """The result of a call, which is recorded."""
         fakes: list[FakeTensor] = []
-        key: list[Any] = [target, len(args)]
-        told = is_torchs(target) and not torch.is_grad_enabled() and self.recorder.region is None
-        told = told and extend_key(args, key, fakes)
-        told = told and (not kwargs or extend_key(chain(*kwargs.items()), key, fakes))
-        given = self._given(fakes, key) if told and fakes else None
-        if given is None:
+        key = arguments = None
+        if self.tracer.region is None:
+            key = _call_key([target], args, kwargs, fakes)
+        if key is not None and fakes:
+            arguments = self._arguments(fakes, key)
+        if key is None or arguments is None:
             result = function(*args, **kwargs)
             if type(result) not in (FakeTensor, tuple, list):
-                self._known.clear()
+                self._repeats.clear()
             return result
-        known = self._known.get(signature := tuple(key))
-        if known is not None:
-            return self._repeated(known, given)
+        repeat = self._repeats.get(signature := tuple(key))
+        if repeat is not None:
+            return self._repeated(repeat, arguments)
         before = self._state()
-        nodes = [self.recorder.node_of(t) for t in given]
-        versions = [t.storage.version for t in given]
+        nodes = [self.tracer.node_of(t) for t in arguments]
+        versions = [t.storage.version for t in arguments]
         result = function(*args, **kwargs)
-        if signature not in self._known:
-            self._known[signature] = self._learnt(before, given, nodes, versions, result)
+        if signature not in self._repeats:
+            self._repeats[signature] = self._learnt(before, arguments, nodes, versions, result)
         return result
 
-    def _given(self, fakes: list[FakeTensor], key: list[Any]) -> list[Tracked] | None:
-        """The distinct tensors; which of them are one, and which are inputs, goes with the key.
-        None where one is a view, or may share memory with another."""
-        found: dict[int, int] = {}
-        given: list[Tracked] = []
+    def _arguments(self, fakes: list[FakeTensor], key: list[Any]) -> list[Tracked] | None:
+        """The distinct tensors; which of them are the same, and which are inputs, goes with the
+        key. None where one is a view, or may share memory with another."""
+        places: dict[int, int] = {}
+        arguments: list[Tracked] = []
         storages = set[int]()
         for fake in fakes:
-            place = found.setdefault(id(fake), len(found))
-            if place == len(given):
-                tracked = self.recorder.tracked(fake)
+            place = places.setdefault(id(fake), len(places))
+            if place == len(arguments):
+                tracked = self.tracer.tracked(fake)
                 storage = tracked.storage
-                if (
-                    not _is_whole(tracked)
-                    or storage.overlaps
-                    or id(storage) in storages
-                    or fake.is_inference()
-                ):
+                if not _is_whole(tracked) or storage.overlaps or fake.is_inference():
                     return None
-                given.append(tracked)
+                if id(storage) in storages:
+                    return None
+                arguments.append(tracked)
                 storages.add(id(storage))
                 key.append(storage.position is None)
             key.append(place)
-        return given
+        return arguments
 
     def _state(self) -> tuple[Any, ...]:
-        """The last node, and what a call that is to be repeated leaves as it is."""
-        recorder = self.recorder
-        return (
-            recorder.graph._root.prev,
-            len(recorder.constants),
-            *recorder.context.shapes.questions,
-        )
+        """The last node, and all that a call leaves unchanged if it can be repeated."""
+        tracer = self.tracer
+        return tracer.graph._root.prev, len(tracer.constants), *tracer.context.shapes.questions
 
     def _learnt(
         self,
         before: tuple[Any, ...],
-        given: list[Tracked],
+        arguments: list[Tracked],
         nodes: list[torch.fx.Node],
         versions: list[int],
         result: Any,
     ) -> _Repeat | None:
         """What the nodes since `before` say of the next such call; None where they do not say all
         of it."""
-        recorder = self.recorder
-        if (
-            type(result) is not FakeTensor
-            or self._state()[1:] != before[1:]
-            or len(set(nodes)) < len(nodes)
-        ):
+        if type(result) is not FakeTensor or self._state()[1:] != before[1:]:
+            return None
+        if len(set(nodes)) < len(nodes):
             return None
         places = {node: _Argument(k) for k, node in enumerate(nodes)}
-        fakes = [t.fake for t in given]
-        calls, node = [], before[0].next
-        while node is not recorder.graph._root:
+        fakes = [t.fake for t in arguments]
+        calls = self._calls(before[0].next, places, fakes)
+        if calls is None:
+            return None
+        writes = self._writes(arguments, nodes, versions, places)
+        if writes is None:
+            return None
+        for k, argument in enumerate(arguments):
+            if argument.fake is result:
+                return _Repeat(calls, writes, k, 0)
+        tracked = self.tracer.tracked(result)
+        place = places.get(self.tracer.node_of(tracked)) if _is_whole(tracked) else None
+        if place is None or place.number < len(arguments) or result.requires_grad:
+            return None
+        if look_of(fakes[place.number]) != look_of(result):
+            return None
+        return _Repeat(calls, writes, place.number, tracked.storage.version)
+
+    def _calls(
+        self, node: torch.fx.Node, places: dict[torch.fx.Node, _Argument], fakes: list[FakeTensor]
+    ) -> list[_Call] | None:
+        """The nodes from one on, as calls. They are added to `places`, their values to `fakes`."""
+        calls = []
+        while node is not self.tracer.graph._root:
             value = node.meta["val"]
-            made = FakeSpec.of(value, fakes)
-            others = all(n in places for n in node.all_input_nodes)
-            if (
-                made is None
-                or not others
-                or node.op != "call_function"
-                or not node.meta.keys() <= _SAID
-            ):
+            spec = FakeSpec.of(value, fakes)
+            if spec is None or node.op != "call_function":
+                return None
+            if not node.meta.keys() <= _UNDERSTOOD_META:
+                return None
+            if not all(n in places for n in node.all_input_nodes):
                 return None
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
-            calls.append(_Call(node.target, args, kwargs, made, "may_raise" in node.meta))
+            calls.append(_Call(node.target, args, kwargs, spec, "may_raise" in node.meta))
             places[node] = _Argument(len(places))
             fakes.append(value)
             node = node.next
-        written = []
-        for k, (tracked, version) in enumerate(zip(given, versions)):
-            node = recorder.node_of(tracked)
+        return calls
+
+    def _writes(
+        self,
+        arguments: list[Tracked],
+        nodes: list[torch.fx.Node],
+        versions: list[int],
+        places: dict[torch.fx.Node, _Argument],
+    ) -> list[_Write] | None:
+        writes = []
+        for k, (tracked, version) in enumerate(zip(arguments, versions)):
+            node = self.tracer.node_of(tracked)
             if tracked.storage.version != version:
                 if node not in places:
                     return None
-                written.append((k, places[node].number, tracked.storage.version - version))
+                times = tracked.storage.version - version
+                writes.append(_Write(k, places[node].number, times))
             elif node is not nodes[k]:
                 return None
-        for k, tracked in enumerate(given):
-            if tracked.fake is result:
-                return _Repeat(calls, written, k, 0)
-        tracked = recorder.tracked(result)
-        if not _is_whole(tracked) or (place := places.get(recorder.node_of(tracked))) is None:
-            return None
-        if (
-            place.number < len(given)
-            or result.requires_grad
-            or look_of(fakes[place.number]) != look_of(result)
-        ):
-            return None
-        return _Repeat(calls, written, place.number, tracked.storage.version)
+        return writes
 
-    def _repeated(self, known: _Repeat, given: list[Tracked]) -> FakeTensor:
-        recorder = self.recorder
-        nodes: list[Any] = [recorder.node_of(tracked) for tracked in given]
-        fakes = [tracked.fake for tracked in given]
+    def _repeated(self, repeat: _Repeat, arguments: list[Tracked]) -> FakeTensor:
+        tracer = self.tracer
+        nodes: list[Any] = [tracer.node_of(tracked) for tracked in arguments]
+        fakes = [tracked.fake for tracked in arguments]
         with DisableTorchDispatch():
-            fakes += [call.made.new() for call in known.calls]
-        for fake, (target, args, kwargs, _, may_raise) in zip(fakes[len(given) :], known.calls):
-            node = recorder.graph.create_node("call_function", target, name=node_name(target))
-            node.args = _filled(args, nodes)
-            if kwargs:
-                node.kwargs = _filled(kwargs, nodes)
-            node.meta.update(val=fake, where=recorder.where)
-            if may_raise:
+            fakes += [call.spec.new() for call in repeat.calls]
+        for fake, call in zip(fakes[len(arguments) :], repeat.calls):
+            target = call.target
+            node = tracer.graph.create_node("call_function", target, name=node_name(target))
+            node.args = _filled(call.args, nodes)
+            if call.kwargs:
+                node.kwargs = _filled(call.kwargs, nodes)
+            node.meta.update(val=fake, where=tracer.where)
+            if call.may_raise:
                 node.meta["may_raise"] = True
             nodes.append(node)
-        for k, index, times in known.written:
-            tracked = given[k]
+        for k, index, times in repeat.writes:
+            tracked = arguments[k]
             tracked.storage.version += times
             for alias in (tracked, tracked.base):
                 alias.node, alias.version = nodes[index], tracked.storage.version
             torch.autograd.graph.increment_version(tracked.fake)
-        result = fakes[known.result]
-        if known.result >= len(given):
-            recorder.track(
-                result,
-                Tracked(result, Storage(version=known.version), nodes[known.result], known.version),
-            )
+        result, node = fakes[repeat.result], nodes[repeat.result]
+        if repeat.result >= len(arguments):
+            storage = Storage(version=repeat.version)
+            tracer.track(result, Tracked(result, storage, node, repeat.version))
         return result
 
 
 def _is_whole(tracked: Tracked) -> bool:
-    """Whether a fake is all of what it is a view of, as it lies there."""
+    """Whether a fake is its base, in its base's geometry."""
     while tracked.parent is not None:
         if tracked.view is None or tracked.view.op is not None:
             return False
@@ -315,7 +352,7 @@ def _is_whole(tracked: Tracked) -> bool:
     return True
 
 
-_SAID = frozenset(("val", "where", "may_raise"))
+_UNDERSTOOD_META = frozenset(("val", "where", "may_raise"))
 
 
 def _filled(tree: Any, nodes: Sequence[torch.fx.Node]) -> Any:

@@ -7,7 +7,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
-from ingot.graph import parts
+from ingot.graph import components
 from ingot.torch_private import get_dynamic_layer_stack_depth
 
 
@@ -29,18 +29,18 @@ def copies(fn, *args) -> list[int]:
     """How many copies of each part that is traced there are, where what is computed is what eager
     computes."""
     seen = []
-    traced = parts._traced
+    traced = components._traced
     theirs = given(*args)
     expected = fn(*theirs)
     ours = given(*args)
     try:
-        parts._traced = lambda *args: seen.append(traced(*args)) or seen[-1]
+        components._traced = lambda *args: seen.append(traced(*args)) or seen[-1]
         compiled = ingot.compile(fn, fullgraph=True)
         for _ in range(2):
             ours = given(*args)
             result = compiled(*ours)
     finally:
-        parts._traced = traced
+        components._traced = traced
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(ours, theirs)
     return [len(one) for one in seen[-1].copies] if seen and seen[-1] is not None else []
