@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import expected
 from ingot.torch_private import OpOverload, aten
 
-Window = tuple[Sequence[Any], Sequence[Any], Any]  # sizes, strides, offset
+Geometry = tuple[Sequence[Any], Sequence[Any], Any]
+"""Sizes, strides and offset of a view."""
 
 
 def is_symbolic(t: Tensor) -> bool:
@@ -46,7 +47,7 @@ def view_symbolically(
     return t.as_strided(*rule(t, *args, **kwargs))
 
 
-def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
+def _view(t: Tensor, sizes: Sequence[Any]) -> Geometry:
     sizes = _inferred(t, list(sizes))
     if any(map(is_decided_by_data, sizes)) and geometry.is_in_order(t.shape, t.stride()):
         steps = list(itertools.accumulate(reversed(sizes), operator.mul, initial=1))
@@ -58,31 +59,31 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Window:
 
 
 def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
-    """`reshape`: a view where the strides allow it, or if these are `certain` to, for whom a copy
-    does as well. torch's own asks more about the sizes than decides it."""
+    """`reshape`: a view where the strides allow it, else a copy. `certain`: also a copy where that
+    is a question of the sizes. torch's own asks more about the sizes than decides it."""
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
     sizes = _inferred(t, list(sizes))
-    if (
-        _is_certain_view(t, sizes)
-        if certain
-        else _view_strides(t.shape, t.stride(), sizes) is not None
-    ):
+    if certain:
+        is_view = _is_certain_view(t, sizes)
+    else:
+        is_view = _view_strides(t.shape, t.stride(), sizes) is not None
+    if is_view:
         return t.view(sizes)
     return aten._unsafe_view.default(t.clone(memory_format=torch.contiguous_format), sizes)
 
 
 def _is_certain_view(t: Tensor, sizes: Sequence[Any]) -> bool:
-    (context, *_) = [
-        size.node.context for size in (*t.shape, *t.stride()) if isinstance(size, torch.SymInt)
-    ] or [None]
-    closed, asked = nullcontext() if context is None else context.asks_nothing(), None
-    with closed, suppress(Unsupported):
-        asked = _view_strides(t.shape, t.stride(), sizes)
-    return asked is not None
+    """Whether the strides allow a view, without a question that would leave a guard."""
+    symbolic = [n for n in (*t.shape, *t.stride()) if isinstance(n, torch.SymInt)]
+    with symbolic[0].node.context.asks_nothing() if symbolic else nullcontext():
+        try:
+            return _view_strides(t.shape, t.stride(), sizes) is not None
+        except Unsupported:
+            return False
 
 
 def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
-    """`sizes` with -1 replaced by what is left."""
+    """`sizes` with -1 replaced by the size that follows from the others."""
     unknown = [d for d, s in enumerate(sizes) if isinstance(s, int) and s == -1]
     total = math.prod(t.shape)
     if unknown:
@@ -96,85 +97,113 @@ def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
 def _view_strides(
     old: Sequence[Any], strides: Sequence[Any], new: Sequence[Any]
 ) -> list[Any] | None:
-    """Strides of a view, found by matching runs of dimensions that lie in order; None if there are
+    """Strides of a view, by matching runs of dimensions that lie in order; None if there are
     none."""
-    result: list[Any] = [1] * len(new)
-    assumed: list[tuple[Any, Any, Any]] = []  # of which nothing was asked: see _goes_on
     if not old:
-        return result
-    # a view, however the rest of it lies
+        return [1] * len(new)
     if any(isinstance(size, int) and size == 0 for size in old):
-        return list(
-            strides
-            if list(map(to_expr, old)) == list(map(to_expr, new))
-            else geometry.contiguous(new)
-        )
-    v = len(new) - 1
-    step, run, filled = strides[-1], 1, 1
-    for d in range(len(old) - 1, -1, -1):
+        # without elements there is always a view
+        same_sizes = list(map(to_expr, old)) == list(map(to_expr, new))
+        return list(strides if same_sizes else geometry.contiguous(new))
+    view = _View(new)
+    run, inner = 1, len(old) - 1  # the elements of a run, and its innermost dimension
+    for d in reversed(range(len(old))):
         run = run * old[d]
-        if d > 0 and (
-            geometry.surely_same(strides[d - 1], run * step) or geometry.is_one(old[d - 1])
-        ):
+        step = strides[inner]
+        if d > 0 and _run_goes_on(old, strides, d, run, step, view):
             continue
-        if (
-            d > 0
-            and not _fills(new[: v + 1], filled, run)
-            and (_is_one(old[d - 1]) or strides[d - 1] == run * step)
-        ):
-            continue
-        while v >= 0 and (d == 0 or _goes_on(filled, run, new[v], assumed)):
-            result[v] = filled * step
-            filled = filled * new[v]
-            v -= 1
-        if d > 0 and not geometry.surely_same(filled, run) and filled != run:
+        if not view.fill(run, step, is_last=d == 0):
             break
-        if d > 0:
-            step, run, filled = strides[d - 1], 1, 1
+        run, inner = 1, d - 1
     else:
-        if v < 0:
-            return result
-    for filled, run, size in assumed:
-        _ = filled != run or _is_one(size)  # as it is now: a guard
+        if view.is_complete:
+            return view.strides
+    view.ask_what_was_assumed()
     return None
 
 
-def _fills(sizes: Sequence[Any], filled: Any, run: Any) -> bool:
-    """Whether the last of a view's sizes surely fill a run, of which `filled` elements are: it may
-    end there, whether or not it goes on, as what a stride of a size of 1 is does not matter."""
-    for size in reversed(sizes):
-        if geometry.surely_same(filled, run):
-            return True
-        filled = filled * size
-    return geometry.surely_same(filled, run)
-
-
-def _goes_on(filled: Any, run: Any, size: Any, assumed: list[tuple[Any, Any, Any]]) -> bool:
-    """Whether the next size of a view belongs to a run, of which it has `filled` elements. What may
-    be full already is not asked where the next size is 1, or it is not full now, but put down as
-    `assumed`: in a view, which fills its runs, there is nothing more to fill then, so the rest of
-    them are 1 and belong there too. Where there is no view, it has to be asked."""
-    if geometry.surely_same(filled, run):
-        return geometry.is_one(size)
-    if geometry.at_hand(size) == 1 or geometry.at_hand(filled) != geometry.at_hand(run):
-        assumed.append((filled, run, size))
+def _run_goes_on(
+    sizes: Sequence[Any], strides: Sequence[Any], d: int, run: Any, step: Any, view: _View
+) -> bool:
+    """Whether the dimension outside of `d` belongs to the run of `run` elements that ends there."""
+    size, stride = sizes[d - 1], strides[d - 1]
+    if geometry.surely_same(stride, run * step) or geometry.is_one(size):
         return True
-    return bool(filled != run)
+    if view.may_end_run(run):
+        return False
+    return bool(_is_one(size) or stride == run * step)
+
+
+class _View:
+    """The strides of a view's sizes, from the innermost on, as runs of a tensor's elements are
+    matched with them."""
+
+    def __init__(self, sizes: Sequence[Any]) -> None:
+        self.sizes = sizes
+        self.strides: list[Any] = [1] * len(sizes)
+        self._left = len(sizes)  # how many sizes have no stride yet
+        # (elements, those of the run, the next size), of which nothing was asked: see `_takes_next`
+        self._assumed: list[tuple[Any, Any, Any]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self._left == 0
+
+    def may_end_run(self, run: Any) -> bool:
+        """Whether the next sizes surely fill a run. The run may end there whether or not it goes
+        on, since the stride of a size of 1 does not matter."""
+        elements = 1
+        for size in reversed(self.sizes[: self._left]):
+            if geometry.surely_same(elements, run):
+                return True
+            elements = elements * size
+        return geometry.surely_same(elements, run)
+
+    def fill(self, run: Any, step: Any, is_last: bool) -> bool:
+        """Give the next sizes their strides in a run. Whether they fill it; the last is filled by
+        all that are left."""
+        elements = 1
+        while self._left and (is_last or self._takes_next(elements, run)):
+            self._left -= 1
+            self.strides[self._left] = elements * step
+            elements = elements * self.sizes[self._left]
+        return is_last or geometry.surely_same(elements, run) or not elements != run
+
+    def _takes_next(self, elements: Any, run: Any) -> bool:
+        """Whether the next size belongs to a run, of which the view has `elements`.
+
+        A run that may be full is not asked about if the next size is 1, or if the run is not full
+        in this call: in a view, which fills its runs, the other sizes are 1 then and belong there
+        too. It is asked if there is no view.
+        """
+        size = self.sizes[self._left - 1]
+        if geometry.surely_same(elements, run):
+            return geometry.is_one(size)
+        if geometry.at_hand(size) == 1 or geometry.at_hand(elements) != geometry.at_hand(run):
+            self._assumed.append((elements, run, size))
+            return True
+        return bool(elements != run)
+
+    def ask_what_was_assumed(self) -> None:
+        """There is no view: leave the guards that say so."""
+        for elements, run, size in self._assumed:
+            _ = elements != run or _is_one(size)
 
 
 def _is_one(size: Any) -> bool:
     return bool(size == 1)
 
 
-def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Window:
+def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Geometry:
     """Elements repeated a symbol's times have a stride of 0, also where that is 1: there it does
     not matter."""
     missing = len(sizes) - t.dim()
     out_sizes, strides = list(sizes), [0] * len(sizes)
     for d, (size, stride) in enumerate(zip(t.shape, t.stride()), missing):
-        kept = (isinstance(sizes[d], int) and sizes[d] == -1) or to_expr(sizes[d]) is to_expr(size)
-        if kept or geometry.at_hand(sizes[d]) == geometry.at_hand(size) > 1 or not _is_one(size):
-            if not kept and not expected(sizes[d] == size):
+        is_same = isinstance(sizes[d], int) and sizes[d] == -1 or to_expr(sizes[d]) is to_expr(size)
+        is_alike = geometry.at_hand(sizes[d]) == geometry.at_hand(size) > 1
+        if is_same or is_alike or not _is_one(size):
+            if not is_same and not expected(sizes[d] == size):
                 raise EagerRaises("expand to a size that does not match: eager raises")
             out_sizes[d], strides[d] = size, stride
             continue
@@ -194,22 +223,25 @@ def _refuse_negative(size: Any) -> None:
         raise EagerRaises("expand to a negative size: eager raises")
 
 
-def _permute(t: Tensor, dims: Sequence[int]) -> Window:
+def _permute(t: Tensor, dims: Sequence[int]) -> Geometry:
     return [t.shape[d] for d in dims], [t.stride(d) for d in dims], t.storage_offset()
 
 
-def _transpose(t: Tensor, a: int, b: int) -> Window:
+def _transpose(t: Tensor, a: int, b: int) -> Geometry:
     dims = list(range(t.dim()))
     dims[a], dims[b] = dims[b], dims[a]
     return _permute(t, dims)
 
 
-def _select(t: Tensor, dim: int, index: Any) -> Window:
+def _select(t: Tensor, dim: int, index: Any) -> Geometry:
     dim %= t.dim()
     index = from_start(t.shape[dim], index)
-    keep = [d for d in range(t.dim()) if d != dim]
-    sizes, strides, offset = _permute(t, keep)
+    sizes, strides, offset = _without_dims(t, dim)
     return sizes, strides, offset + index * t.stride(dim)
+
+
+def _without_dims(t: Tensor, *dims: int) -> Geometry:
+    return _permute(t, [d for d in range(t.dim()) if d not in dims])
 
 
 def from_start(size: Any, index: Any) -> Any:
@@ -225,38 +257,43 @@ def from_start(size: Any, index: Any) -> Any:
 
 
 def slice_from_start(size: Any, start: Any) -> Any:
-    """The first element of a slice, counted from the start, such that its bounds say so; as it is
-    where data decide."""
+    """The first element of a slice, counted from the start, such that its bounds say so; unchanged
+    where data decide it."""
     if is_decided_by_data(start) or is_decided_by_data(size):
         return start
     return torch.sym_max(start + size if start < 0 else start, 0)
 
 
-def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Window:
+def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Geometry:
     dim %= t.dim()
     size = t.shape[dim]
-
-    def clamped(value: Any) -> Any:
-        if value < 0:
-            value = value + size
-            return value if value >= 0 else 0
-        if is_decided_by_data(value) or is_decided_by_data(size):
-            return torch.sym_min(value, size)
-        return size if value > size else value
-
-    start = 0 if start is None else clamped(start)
-    end = size if end is None or (isinstance(end, int) and end >= 2**62) else clamped(end)
+    start = 0 if start is None else _clamped(start, size)
+    if end is None or (isinstance(end, int) and end >= 2**62):
+        end = size
+    else:
+        end = _clamped(end, size)
     if is_decided_by_data(start) or is_decided_by_data(end):
         end = torch.sym_max(start, end)
-        length = (end - start + (step - 1)) // step
+        is_empty = False
     else:
-        length = (end - start + (step - 1)) // step if end > start else 0
+        is_empty = not end > start
     sizes, strides = list(t.shape), list(t.stride())
-    sizes[dim], strides[dim] = length, strides[dim] * step
+    sizes[dim] = 0 if is_empty else (end - start + (step - 1)) // step
+    strides[dim] = strides[dim] * step
     return sizes, strides, t.storage_offset() + start * t.stride(dim)
 
 
-def _unsqueeze(t: Tensor, dim: int) -> Window:
+def _clamped(bound: Any, size: Any) -> Any:
+    """A bound of a slice, counted from the start and within the dimension."""
+    if bound < 0:
+        bound = bound + size
+        return bound if bound >= 0 else 0
+    if is_decided_by_data(bound) or is_decided_by_data(size):
+        return torch.sym_min(bound, size)
+    return size if bound > size else bound
+
+
+def _unsqueeze(t: Tensor, dim: int) -> Geometry:
     dim %= t.dim() + 1
     sizes, strides = list(t.shape), list(t.stride())
     strides.insert(dim, sizes[dim] * strides[dim] if dim < t.dim() else 1)
@@ -264,32 +301,36 @@ def _unsqueeze(t: Tensor, dim: int) -> Window:
     return sizes, strides, t.storage_offset()
 
 
-def _squeeze(t: Tensor, dims: Any = None) -> Window:
-    chosen = range(t.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
-    dropped = {d % t.dim() for d in chosen if t.shape[d] == 1}
-    return _permute(t, [d for d in range(t.dim()) if d not in dropped])
+def _squeeze(t: Tensor, dims: Any = None) -> Geometry:
+    if dims is None:
+        dims = range(t.dim())
+    elif isinstance(dims, int):
+        dims = [dims]
+    return _without_dims(t, *(d % t.dim() for d in dims if t.shape[d] == 1))
 
 
 def _as_strided(
     t: Tensor, sizes: Sequence[Any], strides: Sequence[Any], offset: Any = None
-) -> Window:
+) -> Geometry:
     return sizes, strides, t.storage_offset() if offset is None else offset
 
 
-def _diagonal(t: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Window:
+def _diagonal(t: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Geometry:
     first, second = dim1 % t.dim(), dim2 % t.dim()
     if first == second:
         raise EagerRaises("a diagonal of one dimension: eager raises")
     rows, columns = t.shape[first] - max(-offset, 0), t.shape[second] - max(offset, 0)
     shorter = rows if rows <= columns else columns
-    sizes, strides, start = _permute(t, [d for d in range(t.dim()) if d not in (first, second)])
+    sizes, strides, start = _without_dims(t, first, second)
     length = shorter if shorter > 0 else 0
-    if length > 0:
-        start = start + (offset * t.stride(second) if offset >= 0 else -offset * t.stride(first))
+    if length > 0 and offset >= 0:
+        start = start + offset * t.stride(second)
+    elif length > 0:
+        start = start - offset * t.stride(first)
     return [*sizes, length], [*strides, t.stride(first) + t.stride(second)], start
 
 
-def _unfold(t: Tensor, dim: int, size: Any, step: Any) -> Window:
+def _unfold(t: Tensor, dim: int, size: Any, step: Any) -> Geometry:
     if not t.dim():
         raise unsupported("no-symbolic-rule", "an unfolded number has no rule for symbolic sizes")
     sizes, strides, offset = _same(t)
@@ -301,33 +342,36 @@ def _unfold(t: Tensor, dim: int, size: Any, step: Any) -> Window:
     return sizes, strides, offset
 
 
-def _same(t: Tensor) -> Window:
+def _same(t: Tensor) -> Geometry:
     return _permute(t, range(t.dim()))
 
 
-def _split(t: Tensor, size: Any, dim: int = 0) -> list[Window]:
+def _split(t: Tensor, size: Any, dim: int = 0) -> list[Geometry]:
     count = int((t.shape[dim] + size - 1) // size)
     sizes, strides, offset = _same(t)
-    parts: list[Window] = []
+    pieces: list[Geometry] = []
     for i in range(count):
-        part = [*sizes]
-        part[dim] = size if i + 1 < count else sizes[dim] - i * size
-        parts.append((part, strides, offset + i * size * strides[dim]))
-    return parts
+        piece = [*sizes]
+        piece[dim] = size if i + 1 < count else sizes[dim] - i * size
+        pieces.append((piece, strides, offset + i * size * strides[dim]))
+    return pieces
 
 
-def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Window]:
+def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Geometry]:
     if not all(expected(size >= 0) for size in sizes) or not expected(sum(sizes) == t.shape[dim]):
         raise EagerRaises("parts of negative sizes, or of other sizes than the whole: eager raises")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [_slice(t, dim, end - size, end) for size, end in zip(sizes, ends)]
+    pieces = []
+    for i, size in enumerate(sizes):
+        end = sum(sizes[: i + 1])
+        pieces.append(_slice(t, dim, end - size, end))
+    return pieces
 
 
-def _unbind(t: Tensor, dim: int = 0) -> list[Window]:
+def _unbind(t: Tensor, dim: int = 0) -> list[Geometry]:
     return [_select(t, dim, i) for i in range(int(t.shape[dim]))]
 
 
-_RULES: dict[OpOverload, Callable[..., Window]] = {
+_RULES: dict[OpOverload, Callable[..., Geometry]] = {
     aten.view.default: _view,
     aten._unsafe_view.default: _view,
     aten._reshape_alias.default: lambda t, sizes, strides: (sizes, strides, t.storage_offset()),
@@ -347,7 +391,7 @@ _RULES: dict[OpOverload, Callable[..., Window]] = {
     aten.alias.default: _same,
     aten.detach.default: _same,
 }
-_SEVERAL: dict[OpOverload, Callable[..., list[Window]]] = {
+_SEVERAL: dict[OpOverload, Callable[..., list[Geometry]]] = {
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
@@ -358,21 +402,31 @@ def _bad_dim(t: Tensor, dim: int = 0, *_: Any, **__: Any) -> str:
     return geometry.bad_dims(t, [dim])
 
 
+def _bad_expand(t: Tensor, sizes: Sequence[Any], **_: Any) -> str:
+    return "fewer sizes than dimensions" if len(sizes) < t.dim() else ""
+
+
+def _bad_permute(t: Tensor, dims: Sequence[int]) -> str:
+    return geometry.bad_dims(t, dims) if len(dims) == t.dim() else "another number of dimensions"
+
+
+def _bad_t(t: Tensor) -> str:
+    return "more than two dimensions" if t.dim() > 2 else ""
+
+
+def _bad_unsqueeze(t: Tensor, dim: int) -> str:
+    return "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range"
+
+
 # What eager refuses for the rank, whatever the sizes are.
 _REFUSED: dict[OpOverload, Callable[..., str]] = {
-    aten.expand.default: lambda t, sizes, **_: (
-        "fewer sizes than dimensions" if len(sizes) < t.dim() else ""
-    ),
-    aten.permute.default: lambda t, dims: (
-        geometry.bad_dims(t, dims) if len(dims) == t.dim() else "another number of dimensions"
-    ),
-    aten.t.default: lambda t: "more than two dimensions" if t.dim() > 2 else "",
+    aten.expand.default: _bad_expand,
+    aten.permute.default: _bad_permute,
+    aten.t.default: _bad_t,
     aten.transpose.int: lambda t, *dims: _bad_dim(t, dims[0]) or _bad_dim(t, dims[1]),
     aten.select.int: _bad_dim,
     aten.slice.Tensor: _bad_dim,
-    aten.unsqueeze.default: lambda t, dim: (
-        "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range"
-    ),
+    aten.unsqueeze.default: _bad_unsqueeze,
     aten.squeeze.dim: _bad_dim,
     aten.squeeze.dims: geometry.bad_dims,
     aten.diagonal.default: lambda t, offset=0, dim1=0, dim2=1: geometry.bad_dims(t, [dim1, dim2]),
