@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels
-from ingot.codegen.llvm.kernel import choose_unroll
+from ingot.codegen.llvm.unrolling import choose_unroll
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, contiguous_strides, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin

@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
-from ingot.codegen.llvm.kernel import Function, KernelEmitter, choose_unroll
+from ingot.codegen.llvm.kernel import Function, KernelEmitter
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
+from ingot.codegen.llvm.unrolling import choose_unroll
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Access, Instruction
 from ingot.schedule.contraction import KEPT
