@@ -21,12 +21,14 @@ from unittest import mock
 
 import torch
 import triton
+from ingot.explain.compilation import Compilation
 
 import ingot
 from ingot import pipeline
 from ingot.codegen.llvm import named
 from ingot.codegen.llvm.module import emit_kernels
 from ingot.codegen.triton import supported, write_kernel
+from ingot.codegen.triton.forms import forms_of
 from ingot.codegen.triton.kernel import forms_of
 from ingot.compilation import Compilation
 from ingot.explain.stages import place_text, step_text

@@ -20,14 +20,8 @@ from typing import Any, NamedTuple
 
 from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.kernel import (
-    Body,
-    Form,
-    TritonKernel,
-    forms_of,
-    general_form,
-    write_kernel,
-)
+from ingot.codegen.triton.forms import Form, forms_of, general_form
+from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import unsupported
 from ingot.loops.expr import Symbol

@@ -1,16 +1,19 @@
-"""Matrix products in Triton: a block of threads sums a tile of rows by columns, and computes what
-comes next on it."""
+"""Matrix products in Triton: a block of threads sums a tile, and computes its epilogue on it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.kernel import TritonKernel, Value, Writer, fits_short, summand
+from ingot.codegen.triton.accesses import with_mask
+from ingot.codegen.triton.block import Value
+from ingot.codegen.triton.forms import fits_short
+from ingot.codegen.triton.kernel import TritonKernel, Writer
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, product
+from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import Access, Body
 from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage
@@ -27,8 +30,10 @@ def write_product(kernel: Kernel) -> TritonKernel:
 
 
 class _ProductWriter(Writer):
-    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction; `order` are
-    the two of what is being computed."""
+    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction.
+
+    `order` are the two axes of what is being computed.
+    """
 
     order = ("y", "x")
 
@@ -36,10 +41,7 @@ class _ProductWriter(Writer):
         super().__init__(kernel, blocks, short)
         assert kernel.product is not None and kernel.product.tiling is not None
         self.product, self.tiling = kernel.product, kernel.product.tiling
-        self.rows_count, self.columns_count, self.depth = (
-            product(s.extent for s in loops).constant or 0
-            for loops in (self.product.rows, self.product.columns, self.product.reduced)
-        )
+        self.depth = _points(self.product.reduced)
 
     def write(self) -> TritonKernel:
         return replace(super().write(), stages=self.tiling.stages)
@@ -50,7 +52,7 @@ class _ProductWriter(Writer):
 
     def shape(self, axes: frozenset[str]) -> str:  # type: ignore[override]
         sizes = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK"}
-        return "[" + ", ".join(sizes[axis] if axis in axes else "1" for axis in self.order) + "]"
+        return f"[{', '.join(sizes[axis] if axis in axes else '1' for axis in self.order)}]"
 
     def outer(self) -> None:
         """The tile of this block, and its sums."""
@@ -59,12 +61,9 @@ class _ProductWriter(Writer):
             "XBLOCK": self.tiling.columns,
             "RBLOCK": self.tiling.depth,
         }
-        down, across = (
-            e.constant or 0 for e in (self.product.row_blocks, self.product.column_blocks)
-        )
-        self.line(
-            f"block = {'tl.program_id(0)' if self.short else 'tl.program_id(0).to(tl.int64)'}"
-        )
+        down = self.product.row_blocks.constant or 0
+        across = self.product.column_blocks.constant or 0
+        self.line(f"block = {self.wide('tl.program_id(0)')}")
         if self.kernel.loops:
             self.line(f"z = block // {down * across}")
             self.line(f"block = block % {down * across}")
@@ -72,11 +71,8 @@ class _ProductWriter(Writer):
         y, x = self.place(down, across)
         self.line(f"y = {y}{self.wide('tl.arange(0, YBLOCK)')}[:, None]")
         self.line(f"x = {x}{self.wide('tl.arange(0, XBLOCK)')}[None, :]")
-        for axis, extent, block in (
-            ("y", self.rows_count, "rows"),
-            ("x", self.columns_count, "columns"),
-        ):
-            self.extent_mask(axis, extent, getattr(self.tiling, block))
+        self.extent_mask("y", _points(self.product.rows), self.tiling.rows)
+        self.extent_mask("x", _points(self.product.columns), self.tiling.columns)
         self.split("y", "y", self.product.rows)
         self.split("x", "x", self.product.columns)
         self.sums()
@@ -88,12 +84,14 @@ class _ProductWriter(Writer):
             self.masks[axis or name] = f"{name}mask"
 
     def place(self, down: int, across: int) -> tuple[str, str]:
-        """Where the tile of this block begins, down and across: neighbours in time share what they
-        read."""
-        if down == 1 or across == 1:
-            return ("" if down == 1 else "block * YBLOCK + "), (
-                "" if across == 1 else "block * XBLOCK + "
-            )
+        """Where the tile of this block begins, down and across.
+
+        Blocks that run at about the same time share what they read.
+        """
+        if down == 1:
+            return "", "" if across == 1 else "block * XBLOCK + "
+        if across == 1:
+            return "block * YBLOCK + ", ""
         group = min(self.tiling.group, down)
         self.line(
             f"# {group} tiles down, then the next ones across: what they read stays in the L2 cache"
@@ -115,10 +113,10 @@ class _ProductWriter(Writer):
         steps = self.wide("tl.arange(0, RBLOCK)")
         left = self.operand(p.left, p.prologues[0], "r", f"{steps}[None, :]", ("y", "r"))
         right = self.operand(p.right, p.prologues[1], "s", f"{steps}[:, None]", ("r", "x"))
-        precision = (
-            f', input_precision="{self.tiling.precision}"' if left[1] is torch.float32 else ""
-        )
-        self.line(f"{p.name} = tl.dot({left[0]}, {right[0]}, {p.name}{precision})")
+        arguments = f"{left[0]}, {right[0]}, {p.name}"
+        if left[1] is torch.float32:
+            arguments += f', input_precision="{self.tiling.precision}"'
+        self.line(f"{p.name} = tl.dot({arguments})")
         self.indent -= 1
         self.known, self.order = known, ("y", "x")
         self.scalars[p.name] = Value(p.name, frozenset("yx"))
@@ -126,8 +124,7 @@ class _ProductWriter(Writer):
     def operand(
         self, access: Access, body: Body | None, name: str, steps: str, order: tuple[str, str]
     ) -> tuple[str, torch.dtype]:
-        """A tile of an operand, and its type; `name` are the places along the reduction, along the
-        axis r."""
+        """A tile of an operand, and its type; `name` is the variable of the axis r."""
         self.order, axes = order, frozenset(order)
         self.known = {}
         self.line(f"{name} = start + {steps}")
@@ -135,19 +132,13 @@ class _ProductWriter(Writer):
         self.split(name, "r", self.product.reduced)
         if body is not None:
             return self.computed(body, axes)
-        index = self.index(access.index)
-        pointer = f"{access.buffer} + {summand(index.text)}"
-        if index.axes != axes:
-            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
-        mask = self.joined_mask(order, ())
+        pointer = self.pointer(access.buffer, self.index(access.index), axes)
+        mask = with_mask(self.joined_mask(order), ", other=0")
         (dtype,) = (p.dtype for p in self.kernel.parameters if p.name == access.buffer)
-        return self.fresh(
-            f"tl.load({pointer}{'' if mask is None else f', mask={mask}, other=0'})", axes
-        ).text, dtype
+        return self.fresh(f"tl.load({pointer}{mask})", axes).text, dtype
 
     def computed(self, body: Body, axes: frozenset[str]) -> tuple[str, torch.dtype]:
-        """A tile of an operand that is computed as it is read: zero behind the end of the
-        reduction."""
+        """A tile of an operand that is computed as it is read, zero behind the reduction's end."""
         stage, values = Stage(self.product.reduced, body), list[Value]()
         for i in body.instructions:
             values.append(self.instruction(i, values, stage))
@@ -155,10 +146,13 @@ class _ProductWriter(Writer):
         if value.axes != axes:
             value = self.fresh(f"tl.broadcast_to({value.text}, {self.shape(axes)})", axes)
         if self.masks["r"] is not None:
-            value = self.fresh(
-                f"tl.where({self.masks['r']}, {value.text}, 0.0).to({ops.TYPES[dtype]})", axes
-            )
+            text = self.in_range(value.text, "0.0")
+            value = self.fresh(f"{text}.to({ops.TYPES[dtype]})", axes)
         return value.text, dtype
 
     def stage(self, stage: Stage) -> None:
         self.body(stage, frozenset("yx"))
+
+
+def _points(loops: Sequence[Symbol]) -> int:
+    return product(s.extent for s in loops).constant or 0

@@ -19,7 +19,7 @@ from ingot.loops.ir import Body, BodyBuilder, Instruction
 from ingot.schedule.kernel import Stage
 
 
-def in_other_words(stage: Stage) -> Stage:
+def with_cheaper_ops(stage: Stage) -> Stage:
     """The stage with the same results."""
     body = stage.body.instructions
     if not any(i.op == "tanh" and i.dtype is torch.float32 for i in body):
@@ -81,7 +81,7 @@ def _is_one(i: Instruction) -> bool:
     return i.op == "constant" and i.attrs[0] == 1
 
 
-def settled(stage: Stage, count: int) -> Stage:
+def in_first_steps(stage: Stage, count: int) -> Stage:
     """The stage in the first `count` steps of its inner loop: without conditions that hold for all
     of them."""
     if len(stage.loops) != 1:

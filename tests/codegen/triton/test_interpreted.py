@@ -49,7 +49,7 @@ if not INTERPRETED:
 
 else:
     from ingot.codegen.triton import supported, write_kernel
-    from ingot.codegen.triton.kernel import forms_of, general_form
+    from ingot.codegen.triton.forms import forms_of, general_form
     from ingot.loops.lowering import lower
     from ingot.loops.target import GPU
     from ingot.schedule import schedule
@@ -654,7 +654,7 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "STEP", 64)
     monkeypatch.setattr(blocks, "STEP_AGAIN", 128)
     monkeypatch.setattr(blocks, "PER_THREAD", 2)
-    monkeypatch.setattr("ingot.codegen.triton.kernel.L2", 1)
+    monkeypatch.setattr("ingot.codegen.triton.accesses.L2", 1)
 
 
 @interpreted

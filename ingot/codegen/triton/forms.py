@@ -1,0 +1,165 @@
+"""The forms of a kernel: in which blocks it is computed, and whether 32 bits hold its indices.
+
+Each launch takes the first form whose conditions hold for its sizes. Where all sizes are known
+there is one form.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
+from ingot.schedule.blocks import (
+    Blocks,
+    Condition,
+    blocks_for_some_sizes,
+    choose_blocks,
+    inner_size,
+)
+from ingot.schedule.kernel import Kernel, Stage
+
+SHORT = 2**31
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to compute a kernel: in these blocks, with index arithmetic in 32 bits if `short`.
+
+    It is for sizes of which each of the `conditions` holds: an expression is not greater than a
+    number.
+    """
+
+    blocks: Blocks
+    short: bool
+    conditions: tuple[Condition, ...] = ()
+
+
+def forms_of(kernel: Kernel) -> list[Form]:
+    """The forms of a kernel, the one without conditions last.
+
+    Index arithmetic is in 32 bits where that is ever right.
+    """
+    blocks = choose_blocks(kernel)
+    some = blocks_for_some_sizes(kernel)
+    slack = max(b.slack for b in (blocks, *(b for b, _ in some)))
+    short = fits_short(kernel, slack)
+    limit = None if short else _short_limit(kernel, slack)
+    if limit is None or limit.constant is not None:
+        return [*(Form(b, short, conditions) for b, conditions in some), Form(blocks, short)]
+    fits = limit, SHORT - 1
+    forms = [Form(b, True, (*conditions, fits)) for b, conditions in some]
+    return [*forms, Form(blocks, True, (fits,)), Form(blocks, False)]
+
+
+def general_form(kernel: Kernel) -> Form:
+    """The form for sizes of all kinds, but for those that need 64 bits where launches ask that."""
+    blocks = choose_blocks(kernel)
+    return next(form for form in forms_of(kernel) if form.blocks == blocks)
+
+
+# -- 32 bits ---------------------------------------------------------------------------------------
+
+
+def fits_short(kernel: Kernel, slack: int) -> bool:
+    """Whether 32 bits are enough for all index arithmetic.
+
+    Blocks go beyond the end by less than `slack`.
+    """
+    counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
+    for expr in (*(p.length for p in kernel.parameters), *counts):
+        if expr is None or expr.constant is None or expr.constant + slack >= SHORT:
+            return False
+    stages = [*kernel.stages]
+    if kernel.product is not None:
+        if not all(map(_is_short, (kernel.product.left.index, kernel.product.right.index))):
+            return False
+        stages += [Stage((), body) for body in kernel.product.prologues if body is not None]
+    return all(_is_short(e) for stage in stages for e in _indices(stage))
+
+
+def _indices(stage: Stage) -> Iterable[Expr]:
+    yield from (store.index for store in stage.stores)
+    for i in stage.body.instructions:
+        if i.op in ("load", "index"):
+            yield i.attrs[-1]
+        elif i.op == "indirect":
+            yield i.attrs[1]
+
+
+def _is_short(e: Expr) -> bool:
+    """Whether an expression and its terms are less than 2**31 in magnitude."""
+    total = 0
+    for coefficient, atoms in e.terms:
+        size = abs(coefficient)
+        for atom in atoms:
+            low, high = atom.bounds
+            if low is None or high is None:
+                return False
+            if isinstance(atom, (FloorDiv, Mod, Max, Min)) and not (
+                _is_short(atom.left) and _is_short(atom.right)
+            ):
+                return False
+            size *= max(abs(low), abs(high))
+        total += size
+    return total < SHORT
+
+
+def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
+    """What must be less than 2**31 for 32 bits to be enough; None where that is not known.
+
+    It is the largest of what is compared, divided, or an index. Sums and products may overflow on
+    the way to a result that fits.
+    """
+    counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
+    needed: list[Expr] = []
+    for count in (*(p.length for p in kernel.parameters), *counts):
+        if count is None:
+            return None
+        needed.append(count + slack)
+    nests = [kernel.loops, *(stage.loops for stage in kernel.stages)]
+    expressions = [s.extent for loops in nests for s in loops]
+    for stage in kernel.stages:
+        expressions += _indices(stage)
+    for e in expressions:
+        size = _magnitude(e, needed)
+        if size is None:
+            return None
+        needed.append(size)
+    return functools.reduce(maximum, needed)
+
+
+def _magnitude(e: Expr, needed: list[Expr]) -> Expr | None:
+    """A bound of an expression's magnitude, over sizes.
+
+    Bounds of its operations' operands are added to `needed`.
+    """
+    total = integer(0)
+    for coefficient, atoms in e.terms:
+        size = integer(abs(coefficient))
+        for atom in atoms:
+            factor = _atom_magnitude(atom, needed)
+            if factor is None:
+                return None
+            size = size * factor
+        total = total + size
+    return total
+
+
+def _atom_magnitude(atom: Expr, needed: list[Expr]) -> Expr | None:
+    if isinstance(atom, Symbol):
+        if atom.kind != "size":
+            return _magnitude(atom.extent, needed)
+        return atom if atom.lower >= 0 else None
+    assert isinstance(atom, (FloorDiv, Mod, Max, Min))
+    left, right = _magnitude(atom.left, needed), _magnitude(atom.right, needed)
+    if left is None or right is None:
+        return None
+    needed += [left, right]
+    if isinstance(atom, (Max, Min)):
+        return left + right
+    least = atom.right.bounds[0]
+    if least is None or least < 1:
+        return None
+    return left if isinstance(atom, FloorDiv) else right
