@@ -30,7 +30,8 @@ from ingot.options import Options
 from ingot.precision import float32_precisions
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Replayed, why_not
-from ingot.runtime.program import Program, unaligned_inputs
+from ingot.runtime.program import Program
+from ingot.runtime.traces import unaligned_inputs
 from ingot.runtime.training import WithLeaves
 from ingot.runtime.windows import WithWindows
 from ingot.schedule import schedule

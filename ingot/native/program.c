@@ -861,7 +861,7 @@ static PyMemberDef members[] = {
 PyTypeObject IngotProgram_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Program",
     .tp_doc = "Program(description): a compiled graph; program(*inputs) -> tuple of outputs. See "
-              "ingot.runtime.program.",
+              "ingot.runtime.description.",
     .tp_basicsize = sizeof(Program),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = program_new,

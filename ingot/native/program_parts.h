@@ -1,5 +1,5 @@
 /* What a program is made of; shared by the files that describe, call and run it. The format of the
-   description is documented in ingot/runtime/program.py. All `int` fields named after sizes,
+   description is documented in ingot/runtime/description.py. All `int` fields named after sizes,
    strides, offsets or extents are positions in Frame.values. */
 #ifndef INGOT_PROGRAM_PARTS_H
 #define INGOT_PROGRAM_PARTS_H

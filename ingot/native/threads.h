@@ -6,7 +6,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-/* See "Kernel ABI" in ingot/runtime/program.py. */
+/* See "Kernel ABI" in ingot/runtime/description.py. */
 typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin,
                                int64_t end, void *scratch);
 

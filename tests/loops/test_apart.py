@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from ingot.loops.apart import mm_in_parts, parts, suits
 from ingot.loops.ir import Library
 from ingot.loops.target import GPU
-from ingot.runtime.program import _OnGpu
+from ingot.runtime.gpu_description import GpuDescription
 from ingot.schedule import schedule
 from tests.graph.test_margins import lowered
 
@@ -91,7 +91,7 @@ def test_what_is_returned_is_written_where_it_stays() -> None:
     (node,) = graph.nodes
     assert isinstance(node, Library) and node.function is mm_in_parts
     plan = schedule(graph, target=GPU, frugal=True)
-    described = _OnGpu(plan, None, torch.device("cpu"), False)
+    described = GpuDescription(plan, None, torch.device("cpu"), False)
     steps = [step for step in described.build()[6] if step[0] == "product"]
     assert [call[1] for *_, call in steps] == [torch.mm, torch.mm, torch.bmm]
     sizes = {v: k for k, v in described.views.items()}

@@ -1,4 +1,4 @@
-"""The native program runner, on descriptions written by hand: see ingot/runtime/program.py for
+"""The native program runner, on descriptions written by hand: see ingot/runtime/description.py for
 their format."""
 
 from __future__ import annotations

@@ -1,0 +1,65 @@
+"""What the steps of a plan write, and what of it is seen from outside of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ingot.loops.ir import Buffer
+from ingot.loops.side_effects import acts
+from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+
+Step = KernelStep | LibraryStep
+
+
+def _written(step: Step) -> Iterable[str]:
+    """The buffers that a step writes."""
+    if isinstance(step, LibraryStep):
+        return step.node.writes()
+    return [name for name, parameter in zip(step.arguments, step.parameters) if parameter.written]
+
+
+def written_inputs(step: Step, plan: Plan) -> set[str]:
+    places = plan.places
+    return {name for name in _written(step) if name in places and places[name].kind == "input"}
+
+
+def mutated_inputs(plan: Plan) -> set[str]:
+    """The inputs that are written, those without elements too."""
+    return plan.graph.mutated.union(*[written_inputs(step, plan) for step in plan.steps])
+
+
+def is_effectful(step: Step) -> bool:
+    return isinstance(step, LibraryStep) and step.node.ordered and acts(step.node.function)
+
+
+def first_trace(plan: Plan) -> int:
+    """The position of the first step that writes an input or has an effect.
+
+    The number of steps if none does.
+    """
+    for position, step in enumerate(plan.steps):
+        if written_inputs(step, plan) or is_effectful(step):
+            return position
+    return len(plan.steps)
+
+
+def unaligned_inputs(plan: Plan) -> set[str]:
+    """The inputs that may lie anywhere when a kernel gets them.
+
+    Others are copied to aligned memory where they are not. For these a copy could not stand: they
+    are written, or their elements may share memory.
+    """
+    written = {name for step in plan.steps for name in written_inputs(step, plan)}
+    buffers = plan.graph.buffers
+    return {name for name in plan.graph.inputs if name in written or not _is_dense(buffers[name])}
+
+
+def _is_dense(buffer: Buffer) -> bool:
+    """Whether the elements of a buffer are known to lie side by side, each for itself."""
+    count = 1
+    dimensions = zip(buffer.strides, buffer.sizes)
+    for stride, size in sorted((a.constant or 0, b.constant or 0) for a, b in dimensions):
+        if size != 1 and stride != count:
+            return False
+        count *= size
+    return True
