@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
+from ingot.loops.folds import FOLDS_OF
 
 
 class Fault(NamedTuple):
@@ -197,6 +198,28 @@ class BodyBuilder:
     def constant(self, value: bool | int | float, dtype: torch.dtype) -> int:
         """A constant as it stands: `loops.ops.constant` converts it."""
         return self.append(Instruction.constant(value, dtype))
+
+    def constant_of(self, position: int) -> Any:
+        """The Python number if a value is a constant, else None."""
+        instruction = self.instructions[position]
+        return instruction.attrs[0] if instruction.op == "constant" else None
+
+    def fold(self, instruction: Instruction) -> int:
+        """The position of the value of an instruction, which is appended unless an identity
+        (`loops.folds`) says what it is."""
+        op, args, dtype, _ = instruction
+        rows = FOLDS_OF.get(op)
+        if rows is None:
+            return self.append(instruction)
+        numbers = [self.constant_of(a) for a in args]
+        of_floats = self.instructions[args[-1]].dtype.is_floating_point
+        for row in rows:
+            if row.holds(args, numbers, of_floats):
+                result = row.result
+                if isinstance(result, str):
+                    return args[row.operands.index(result)]
+                return self.constant(result(*numbers) if callable(result) else result, dtype)
+        return self.append(instruction)
 
     def copy(
         self, body: Body, visit: Visit | None = None, only: Sequence[int] | None = None

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ingot.loops.expr import Expr, Symbol, as_expr, integer, value_symbol
-from ingot.loops.ir import Body, BodyBuilder, Fault
+from ingot.loops.ir import Body, BodyBuilder, Fault, Instruction
 
 BOOL = frozenset((torch.bool,))
 UNSIGNED = frozenset((torch.uint8, torch.uint16, torch.uint32, torch.uint64))
@@ -187,11 +187,6 @@ class Recorder(BodyBuilder):
             self.emit("indirect", args, torch.int64, (symbol, extent, fault))
         return symbol
 
-    def constant_of(self, value: int) -> Any:
-        """The Python number if `value` is a constant, else None."""
-        instruction = self.instructions[value]
-        return instruction.attrs[0] if instruction.op == "constant" else None
-
     def body(self, *results: int) -> Body:
         """The program that computes `results`, without what they do not need; an index may be out
         of range, so it is looked at in any case."""
@@ -335,80 +330,5 @@ def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:
 def apply(name: str, *args: int) -> int:
     """Apply an op of the table to values, whose dtypes must agree."""
     r = recorder()
-    folded = _FOLDS[name](r, *args) if name in _FOLDS else None
-    if folded is not None:
-        return folded
     result = torch.bool if OPS[name].result == "bool" else r.instructions[args[-1]].dtype
-    return r.emit(name, args, result)
-
-
-# Identities that hold for every value of the type, NaN, infinities and signed zeros included.
-
-
-def _fold_multiply(r: Recorder, a: int, b: int) -> int | None:
-    return a if r.constant_of(b) == 1 else b if r.constant_of(a) == 1 else None
-
-
-def _fold_add(r: Recorder, a: int, b: int) -> int | None:
-    if r.instructions[a].dtype in FLOATS:
-        return None  # -0.0 + 0 is 0.0
-    return a if r.constant_of(b) == 0 else b if r.constant_of(a) == 0 else None
-
-
-def _fold_divide(r: Recorder, a: int, b: int) -> int | None:
-    return a if r.constant_of(b) == 1 else None
-
-
-def _fold_subtract(r: Recorder, a: int, b: int) -> int | None:
-    return a if r.constant_of(b) == 0 and not _is_negative_zero(r.constant_of(b)) else None
-
-
-def _is_negative_zero(number: Any) -> bool:
-    return isinstance(number, float) and math.copysign(1.0, number) < 0
-
-
-def _fold_where(r: Recorder, condition: int, a: int, b: int) -> int | None:
-    known = r.constant_of(condition)
-    if known is not None:
-        return a if known else b
-    return a if a == b else None
-
-
-def _fold_and(r: Recorder, a: int, b: int) -> int | None:
-    for known, other in ((r.constant_of(a), b), (r.constant_of(b), a)):
-        if known is not None:
-            return other if known else constant(False, torch.bool)
-    return a if a == b else None
-
-
-def _fold_or(r: Recorder, a: int, b: int) -> int | None:
-    for known, other in ((r.constant_of(a), b), (r.constant_of(b), a)):
-        if known is not None:
-            return constant(True, torch.bool) if known else other
-    return a if a == b else None
-
-
-def _fold_compare(test: Callable[[Any, Any], bool]) -> Callable[[Recorder, int, int], int | None]:
-    def fold(r: Recorder, a: int, b: int) -> int | None:
-        x, y = r.constant_of(a), r.constant_of(b)
-        return None if x is None or y is None else constant(test(x, y), torch.bool)
-
-    return fold
-
-
-_FOLDS: dict[str, Callable[..., int | None]] = {
-    "mul": _fold_multiply,
-    "add": _fold_add,
-    "sub": _fold_subtract,
-    "div": _fold_divide,
-    "floordiv": _fold_divide,
-    "where": _fold_where,
-    "logical_and": _fold_and,
-    "logical_or": _fold_or,
-    "eq": _fold_compare(lambda x, y: x == y),
-    "ne": _fold_compare(lambda x, y: x != y),
-    "lt": _fold_compare(lambda x, y: x < y),
-    "le": _fold_compare(lambda x, y: x <= y),
-    "gt": _fold_compare(lambda x, y: x > y),
-    "ge": _fold_compare(lambda x, y: x >= y),
-}
+    return r.fold(Instruction(name, args, result))

@@ -90,10 +90,8 @@ def in_first_steps(stage: Stage, count: int) -> Stage:
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
         values = [builder.instructions[k] for k in i.args]
-        if i.op == "logical_and" and any(map(_holds, values)):
-            return i.args[1] if _holds(values[0]) else i.args[0]
-        if i.op == "where" and _holds(values[0]):
-            return i.args[1]
+        if i.op in ("logical_and", "where"):
+            return builder.fold(i)
         if _compares_to(i.op, values, first):
             return builder.constant(True, i.dtype)
         if i.op == "load" and values and _holds(values[0]):
