@@ -32,6 +32,15 @@ HALVES = frozenset((torch.bfloat16, torch.float16))
 STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
 
 
+# What an op costs, in vector operations such as an addition, about.
+SIMPLE = 1.0
+ROUNDING = 2.0  # and the sign
+DIVISION = 4.0  # and square roots
+LOAD = 4.0
+FUNCTION = 15.0  # a polynomial, after the range of its argument was reduced
+LONG_FUNCTION = 30.0  # ... several times, or in cases
+
+
 class ScalarOp(NamedTuple):
     """A row of the table. `result` is "same" (the dtype of the last argument) or "bool"; all
     arguments have one dtype out of `types`, but for the condition of `where`. `reference` works on
@@ -42,6 +51,7 @@ class ScalarOp(NamedTuple):
     types: frozenset[torch.dtype]
     result: str
     reference: Callable[..., Any]
+    cost: float = SIMPLE
 
 
 def _through_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
@@ -62,27 +72,27 @@ def _power(x: Any, y: Any) -> Any:
 
 
 def _float_op(
-    name: str, reference: Callable[..., Any], arity: int = 1, types: frozenset[torch.dtype] = FLOATS
+    name: str, cost: float, reference: Callable[..., Any], types: frozenset[torch.dtype] = FLOATS
 ) -> ScalarOp:
-    return ScalarOp(name, arity, types, "same", reference)
+    return ScalarOp(name, 1, types, "same", reference, cost)
 
 
 _ROWS = [
     ScalarOp("add", 2, NUMBERS, "same", np.add),
     ScalarOp("sub", 2, NUMBERS, "same", np.subtract),
     ScalarOp("mul", 2, NUMBERS, "same", np.multiply),
-    ScalarOp("div", 2, FLOATS, "same", np.divide),
-    ScalarOp("floordiv", 2, INTS, "same", np.floor_divide),
-    ScalarOp("truncdiv", 2, INTS, "same", lambda a, b: (a - np.fmod(a, b)) // b),
-    ScalarOp("remainder", 2, NUMBERS, "same", np.mod),
-    ScalarOp("fmod", 2, NUMBERS, "same", np.fmod),
-    ScalarOp("gcd", 2, INTS, "same", np.gcd),
+    ScalarOp("div", 2, FLOATS, "same", np.divide, DIVISION),
+    ScalarOp("floordiv", 2, INTS, "same", np.floor_divide, DIVISION),
+    ScalarOp("truncdiv", 2, INTS, "same", lambda a, b: (a - np.fmod(a, b)) // b, DIVISION),
+    ScalarOp("remainder", 2, NUMBERS, "same", np.mod, DIVISION),
+    ScalarOp("fmod", 2, NUMBERS, "same", np.fmod, DIVISION),
+    ScalarOp("gcd", 2, INTS, "same", np.gcd, LONG_FUNCTION),
     ScalarOp("neg", 1, NUMBERS | HALVES, "same", np.negative),
     ScalarOp("abs", 1, NUMBERS | HALVES, "same", np.abs),
-    ScalarOp("sign", 1, NUMBERS, "same", np.sign),
+    ScalarOp("sign", 1, NUMBERS, "same", np.sign, ROUNDING),
     ScalarOp("signbit", 1, FLOATS, "bool", np.signbit),
     ScalarOp("copysign", 2, FLOATS | HALVES, "same", np.copysign),
-    ScalarOp("nextafter", 2, FLOATS, "same", np.nextafter),
+    ScalarOp("nextafter", 2, FLOATS, "same", np.nextafter, DIVISION),
     ScalarOp("minimum", 2, NUMBERS, "same", np.minimum),
     ScalarOp("maximum", 2, NUMBERS, "same", np.maximum),
     ScalarOp(
@@ -107,56 +117,67 @@ _ROWS = [
     ScalarOp("where", 3, ALL | HALVES, "same", np.where),
     ScalarOp("isnan", 1, FLOATS, "bool", np.isnan),
     ScalarOp("isinf", 1, FLOATS, "bool", np.isinf),
-    _float_op("reciprocal", np.reciprocal),
-    _float_op("sqrt", np.sqrt),
-    _float_op("rsqrt", lambda x: 1 / np.sqrt(x)),
-    _float_op("floor", np.floor),
-    _float_op("ceil", np.ceil),
-    _float_op("round", np.rint),
-    _float_op("trunc", np.trunc),
-    _float_op("exp", np.exp),
-    _float_op("exp2", np.exp2),
-    _float_op("expm1", np.expm1),
-    _float_op("log", np.log),
-    _float_op("log2", np.log2),
-    _float_op("log10", np.log10),
-    _float_op("log1p", np.log1p),
-    _float_op("sin", np.sin),
-    _float_op("cos", np.cos),
-    _float_op("tan", np.tan),
-    _float_op("asin", np.arcsin),
-    _float_op("acos", np.arccos),
-    _float_op("atan", np.arctan),
-    _float_op("sinh", np.sinh),
-    _float_op("cosh", np.cosh),
-    _float_op("tanh", np.tanh),
-    _float_op("asinh", np.arcsinh),
-    _float_op("acosh", np.arccosh),
-    _float_op("atanh", np.arctanh),
-    _float_op("erf", _through_torch(torch.special.erf)),
-    _float_op("erfc", _through_torch(torch.special.erfc), types=SINGLE),
+    _float_op("reciprocal", DIVISION, np.reciprocal),
+    _float_op("sqrt", DIVISION, np.sqrt),
+    _float_op("rsqrt", DIVISION, lambda x: 1 / np.sqrt(x)),
+    _float_op("floor", ROUNDING, np.floor),
+    _float_op("ceil", ROUNDING, np.ceil),
+    _float_op("round", ROUNDING, np.rint),
+    _float_op("trunc", ROUNDING, np.trunc),
+    _float_op("exp", FUNCTION, np.exp),
+    _float_op("exp2", FUNCTION, np.exp2),
+    _float_op("expm1", FUNCTION, np.expm1),
+    _float_op("log", FUNCTION, np.log),
+    _float_op("log2", FUNCTION, np.log2),
+    _float_op("log10", FUNCTION, np.log10),
+    _float_op("log1p", FUNCTION, np.log1p),
+    _float_op("sin", LONG_FUNCTION, np.sin),
+    _float_op("cos", LONG_FUNCTION, np.cos),
+    _float_op("tan", LONG_FUNCTION, np.tan),
+    _float_op("asin", LONG_FUNCTION, np.arcsin),
+    _float_op("acos", LONG_FUNCTION, np.arccos),
+    _float_op("atan", LONG_FUNCTION, np.arctan),
+    _float_op("sinh", LONG_FUNCTION, np.sinh),
+    _float_op("cosh", LONG_FUNCTION, np.cosh),
+    _float_op("tanh", FUNCTION, np.tanh),
+    _float_op("asinh", LONG_FUNCTION, np.arcsinh),
+    _float_op("acosh", LONG_FUNCTION, np.arccosh),
+    _float_op("atanh", LONG_FUNCTION, np.arctanh),
+    _float_op("erf", FUNCTION, _through_torch(torch.special.erf)),
+    _float_op("erfc", FUNCTION, _through_torch(torch.special.erfc), types=SINGLE),
     _float_op(
-        "gelu", lambda x: 0.5 * x * _through_torch(torch.special.erfc)(-x * 0.5**0.5), types=SINGLE
+        "gelu",
+        FUNCTION,
+        lambda x: 0.5 * x * _through_torch(torch.special.erfc)(-x * 0.5**0.5),
+        types=SINGLE,
     ),
-    _float_op("erfinv", _through_torch(torch.special.erfinv), types=SINGLE),
-    _float_op("lgamma", _through_torch(torch.lgamma), types=SINGLE),
-    _float_op("digamma", _through_torch(torch.digamma), types=SINGLE),
-    _float_op("sigmoid", _sigmoid),
-    ScalarOp("pow", 2, NUMBERS, "same", _power),
-    _float_op("atan2", np.arctan2, 2),
+    _float_op("erfinv", LONG_FUNCTION, _through_torch(torch.special.erfinv), types=SINGLE),
+    _float_op("lgamma", LONG_FUNCTION, _through_torch(torch.lgamma), types=SINGLE),
+    _float_op("digamma", LONG_FUNCTION, _through_torch(torch.digamma), types=SINGLE),
+    _float_op("sigmoid", FUNCTION, _sigmoid),
+    ScalarOp("pow", 2, NUMBERS, "same", _power, LONG_FUNCTION),
+    ScalarOp("atan2", 2, FLOATS, "same", np.arctan2, LONG_FUNCTION),
 ]
 
 OPS: dict[str, ScalarOp] = {row.name: row for row in _ROWS}
-STRUCTURAL = ("constant", "index", "load", "indirect", "scalar", "to")
+# the other instructions of bodies, and their costs
+STRUCTURAL = {
+    "constant": 0.0,
+    "index": 0.0,
+    "load": LOAD,
+    "indirect": SIMPLE,
+    "scalar": 0.0,
+    "to": SIMPLE,
+}
+# a value that is made of others costs about as much as a memory access: it is not computed twice
+CHEAP = frozenset(row.name for row in _ROWS if row.cost == SIMPLE)
+FUNCTIONS = frozenset(row.name for row in _ROWS if row.cost >= FUNCTION)
 
-# Ops that cost about as much as a memory access or more: a value made with one is not computed
-# twice.
-CHEAP = frozenset(
-    "add sub mul neg abs minimum maximum fma eq ne lt le gt ge logical_and logical_or logical_xor "
-    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right where isnan "
-    "isinf signbit "
-    "copysign".split()
-)
+
+def cost(op: str) -> float:
+    """What an instruction costs, in vector operations; one that is not in the table is simple."""
+    row = OPS.get(op)
+    return STRUCTURAL.get(op, SIMPLE) if row is None else row.cost
 
 
 def supported(name: str, dtype: torch.dtype) -> bool:

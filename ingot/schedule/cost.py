@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingot.loops.expr import Expr, as_expr, integer, maximum, product
 from ingot.loops.ir import Body
+from ingot.loops.ops import cost
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 LANES = 8.0  # elements per vector operation, averaged over machines and types
@@ -12,34 +13,6 @@ NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
 # of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
 NANOSECONDS_PER_PRODUCT = 0.015
 NANOSECONDS_TO_PACK = 0.1  # ... and for each element of its right operand besides
-
-# Vector operations per scalar op; everything else counts as one.
-_WEIGHTS = {
-    **dict.fromkeys(
-        ("load", "div", "reciprocal", "sqrt", "rsqrt", "floordiv", "remainder", "fmod"), 4.0
-    ),
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid"), 15.0),
-    **dict.fromkeys(("tanh", "erf", "erfc", "gelu"), 15.0),
-    **dict.fromkeys(
-        (
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "atan2",
-            "sinh",
-            "cosh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "pow",
-        ),
-        30.0,
-    ),
-    **dict.fromkeys(("constant", "scalar", "index"), 0.0),
-}
 
 
 def work_per_point(kernel: Kernel) -> float | Expr:
@@ -58,7 +31,7 @@ def work_per_point(kernel: Kernel) -> float | Expr:
 
 def operations_of(body: Body) -> float:
     """How many simple operations a body amounts to."""
-    return sum(_WEIGHTS.get(i.op, 1.0) for i in body.instructions)
+    return sum(cost(i.op) for i in body.instructions)
 
 
 def nanoseconds(picoseconds: Expr) -> float | Expr:

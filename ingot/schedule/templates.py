@@ -35,23 +35,11 @@ from ingot.schedule.split import product_in_parts
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PRODUCTS = (torch.mm, torch.bmm, torch.addmm)
 
-# What may be computed each time that an operand is read, and how much of it.
-_CHEAP = {
-    "load",
-    "constant",
-    "to",
-    "add",
-    "sub",
-    "mul",
-    "neg",
-    "where",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "maximum",
-    "minimum",
-}
+# What may be computed each time that an operand is read, and how much of it: the simple ops that
+# come before products.
+_IN_PROLOGUES = frozenset(
+    "load constant to add sub mul neg where lt le gt ge maximum minimum".split()
+)
 MOST_BEFORE = 12  # instructions
 
 # A product of so few blocks leaves multiprocessors idle: its sums may be cut into parts, which are
@@ -255,7 +243,7 @@ def _makers(
             continue
         if any(node.target in g.touches for i, g in enumerate(groups) if i not in (j, k)):
             continue
-        cheap = {i.op for i in node.body.instructions} <= _CHEAP and len(
+        cheap = {i.op for i in node.body.instructions} <= _IN_PROLOGUES and len(
             node.body.instructions
         ) <= MOST_BEFORE
         if cheap and graph.buffers[node.target].role == "temporary":

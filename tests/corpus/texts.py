@@ -21,7 +21,6 @@ from unittest import mock
 
 import torch
 import triton
-from ingot.explain.compilation import Compilation
 
 import ingot
 from ingot import pipeline
@@ -29,7 +28,6 @@ from ingot.codegen.llvm import named
 from ingot.codegen.llvm.module import emit_kernels
 from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.forms import forms_of
-from ingot.codegen.triton.kernel import forms_of
 from ingot.compilation import Compilation
 from ingot.explain.stages import place_text, step_text
 from ingot.graph.aten_graph import AtenGraph

@@ -109,3 +109,10 @@ def test_masks_nest() -> None:
 def test_a_body_needs_a_recorder() -> None:
     with pytest.raises(RuntimeError):
         constant(1, torch.int64)
+
+
+def test_the_sets_of_ops_follow_from_their_costs() -> None:
+    assert {"add", "where", "copysign"} <= ops.CHEAP and {"exp", "pow", "gcd"} <= ops.FUNCTIONS
+    assert {"div", "floor", "sqrt"}.isdisjoint(ops.CHEAP | ops.FUNCTIONS)
+    assert ops.cost("constant") == 0 and ops.cost("running") == ops.cost("add") == 1
+    assert ops.cost("to") < ops.cost("load") < ops.cost("exp") < ops.cost("sin")

@@ -10,16 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ingot.codegen.llvm.scalar import TABLE
 from ingot.codegen.llvm.target import Target
 from ingot.loops.expr import Symbol
-from ingot.loops.ops import HALVES
+from ingot.loops.ops import FUNCTIONS, HALVES
 from ingot.schedule.kernel import Kernel, Row, Stage
 
-EXPENSIVE = frozenset(TABLE) & set(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc erfinv lgamma digamma sigmoid gelu pow atan2 gcd".split()
-)
 ROW_BYTES = 1 << 18  # of rows of scratch memory for columns that are computed side by side
 
 
@@ -28,7 +23,7 @@ def cost(stages: Sequence[Stage]) -> int:
     total = 0
     for stage in stages:
         for i in stage.body.instructions:
-            if i.op in EXPENSIVE:
+            if i.op in FUNCTIONS:
                 total += 15
             elif i.op not in ("constant", "scalar"):
                 total += 1

@@ -16,9 +16,9 @@ from triton.runtime import interpreter
 from ingot.codegen.reference import run_plan
 from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
 from ingot.codegen.triton.forms import Form, forms_of
-from ingot.codegen.triton.kernel import Form, TritonKernel, forms_of
+from ingot.codegen.triton.kernel import TritonKernel
 from ingot.graph.fake_context import FakeContext
-from ingot.graph.fakes import FakeContext, FakeTensor
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.pipeline import Passes, run_passes
 from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
