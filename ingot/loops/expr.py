@@ -15,12 +15,17 @@ so that `a // n` is `quotient + inner // modulus` and `a % n` is `step * (inner 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
+
+from ingot.loops import intervals, polynomials
+from ingot.loops.intervals import Bounds
+from ingot.loops.polynomials import without
+from ingot.loops.proofs import is_in_range, is_nonnegative, is_positive
 
 Monomial = tuple["Expr", ...]  # atoms in canonical order, repeated for powers; () is 1
-Bounds = tuple[int | None, int | None]
 
 
 class Expr:
@@ -49,9 +54,7 @@ class Expr:
             other = integer(other)
         elif not isinstance(other, Expr):
             return NotImplemented
-        total = dict(self._coefficients)
-        for monomial, coefficient in other._coefficients.items():
-            total[monomial] = total.get(monomial, 0) + coefficient
+        total = polynomials.add(self._coefficients, other._coefficients)
         return _polynomial(total, self._has_mod or other._has_mod)
 
     __radd__ = __add__
@@ -78,13 +81,7 @@ class Expr:
             return other
         if other is ONE:
             return self
-        total: dict[Monomial, int] = {}
-        for left, c in self._coefficients.items():
-            for right, d in other._coefficients.items():
-                monomial = (
-                    tuple(sorted(left + right, key=_order)) if left and right else left or right
-                )
-                total[monomial] = total.get(monomial, 0) + c * d
+        total = polynomials.multiply(self._coefficients, other._coefficients)
         return _polynomial(total, self._has_mod or other._has_mod)
 
     __rmul__ = __mul__
@@ -129,14 +126,21 @@ class Expr:
     def bounds(self) -> Bounds:
         """Constant (lower, upper) bounds by interval arithmetic; None where none is known."""
         if self._bounds is None:
-            lower: int | None = 0
-            upper: int | None = 0
+            total: Bounds = 0, 0
             for monomial, coefficient in self._coefficients.items():
-                low, high = _interval(coefficient, monomial)
-                lower = None if lower is None or low is None else lower + low
-                upper = None if upper is None or high is None else upper + high
-            self._bounds = (lower, upper)
+                factors = [atom.bounds for atom in monomial]
+                total = intervals.add(total, intervals.multiply(coefficient, factors))
+            self._bounds = total
         return self._bounds
+
+    @property
+    def count(self) -> Expr | None:
+        """How many values an atom takes that takes all from 0 on: an index, or a remainder."""
+        return None
+
+    def slope(self, atom: Expr) -> Expr:
+        """What an atom is multiplied by, in terms in which it occurs once."""
+        return _polynomial(polynomials.slope(self._coefficients, atom))
 
     def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
         """The expression with each symbol of `values` replaced, all at once."""
@@ -173,7 +177,7 @@ class Expr:
             if not inside:
                 offset[monomial] = coefficient
             elif len(inside) == 1 and isinstance(inside[0], Symbol):
-                parts.setdefault(inside[0], {})[_without(monomial, inside[0])] = coefficient
+                parts.setdefault(inside[0], {})[without(monomial, inside[0])] = coefficient
             else:
                 return None
         return _polynomial(offset), {symbol: _polynomial(part) for symbol, part in parts.items()}
@@ -190,10 +194,9 @@ class Expr:
     def _render(self) -> str:
         pieces = []
         for monomial, coefficient in self._coefficients.items():
-            factors = [
-                _factor_text(atom, first and coefficient == 1)
-                for first, atom in _flag_first(monomial)
-            ]
+            factors = [_factor_text(atom) for atom in monomial]
+            if monomial and coefficient == 1:
+                factors[0] = str(monomial[0])  # it leads: nothing stands before it
             if not factors or abs(coefficient) != 1:
                 factors.insert(0, str(abs(coefficient)))
             sign = "-" if coefficient < 0 else "+"
@@ -228,6 +231,14 @@ class Symbol(Expr):
         return self._extent
 
     @property
+    def count(self) -> Expr | None:
+        return self._extent
+
+    def from_lower(self) -> Expr:
+        """The lower bound plus a symbol that may be 0."""
+        return size_symbol(self.name + "'") + self.lower
+
+    @property
     def symbols(self) -> frozenset[Symbol]:
         return frozenset((self,))
 
@@ -246,7 +257,8 @@ class Symbol(Expr):
 
 
 class _Operation(Expr):
-    """An atom over two expressions."""
+    """An atom over two expressions: what the operation is for numbers, for bounds, and for
+    expressions, which it may simplify."""
 
     __slots__ = ("left", "right", "order")
 
@@ -254,47 +266,44 @@ class _Operation(Expr):
     right: Expr
     order: tuple[str, int]
 
+    of_numbers: ClassVar[Callable[[Any, Any], Any]]
+    of_bounds: ClassVar[Callable[[Bounds, Bounds], Bounds]]
+
+    @staticmethod
+    def of(left: Expr, right: Expr) -> Expr:
+        raise NotImplementedError
+
     @property
     def symbols(self) -> frozenset[Symbol]:
         if self._symbols is None:
             self._symbols = self.left.symbols | self.right.symbols
         return self._symbols
 
-
-class FloorDiv(_Operation):
-    """`left // right`, right positive."""
-
-    __slots__ = ()
-
     @property
     def bounds(self) -> Bounds:
         if self._bounds is None:
-            (low, high), (least, most) = self.left.bounds, self.right.bounds
-            least = max(least or 1, 1)
-            lower = (
-                None
-                if low is None
-                else (0 if most is None else low // most)
-                if low >= 0
-                else low // least
-            )
-            upper = (
-                None
-                if high is None
-                else high // least
-                if high >= 0
-                else (-1 if most is None else high // most)
-            )
-            self._bounds = (lower, upper)
+            self._bounds = type(self).of_bounds(self.left.bounds, self.right.bounds)
         return self._bounds
 
     def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
         if self.symbols.isdisjoint(values):
             return self
-        return floor_div(self.left.substitute(values), self.right.substitute(values))
+        return self.of(self.left.substitute(values), self.right.substitute(values))
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        return self.left.evaluate(values) // self.right.evaluate(values)
+        return type(self).of_numbers(self.left.evaluate(values), self.right.evaluate(values))
+
+
+class FloorDiv(_Operation):
+    """`left // right`, right positive."""
+
+    __slots__ = ()
+    of_numbers = operator.floordiv
+    of_bounds = intervals.floor_divide
+
+    @staticmethod
+    def of(left: Expr, right: Expr) -> Expr:
+        return floor_div(left, right)
 
     def _render(self) -> str:
         return f"{_operand_text(self.left)}//{_operand_text(self.right)}"
@@ -304,44 +313,40 @@ class Mod(_Operation):
     """`left % right`, right positive; the result is in 0 .. right - 1."""
 
     __slots__ = ()
+    of_numbers = operator.mod
+    of_bounds = intervals.remainder
 
     @property
-    def bounds(self) -> Bounds:
-        (low, high), most = self.left.bounds, self.right.bounds[1]
-        upper = None if most is None else most - 1
-        if low is not None and low >= 0 and high is not None:
-            upper = high if upper is None else min(upper, high)
-        return 0, upper
+    def count(self) -> Expr:
+        return self.right
 
-    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
-        if self.symbols.isdisjoint(values):
-            return self
-        return mod(self.left.substitute(values), self.right.substitute(values))
-
-    def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        return self.left.evaluate(values) % self.right.evaluate(values)
+    @staticmethod
+    def of(left: Expr, right: Expr) -> Expr:
+        return mod(left, right)
 
     def _render(self) -> str:
         return f"{_operand_text(self.left)}%{_operand_text(self.right)}"
+
+
+def _larger(a: Any, b: Any) -> Any:
+    """Of arrays of numbers too."""
+    return (a + b + abs(a - b)) // 2
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return (a + b - abs(a - b)) // 2
 
 
 class Max(_Operation):
     """The larger of two expressions."""
 
     __slots__ = ()
+    of_numbers = _larger
+    of_bounds = intervals.maximum
 
-    @property
-    def bounds(self) -> Bounds:
-        (a, b), (c, d) = self.left.bounds, self.right.bounds
-        lower = c if a is None else a if c is None else max(a, c)
-        return lower, None if b is None or d is None else max(b, d)
-
-    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
-        return maximum(self.left.substitute(values), self.right.substitute(values))
-
-    def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        a, b = self.left.evaluate(values), self.right.evaluate(values)
-        return (a + b + abs(a - b)) // 2  # for arrays of values too
+    @staticmethod
+    def of(left: Expr, right: Expr) -> Expr:
+        return maximum(left, right)
 
     def _render(self) -> str:
         return f"max({self.left}, {self.right})"
@@ -351,19 +356,12 @@ class Min(_Operation):
     """The smaller of two expressions."""
 
     __slots__ = ()
+    of_numbers = _smaller
+    of_bounds = intervals.minimum
 
-    @property
-    def bounds(self) -> Bounds:
-        (a, b), (c, d) = self.left.bounds, self.right.bounds
-        upper = d if b is None else b if d is None else min(b, d)
-        return None if a is None or c is None else min(a, c), upper
-
-    def substitute(self, values: Mapping[Symbol, Expr | int]) -> Expr:
-        return minimum(self.left.substitute(values), self.right.substitute(values))
-
-    def evaluate(self, values: Mapping[Symbol, int]) -> int:
-        a, b = self.left.evaluate(values), self.right.evaluate(values)
-        return (a + b - abs(a - b)) // 2
+    @staticmethod
+    def of(left: Expr, right: Expr) -> Expr:
+        return minimum(left, right)
 
     def _render(self) -> str:
         return f"min({self.left}, {self.right})"
@@ -444,14 +442,6 @@ def _intern_atom(key: tuple[Any, ...], atom: Any, text: str) -> None:
         _polynomials[frozenset((((atom,), 1),))] = atom
 
 
-def _order(atom: Any) -> tuple[str, int]:
-    return atom.order
-
-
-def _monomial_order(item: tuple[Monomial, int]) -> tuple[bool, int, list[tuple[str, int]]]:
-    return not item[0], -len(item[0]), [atom.order for atom in item[0]]  # type: ignore[attr-defined]
-
-
 def _polynomial(coefficients: dict[Monomial, int], may_recombine: bool = False) -> Expr:
     if 0 in coefficients.values():
         coefficients = {m: c for m, c in coefficients.items() if c}
@@ -464,7 +454,7 @@ def _polynomial(coefficients: dict[Monomial, int], may_recombine: bool = False) 
                 _polynomials[key] = merged
                 return merged
         found = Expr()
-        found._prepare(dict(sorted(coefficients.items(), key=_monomial_order)))
+        found._prepare(dict(sorted(coefficients.items(), key=polynomials.graded_order)))
         found = _polynomials.setdefault(key, found)
     return found
 
@@ -480,13 +470,13 @@ def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
             quotient = floor_div(x, n)
             if not isinstance(quotient, _Operation):
                 continue
-            factor = _polynomial({_without(monomial, remainder): coefficient})
+            factor = _polynomial({without(monomial, remainder): coefficient})
             for other, other_coefficient in coefficients.items():
                 for partner in other:
                     wrapped = isinstance(partner, Mod) and partner.left is quotient
                     if partner is not quotient and not wrapped:
                         continue
-                    if _polynomial({_without(other, partner): other_coefficient}) is not factor * n:
+                    if _polynomial({without(other, partner): other_coefficient}) is not factor * n:
                         continue
                     rest = _polynomial(
                         {m: c for m, c in coefficients.items() if m not in (monomial, other)}
@@ -560,7 +550,7 @@ def _unwrap_mods(a: Expr, n: Expr) -> Expr:
     for monomial, coefficient in a._coefficients.items():
         for atom in monomial:
             if isinstance(atom, Mod):
-                factor = _polynomial({_without(monomial, atom): coefficient})
+                factor = _polynomial({without(monomial, atom): coefficient})
                 if _divides(n, factor * atom.right):
                     return _unwrap_mods(a - factor * atom + factor * atom.left, n)
     return a
@@ -581,11 +571,11 @@ def _split(a: Expr, n: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
     size = n.constant
     if size is not None and low is not None and high is not None and low // size == high // size:
         return quotient + low // size, n, ZERO, ONE, a - low // size * n
-    if _in_range(a, n):
+    if is_in_range(a, n):
         return quotient, n, ZERO, ONE, a
     for step, modulus in _common_steps(a, n):
         inner, rest = _extract(a, step)
-        if _in_range(rest, step):
+        if is_in_range(rest, step):
             return quotient, step, inner, modulus, rest
     return quotient, ONE, a, n, ZERO
 
@@ -597,19 +587,7 @@ def _extract(a: Expr, n: Expr) -> tuple[Expr, Expr]:
     if len(n._coefficients) > 1:
         return _long_division(a, n)
     ((leading, leading_coefficient),) = n._coefficients.items()
-    quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for monomial, coefficient in a._coefficients.items():
-        left = _quotient(monomial, leading)
-        # The constant term is brought into 0 .. n-1; other coefficients must divide exactly.
-        if left is None or (coefficient % leading_coefficient and monomial):
-            rest[monomial] = coefficient
-            continue
-        whole, part = divmod(coefficient, leading_coefficient)
-        if whole:
-            quotient[left] = whole
-        if part:
-            rest[monomial] = part
+    quotient, rest = polynomials.divide_by_term(a._coefficients, leading, leading_coefficient)
     return (_polynomial(quotient), _polynomial(rest)) if quotient else (ZERO, a)
 
 
@@ -620,7 +598,7 @@ def _long_division(a: Expr, n: Expr) -> tuple[Expr, Expr]:
     quotient = ZERO
     for _ in range(_LONGEST_QUOTIENT):
         for monomial, coefficient in a._coefficients.items():
-            left = _quotient(monomial, leading)
+            left = polynomials.divide(monomial, leading)
             if left is not None and coefficient % leading_coefficient == 0:
                 term = _polynomial({left: coefficient // leading_coefficient})
                 quotient, a = quotient + term, a - term * n
@@ -636,45 +614,11 @@ def _common_steps(a: Expr, n: Expr) -> Iterator[tuple[Expr, Expr]]:
     if len(n._coefficients) != 1:
         return
     ((monomial, coefficient),) = n._coefficients.items()
-    seen = set()
-    for other, other_coefficient in a._coefficients.items():
-        if not other:
-            continue
-        divisor = math.gcd(coefficient, other_coefficient)
-        shared = _intersection(monomial, other)
-        if (divisor > 1 or shared) and (divisor, shared) not in seen:
-            seen.add((divisor, shared))
-    for divisor, shared in sorted(seen, key=lambda s: (len(s[1]), s[0]), reverse=True):
+    for divisor, shared in polynomials.common_divisors(a._coefficients, monomial, coefficient):
         step = _polynomial({shared: divisor})
-        left = _quotient(monomial, shared)
-        if left is not None and _positive(step):
+        left = polynomials.divide(monomial, shared)
+        if left is not None and is_positive(step):
             yield step, _polynomial({left: coefficient // divisor})
-
-
-def _quotient(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    if not divisor:
-        return monomial
-    left = list(monomial)
-    for atom in divisor:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
-
-
-def _intersection(a: Monomial, b: Monomial) -> Monomial:
-    left = list(b)
-    shared = []
-    for atom in a:
-        if atom in left:
-            left.remove(atom)
-            shared.append(atom)
-    return tuple(shared)
-
-
-def _without(monomial: Monomial, atom: Expr) -> Monomial:
-    position = monomial.index(atom)
-    return monomial[:position] + monomial[position + 1 :]
 
 
 # -- proofs ----------------------------------------------------------------------------------------
@@ -687,80 +631,12 @@ def known_equal(a: Expr | int, b: Expr | int) -> bool:
 
 def known_less_equal(a: Expr | int, b: Expr | int) -> bool:
     """True if provably a <= b for all values that the symbols may take."""
-    return _nonnegative(as_expr(b) - a)
+    return is_nonnegative(as_expr(b) - a)
 
 
 def known_less(a: Expr | int, b: Expr | int) -> bool:
     """True if provably a < b for all values that the symbols may take."""
-    return _nonnegative(as_expr(b) - a - 1)
-
-
-def _positive(e: Expr) -> bool:
-    low = e.bounds[0]
-    return low is not None and low > 0
-
-
-def _in_range(a: Expr, n: Expr) -> bool:
-    return _nonnegative(a) and _nonnegative(n - a - 1)
-
-
-def _nonnegative(e: Expr) -> bool:
-    """Prove e >= 0: by intervals, then with indices moved to the end of their range where `e` is
-    least, then with each size written as its lower bound plus something nonnegative."""
-    for _ in range(8):
-        low, high = e.bounds
-        if low is not None and low >= 0:
-            return True
-        if high is not None and high < 0:
-            return False
-        smaller = _at_least_end(e)
-        if smaller is None:
-            return _nonnegative_in_sizes(e)
-        e = smaller
-    return False
-
-
-def _at_least_end(e: Expr) -> Expr | None:
-    """A lower bound of `e` with one index or remainder with a symbolic range eliminated; None if
-    there is none left."""
-    for monomial in e._coefficients:
-        for atom in monomial:
-            extent = (
-                atom._extent
-                if isinstance(atom, Symbol)
-                else atom.right
-                if isinstance(atom, Mod)
-                else None
-            )
-            if extent is None or extent.constant is not None and len(monomial) == 1:
-                continue
-            total: dict[Monomial, int] = {}
-            for m, c in e._coefficients.items():
-                if m.count(atom) == 1:
-                    total[_without(m, atom)] = c
-            slope = _polynomial(total)
-            if isinstance(atom, Symbol) and atom in slope.symbols:
-                continue
-            rest = e - slope * atom
-            low, high = slope.bounds
-            if low is not None and low >= 0:
-                return rest
-            if high is not None and high <= 0:
-                return rest + slope * (extent - 1)
-    return None
-
-
-def _nonnegative_in_sizes(e: Expr) -> bool:
-    shifted: dict[Symbol, Expr | int] = {}
-    for symbol in e.symbols:
-        if symbol.kind == "size" and symbol.lower > 0 and symbol.upper is None:
-            shifted[symbol] = size_symbol(symbol.name + "'") + symbol.lower
-    if not shifted or any(
-        isinstance(atom, _Operation) for monomial in e._coefficients for atom in monomial
-    ):
-        return False
-    low = e.substitute(shifted).bounds[0]
-    return low is not None and low >= 0
+    return is_nonnegative(as_expr(b) - a - 1)
 
 
 # -- conveniences ----------------------------------------------------------------------------------
@@ -805,29 +681,10 @@ def contiguous_strides(sizes: Iterable[Expr | int]) -> tuple[Expr, ...]:
     return tuple(reversed(strides))
 
 
-def _interval(coefficient: int, monomial: Monomial) -> Bounds:
-    low: float = coefficient
-    high: float = coefficient
-    for atom in monomial:
-        a, b = atom.bounds
-        least, most = -math.inf if a is None else a, math.inf if b is None else b
-        if (low, high) == (0, 0):
-            break
-        corners = [x * y for x in (low, high) for y in (least, most) if x and y]
-        if not all(x and y for x in (low, high) for y in (least, most)):
-            corners.append(0)
-        low, high = min(corners), max(corners)
-    return (None if low == -math.inf else int(low)), (None if high == math.inf else int(high))
-
-
-def _flag_first(monomial: Monomial) -> Iterator[tuple[bool, Expr]]:
-    return ((position == 0, atom) for position, atom in enumerate(monomial))
-
-
-def _factor_text(atom: Expr, leads: bool) -> str:
+def _factor_text(atom: Expr) -> str:
     """An atom as a factor of a product: `2*i//3` would read as `(2*i)//3`, so a division gets
     parentheses unless it leads."""
-    return str(atom) if leads or not isinstance(atom, (FloorDiv, Mod)) else f"({atom})"
+    return f"({atom})" if isinstance(atom, (FloorDiv, Mod)) else str(atom)
 
 
 def _operand_text(e: Expr) -> str:

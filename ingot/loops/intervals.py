@@ -1,0 +1,67 @@
+"""Interval arithmetic on integers: the bounds of an operation from those of its operands.
+
+Bounds are (lowest, highest), both included; None stands for an end that is not known. The divisor
+of a division or a remainder is positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+Bounds = tuple[int | None, int | None]
+
+
+def add(a: Bounds, b: Bounds) -> Bounds:
+    """Of the sum."""
+    low = None if a[0] is None or b[0] is None else a[0] + b[0]
+    high = None if a[1] is None or b[1] is None else a[1] + b[1]
+    return low, high
+
+
+def multiply(coefficient: int, factors: Iterable[Bounds]) -> Bounds:
+    """Of the product of a number and any count of factors."""
+    low: float = coefficient
+    high: float = coefficient
+    for least, most in factors:
+        ends = (-inf if least is None else least, inf if most is None else most)
+        # zero times infinity is zero: the factor is some number
+        corners = [x * y if x and y else 0 for x in (low, high) for y in ends]
+        low, high = min(corners), max(corners)
+    return (None if low == -inf else int(low)), (None if high == inf else int(high))
+
+
+def floor_divide(a: Bounds, b: Bounds) -> Bounds:
+    """Of a // b: a larger divisor brings the quotient nearer to 0, or to -1 from below."""
+    (low, high), (least, most) = a, b
+    least = max(least or 1, 1)
+    if low is not None:
+        divisor = most if low >= 0 else least
+        low = 0 if divisor is None else low // divisor
+    if high is not None:
+        divisor = least if high >= 0 else most
+        high = -1 if divisor is None else high // divisor
+    return low, high
+
+
+def remainder(a: Bounds, b: Bounds) -> Bounds:
+    """Of a % b, which is below b, and no more than an a that is not negative."""
+    (low, high), (_, most) = a, b
+    largest = None if most is None else most - 1
+    if low is None or low < 0 or high is None:
+        return 0, largest
+    return 0, high if largest is None else min(high, largest)
+
+
+def maximum(a: Bounds, b: Bounds) -> Bounds:
+    """Of the larger one: at least what is known of either."""
+    lows = [low for low in (a[0], b[0]) if low is not None]
+    high = None if a[1] is None or b[1] is None else max(a[1], b[1])
+    return max(lows, default=None), high
+
+
+def minimum(a: Bounds, b: Bounds) -> Bounds:
+    """Of the smaller one: at most what is known of either."""
+    highs = [high for high in (a[1], b[1]) if high is not None]
+    low = None if a[0] is None or b[0] is None else min(a[0], b[0])
+    return low, min(highs, default=None)
