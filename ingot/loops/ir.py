@@ -295,6 +295,11 @@ class Pointwise(Node):
         """Whether several points may meet at one element, in which case their order counts."""
         return self.mode != "store" or any(s.kind == "value" for s in self.index.symbols)
 
+    @property
+    def accesses(self) -> list[tuple[str, Expr]]:
+        """The buffers and elements written and read, that of the target first."""
+        return [(self.target, self.index), *[i.attrs for i in self.body.loads]]
+
     def reads(self) -> set[str]:
         return {i.attrs[0] for i in self.body.loads}
 
@@ -319,6 +324,11 @@ class Reduction(Node):
     target: str
     index: Expr
     dtype: torch.dtype
+
+    @property
+    def accesses(self) -> list[tuple[str, Expr]]:
+        """The buffers and elements written and read, that of the target first."""
+        return [(self.target, self.index), *[i.attrs for i in self.body.loads]]
 
     def reads(self) -> set[str]:
         return {i.attrs[0] for i in self.body.loads}

@@ -61,34 +61,23 @@ def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) ->
     be an error: only that happens which eager does before the error. (Random draws do not: they
     join what is around them.)
     """
-    binders = {
-        s: k for k, node in enumerate(nodes) if isinstance(node, Library) for s, *_ in node.binds
-    }
+    binders: dict[Symbol, int] = {}
+    for k, node in enumerate(nodes):
+        if isinstance(node, Library):
+            binders.update((symbol, k) for symbol, *_ in node.binds)
     writers: dict[str, list[int]] = defaultdict(list)
     readers: dict[str, list[int]] = defaultdict(list)
+    effects = _Effects()
     result: list[set[int]] = []
-    last_ordered = last_acting = -1
-    failing: list[int] = []  # what may be an error behind the last that acts
     for k, node in enumerate(nodes):
-        before = (
-            {binders[s] for s in _sizes_of(node, buffers) if s in binders} if binders else set()
-        )
+        before = effects.before(k, node)
+        if binders:
+            before.update(binders[s] for s in _sizes_of(node, buffers) if s in binders)
         for name in node.reads():
             before.update(writers[name])
         for name in node.writes():
             before.update(readers[name])
             before.update(w for w in writers[name] if not _disjoint_pieces(nodes[w], node))
-        if isinstance(node, Library) and node.ordered:
-            if last_ordered >= 0:
-                before.add(last_ordered)
-            last_ordered = k
-        if isinstance(node, Library) and node.ordered and acts(node.function):
-            before.update(failing)
-            last_acting, failing = k, []
-        elif may_fail(node):
-            failing.append(k)
-            if last_acting >= 0:
-                before.add(last_acting)
         before.discard(k)
         result.append(before)
         for name in node.reads():
@@ -96,6 +85,30 @@ def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) ->
         for name in node.writes():
             writers[name].append(k)
     return result
+
+
+class _Effects:
+    """The order of effectful calls, and of what may be an error among them."""
+
+    def __init__(self) -> None:
+        self.last_ordered: int | None = None
+        self.last_acting: int | None = None
+        self.failing: list[int] = []  # what may be an error behind the last call that acts
+
+    def before(self, k: int, node: Node) -> set[int]:
+        """The earlier nodes that node number k waits for; it is one of those now."""
+        found: set[int | None] = set()
+        is_ordered = isinstance(node, Library) and node.ordered
+        if is_ordered:
+            found.add(self.last_ordered)
+            self.last_ordered = k
+        if isinstance(node, Library) and is_ordered and acts(node.function):
+            found.update(self.failing)
+            self.last_acting, self.failing = k, []
+        elif may_fail(node):
+            found.add(self.last_acting)
+            self.failing.append(k)
+        return {position for position in found if position is not None}
 
 
 def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:

@@ -75,25 +75,23 @@ def laid_over_contraction(
     if laid.target in contraction.reads():
         return None
     column = contraction.columns[0]
-    accesses = [(i.attrs[0], i.attrs[1]) for i in laid.body.loads]
-    if along and any(not _lies_along(e, column) for _, e in [*accesses, (laid.target, laid.index)]):
+    if along and not all(_lies_along(e, column) for _, e in laid.accesses):
         return None
-    for m in members:
-        assert isinstance(m, (Contraction, Pointwise))
-        read = (
-            [] if isinstance(m, Contraction) else [(i.attrs[0], i.attrs[1]) for i in m.body.loads]
-        )
-        meets = [
-            *(
-                (e, m.index)
-                for name, e in [*accesses, (laid.target, laid.index)]
-                if name == m.target
-            )
-        ]
-        meets += [(e, laid.index) for name, e in read if name == laid.target]
-        if any(a != b for a, b in meets):
-            return None
+    if not all(_meet_at_one_point(member, laid) for member in members):
+        return None
     return [*members, laid]
+
+
+def _meet_at_one_point(member: Node, node: Pointwise) -> bool:
+    """Whether what one of two nodes over the same loops writes is touched by the other at the
+    element of its own point alone."""
+    assert isinstance(member, (Contraction, Pointwise))
+    if any(name == member.target and e != member.index for name, e in node.accesses):
+        return False
+    if isinstance(member, Contraction):
+        return True
+    loads = [i.attrs for i in member.body.loads]
+    return not any(name == node.target and e != node.index for name, e in loads)
 
 
 def _in_order(e: Expr, loops: Sequence[Symbol]) -> bool:

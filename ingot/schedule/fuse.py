@@ -673,7 +673,7 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
     places: dict[str, list[tuple[Expr, tuple[Symbol, ...]]]] = defaultdict(list)
     for k, m in enumerate(laid.members):
         if laid.inner[k] and _stays_cached(m, laid.outer, laid.inner[k], target):
-            for name, index in _accesses(m):
+            for name, index in m.accesses:
                 places[name].append((index, laid.outer + laid.inner[k]))
     members = list(other.members)
     waiting = [
@@ -688,7 +688,7 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
             apart = target.has_registers  # pieces of one buffer, that several nodes write
             found = (
                 walked_as(node, own, *place, apart)
-                for name, own in _accesses(node)
+                for name, own in node.accesses
                 for place in places[name]
             )
             moved = next((n for n in found if n is not None), None)
@@ -698,13 +698,9 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
             return None
         members[k] = moved
         waiting.remove(k)
-        for name, index in _accesses(moved):
+        for name, index in moved.accesses:
             places[name].append((index, moved.loops))
     return members
-
-
-def _accesses(node: Compute) -> list[tuple[str, Expr]]:
-    return [(node.target, node.index), *((i.attrs[0], i.attrs[1]) for i in node.body.loads)]
 
 
 def _stays_cached(
@@ -721,9 +717,7 @@ def _stays_cached(
     beside = last is not None and any(
         linear is not None and last in linear[1] and linear[1][last].constant == 1
         for linear in (
-            index.linear((last,))
-            for _, index in _accesses(node)
-            if index.symbols.intersection(inner)
+            index.linear((last,)) for _, index in node.accesses if index.symbols.intersection(inner)
         )
     )
     if not beside:

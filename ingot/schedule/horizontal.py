@@ -69,32 +69,30 @@ class _Batches:
 
     def add(self, step: Step) -> None:
         reads, writes = accesses(step)
-        lent = _lenders(step)
-        # for a size
-        waits = isinstance(step, KernelStep) and not self.graph.bound.isdisjoint(
-            step.extent.symbols
-        )
-        shape = self._shape_of(step) if isinstance(step, KernelStep) and not waits else None
-        beside = isinstance(step, KernelStep) and step.on_host
-        shared = shape is not None and (beside or self._shares(step))
-        place = self._open.get((id(shape), beside)) if shape is not None and shared else None
-        # beside what may be written over it
-        read = any(self._touched.get(name, -1) >= (place or 0) for name in lent)
-        if place is None or read or not self._may_move(place, reads, writes):
+        lenders = _lenders(step)
+        shape = self._shape_of(step) if isinstance(step, KernelStep) else None
+        on_host = isinstance(step, KernelStep) and step.on_host
+        place = None
+        if shape is not None and (on_host or self._shares(step)):
+            place = self._open.get((id(shape), on_host))
+        if place is None or not self._may_move(place, reads, writes, lenders):
             place = len(self.members)
             self.members.append([])
         self.members[place].append(step)
         if shape is not None:
-            self._open[id(shape), beside] = place
+            self._open[id(shape), on_host] = place
         if shape is None or _may_fail(shape):
             self._failing = place
-        for name in (*writes, *lent):
+        for name in (*writes, *lenders):
             self._written[name] = max(place, self._written.get(name, -1))
         for name in (*reads, *writes):
             self._touched[name] = max(place, self._touched.get(name, -1))
 
     def _shape_of(self, step: KernelStep) -> Kernel | None:
-        """One object for all steps whose kernels are equal."""
+        """One object for all steps whose kernels are equal; None where a launch waits for a size,
+        and for kernels that share no launch."""
+        if not self.graph.bound.isdisjoint(step.extent.symbols):
+            return None
         kernel = step.kernel
         if id(kernel) not in self._shapes:
             shape = _shape(step)
@@ -113,9 +111,14 @@ class _Batches:
             and all(p.length is not None for p in step.kernel.parameters)
         )
 
-    def _may_move(self, place: int, reads: Sequence[str], writes: Sequence[str]) -> bool:
+    def _may_move(
+        self, place: int, reads: Sequence[str], writes: Sequence[str], lenders: Sequence[str]
+    ) -> bool:
         """Whether a step can run at a place behind which others have been put. It does not write an
-        input before what may fail, and does not hold much memory for longer."""
+        input before what may fail, and does not hold much memory for longer; nor does it run beside
+        what may read a buffer that it overwrites."""
+        if any(self._touched.get(name, -1) >= place for name in lenders):
+            return False
         if any(self._written.get(name, -1) >= place for name in reads):
             return False
         if any(self._touched.get(name, -1) >= place for name in writes):
@@ -123,14 +126,13 @@ class _Batches:
         buffers = [self.graph.buffers[name] for name in writes if name not in self._returned]
         if self._failing >= place and any(buffer.role == "input" for buffer in buffers):
             return False
-        sizes = [
-            (buffer.length * buffer.dtype.itemsize).constant
-            for buffer in buffers
-            if buffer.role == "temporary"
-        ]
-        if any(size is None for size in sizes):
-            return False
-        early = self._early[place] + sum(size for size in sizes if size is not None)
+        early = self._early[place]
+        for buffer in buffers:
+            if buffer.role == "temporary":
+                size = (buffer.length * buffer.dtype.itemsize).constant
+                if size is None:
+                    return False
+                early += size
         if early > MOST_EARLY:
             return False
         self._early[place] = early
@@ -202,25 +204,30 @@ def _joined(members: Sequence[Step], table: bool = False) -> Step:
         return members[0]
     launches = [step for step in members if isinstance(step, KernelStep)]
     longest = max(launches, key=lambda step: step.extent.constant or 0)
-    lengths = [
-        {step.kernel.parameters[k].length for step in launches}
-        for k in range(len(longest.kernel.parameters))
-    ]
-    parameters = tuple(
-        p if len(known) == 1 else p._replace(length=None)
-        for p, known in zip(longest.kernel.parameters, lengths, strict=True)
-    )
-    arguments = tuple(name for step in launches for name in step.arguments)
-    begins = tuple(
-        offset for step in launches for offset in step.offsets or (ZERO,) * len(step.arguments)
-    )
-    offsets = begins if any(step.offsets for step in launches) else ()
-    parts = tuple(step.extent for step in launches)
-    extent = sum(parts[1:], parts[0])
-    if table:
-        largest = [max(known, key=lambda e: (e and e.constant) or 0) for known in lengths]
-        parameters = tuple(p._replace(length=e) for p, e in zip(longest.kernel.parameters, largest))
-    kernel = replace(longest.kernel, parameters=parameters)
+    parameters = []
+    for k, parameter in enumerate(longest.kernel.parameters):
+        lengths = {step.kernel.parameters[k].length for step in launches}
+        parameters.append(parameter._replace(length=_length_of_all(lengths, table)))
+    kernel = replace(longest.kernel, parameters=tuple(parameters))
     if table and isinstance(kernel, Kernel):
         kernel = replace(kernel, table=power_of_two(len(launches)))
-    return KernelStep(kernel, arguments, extent, longest.work, parts, offsets, longest.on_host)
+    arguments: list[str] = []
+    offsets: list[Expr] = []
+    for step in launches:
+        arguments += step.arguments
+        offsets += step.offsets or (ZERO,) * len(step.arguments)
+    if not any(step.offsets for step in launches):
+        offsets = []
+    parts = tuple([step.extent for step in launches])
+    extent = sum(parts[1:], parts[0])
+    return KernelStep(
+        kernel, tuple(arguments), extent, longest.work, parts, tuple(offsets), longest.on_host
+    )
+
+
+def _length_of_all(lengths: set[Expr | None], table: bool) -> Expr | None:
+    """What the code takes for the length of buffers of these lengths: the largest with a table,
+    else none unless it is one."""
+    if table:
+        return max(lengths, key=lambda length: (length and length.constant) or 0)
+    return lengths.pop() if len(lengths) == 1 else None

@@ -4,7 +4,7 @@ less than a launch: the scale and the offset of each channel that a batch norm h
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ingot.loops.expr import Expr, Symbol, contiguous_strides, product
@@ -35,63 +35,79 @@ def inlined(nodes: Sequence[Node], graph: LoopGraph, target: Target) -> list[Nod
     """The nodes, without those of which all elements are computed where they are read."""
     if not target.launch:
         return list(nodes)
-    found: list[Node | None] = list(nodes)
-    readers, writers = readers_and_writers(nodes)
-    shown = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
-    alone: set[int] = set()  # nodes that no kernel before them could compute as well
-    inside = defaultdict[int, dict[int, Origin]](dict)  # the nodes that are computed in another
+    return _Inlining(nodes, graph, target).run()
 
-    def is_given(name: str, position: int) -> bool:
-        made = writers[name]
-        if any(k >= position for k in made):
+
+class _Inlining:
+    def __init__(self, nodes: Sequence[Node], graph: LoopGraph, target: Target) -> None:
+        self.nodes = nodes
+        self.graph = graph
+        self.most = target.launch
+        self.result: list[Node | None] = list(nodes)
+        self.readers, self.writers = readers_and_writers(nodes)
+        self.returned = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+        # nodes that read what is there before any kernel runs, or what these nodes compute
+        self.first: set[int] = set()
+        # by node, the origins of those that it computes, by their positions
+        self.origins = defaultdict[int, dict[int, Origin]](dict)
+
+    def run(self) -> list[Node]:
+        for k, node in enumerate(self.nodes):
+            if isinstance(node, Pointwise) and self._is_candidate(k, node):
+                self.first.add(k)
+                self._inline(k)
+        kept = [(k, node) for k, node in enumerate(self.result) if node is not None]
+        return [_with_origins(node, self.origins[k]) for k, node in kept]
+
+    def _is_candidate(self, k: int, node: Pointwise) -> bool:
+        """Whether a node alone makes a temporary on the device, and no kernel before it could
+        compute that as well."""
+        if node.scatters or node.body.lookups:
             return False
-        return all(k in alone or isinstance(nodes[k], Library) for k in made)
-
-    for k, node in enumerate(nodes):
-        if (
-            not isinstance(node, Pointwise)
-            or node.scatters
-            or any(i.op == "indirect" for i in node.body.instructions)
-        ):
-            continue
         if len(node.body.instructions) == 1:
-            continue  # a copy is made for how it lies
-        buffer = graph.buffers[node.target]
-        if buffer.role != "temporary" or buffer.on_host or len(writers[node.target]) > 1:
-            continue
-        if not all(is_given(name, k) for name in node.reads()):
-            continue
-        alone.add(k)
-        own = found[k]
+            return False  # a copy is made for how it lies
+        buffer = self.graph.buffers[node.target]
+        if buffer.role != "temporary" or buffer.on_host or len(self.writers[node.target]) > 1:
+            return False
+        return all(self._is_there(name, k) for name in node.reads())
+
+    def _is_there(self, name: str, k: int) -> bool:
+        """Whether no kernel makes a buffer before node number k, but such as could be inlined."""
+        return all(
+            w < k and (w in self.first or isinstance(self.nodes[w], Library))
+            for w in self.writers[name]
+        )
+
+    def _inline(self, k: int) -> None:
+        """Let all readers of a node compute it, if that is worthwhile."""
+        own = self.result[k]
         assert isinstance(own, Pointwise)
         nest = canonical(own)
         assert isinstance(nest, Pointwise)
-        inverse = _inverse(nest, buffer.length)
-        if node.target in shown or inverse is None:
-            continue
-        new = _read_everywhere(
-            nest, [found[r] for r in readers[node.target]], inverse, target.launch
-        )
-        if new:
-            for r, reader in zip(readers[node.target], new):
-                found[r] = reader
-                inside[r] |= inside[k] | {k: node.origin}
-                for name in nest.reads():
-                    if r not in readers[name]:
-                        readers[name].append(r)
-            found[k] = None
-    whole = ((node, [inside[k][at] for at in sorted(inside[k])]) for k, node in enumerate(found))
-    return [_told(node, origins) for node, origins in whole if node is not None]
+        inverse = _inverse(nest, self.graph.buffers[nest.target].length)
+        if nest.target in self.returned or inverse is None:
+            return
+        readers = self.readers[nest.target]
+        computing = _read_everywhere(nest, [self.result[r] for r in readers], inverse, self.most)
+        if not computing:
+            return
+        for r, reader in zip(readers, computing):
+            self.result[r] = reader
+            self.origins[r] |= self.origins[k] | {k: self.nodes[k].origin}
+            for name in nest.reads():
+                if r not in self.readers[name]:
+                    self.readers[name].append(r)
+        self.result[k] = None
 
 
-def _told(node: Node, inside: Sequence[Origin]) -> Node:
-    """The node, saying what else it computes."""
-    if not inside:
+def _with_origins(node: Node, inlined: Mapping[int, Origin]) -> Node:
+    """The node, which says what else it computes."""
+    if not inlined:
         return node
-    ops = [op for origin in inside for op in origin.ops]
-    return replace(
-        node, origin=Origin((*ops, *node.origin.ops), node.origin.where or inside[0].where)
-    )
+    origins = [inlined[k] for k in sorted(inlined)]
+    ops = [op for origin in origins for op in origin.ops]
+    where = node.origin.where or origins[0].where
+    return replace(node, origin=Origin((*ops, *node.origin.ops), where))
 
 
 def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
@@ -106,10 +122,10 @@ def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
         return None
 
     def places(index: Expr) -> dict[Symbol, Expr]:
-        whole = [index // step for step in steps]
-        return {
-            s: at if k == 0 else at % s.extent for k, (s, at) in enumerate(zip(node.loops, whole))
-        }
+        found = {s: index // step % s.extent for s, step in zip(node.loops, steps)}
+        if steps:
+            found[node.loops[0]] = index // steps[0]  # an index in range needs no remainder
+        return found
 
     return places
 
@@ -121,22 +137,23 @@ def _read_everywhere(
     launch, or where one has to find it in memory."""
     points = Shape.of(value).total.constant
     result: list[Compute] = []
-    added, broadcast = 0.0, False
+    added, is_broadcast = 0.0, False
     for reader in readers:
         if not isinstance(reader, Compute) or points is None:
             return []
         total = Shape.of(reader).total.constant
         if total is None:
             return []
-        broadcast = broadcast or total >= REPEATED * points
-        if total < REPEATED * points and not (isinstance(reader, Pointwise) and total <= points):
+        if total >= REPEATED * points:
+            is_broadcast = True
+        elif not isinstance(reader, Pointwise) or total > points:
             return []
         body = _computing(reader.body, value, inverse)
         added += total * (operations_of(body) - operations_of(reader.body))
         if added > most or len(body.instructions) > MAX_INSTRUCTIONS:
             return []
         result.append(replace(reader, body=body))
-    return result if broadcast else []
+    return result if is_broadcast else []
 
 
 def _computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:

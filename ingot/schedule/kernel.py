@@ -259,29 +259,36 @@ def scaling(kernel: Kernel) -> Scaling | None:
     if len(kernel.stages) != 1 or kernel.table or kernel.product or not loans(kernel.parameters):
         return None
     (stage,) = kernel.stages
-    body, parameters = stage.body.instructions, kernel.parameters
     loads = [i for i in stage.body.loads if not i.args]
     if len(loads) != 2 or len(stage.stores) != 1 or stage.reductions or stage.scalars:
         return None
     (store,) = stage.stores
-    positions = {p.name: k for k, p in enumerate(parameters)}
-    if (
-        parameters[positions[store.buffer]].dtype not in (torch.float32, torch.float64)
-        or store.mode != "store"
-    ):
+    positions = {p.name: k for k, p in enumerate(kernel.parameters)}
+    dtype = kernel.parameters[positions[store.buffer]].dtype
+    if dtype not in (torch.float32, torch.float64) or store.mode != "store":
         return None
     for source, factor in (loads, loads[::-1]):
-        a, b, c = (positions[name] for name in (source.attrs[0], factor.attrs[0], store.buffer))
-        alike = len({parameters[k].dtype for k in (a, b, c)}) == 1 and not parameters[b].on_host
-        if (
-            alike
-            and parameters[a].lends == c
-            and source.attrs[1] == store.index
-            and not factor.attrs[1].symbols
-        ):
-            if _is_source(body, store.value, source, factor):
-                return Scaling(a, b, factor.attrs[1], c)
+        found = Scaling(
+            positions[source.attrs[0]],
+            positions[factor.attrs[0]],
+            factor.attrs[1],
+            positions[store.buffer],
+        )
+        if _may_scale(kernel, found) and source.attrs[1] == store.index:
+            if _is_source(stage.body.instructions, store.value, source, factor):
+                return found
     return None
+
+
+def _may_scale(kernel: Kernel, scaling: Scaling) -> bool:
+    """Whether the parameters are of one type, the source lends its memory to the target, and the
+    factor is one number in the device's memory."""
+    source, factor, target = (
+        kernel.parameters[k] for k in (scaling.source, scaling.factor, scaling.target)
+    )
+    if not source.dtype is factor.dtype is target.dtype or factor.on_host:
+        return False
+    return source.lends == scaling.target and not scaling.offset.symbols
 
 
 def _is_source(

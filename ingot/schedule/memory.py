@@ -106,27 +106,51 @@ def plan_memory(
     The peak counts inputs, outputs, the arena and what library calls return, as long as each is
     held.
     """
-    alive = {
-        name: life
-        for name, life in lives(steps, graph).items()
-        if frugal or name not in graph.inputs
-    }
+    alive = lives(steps, graph)
+    if not frugal:
+        alive = {name: life for name, life in alive.items() if name not in graph.inputs}
+    places, joined = _kinds_of_places(steps, graph, alive, frugal, target)
+    arena_lives = [life for name, life in alive.items() if name not in places]
+    sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
+    offsets, joined_bytes = _offsets(arena_lives, sizes)
+    arena_bytes = joined_bytes
+    if joined:
+        always = [life for life in arena_lives if life.buffer not in joined]
+        arena_bytes = _offsets(always, sizes)[1]
+    for name, offset in offsets.items():
+        places[name] = Place("small" if name in joined else "arena", offset=offset)
+    last_use: dict[int, tuple[str, ...]] = {}
+    for life in alive.values():
+        if life.last < len(steps):
+            last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
+    peak = _peak(steps, graph, alive, places, arena_bytes, lenders)
+    return places, last_use, arena_bytes, joined_bytes, peak
+
+
+def _kinds_of_places(
+    steps: Sequence[Step],
+    graph: LoopGraph,
+    alive: Iterable[str],
+    frugal: bool,
+    target: Target,
+) -> tuple[dict[str, Place], set[str]]:
+    """The places of buffers that are not in the arena, and the buffers that are in it only if they
+    turn out to be small."""
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
     places |= {name: Place("constant") for name in graph.constants}
     returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
-    from_library = {
-        t
-        for s in steps
-        if isinstance(s, LibraryStep) and s.node.out is None
-        for t in s.node.targets
-        if t is not None
-    }
-    retained = retained_by(step.node for step in steps if isinstance(step, LibraryStep))
-    small, may_be_small = _small(steps, graph, alive) if target.device == "cuda" else (set(), set())
-    joined: list[str] = []
+    calls = [step.node for step in steps if isinstance(step, LibraryStep)]
+    from_library = {name for node in calls if node.out is None for name in node.targets}
+    retained = retained_by(calls)
+    small: set[str] = set()
+    may_be_small: set[str] = set()
+    if target.device == "cuda":
+        small, may_be_small = _small(steps, graph, alive)
+    joined: set[str] = set()
     for name in alive:
         if name in places:
             continue
+        size = buffer_bytes(graph.buffers[name])
         if name in from_library:
             places[name] = Place("library")
         elif name in returned:
@@ -134,31 +158,10 @@ def plan_memory(
         elif name in retained:
             places[name] = Place("own")
         elif frugal and name in may_be_small:
-            joined.append(name)
-        elif (frugal and name not in small) or not graph.bound.isdisjoint(
-            buffer_bytes(graph.buffers[name]).symbols
-        ):
+            joined.add(name)
+        elif (frugal and name not in small) or not graph.bound.isdisjoint(size.symbols):
             places[name] = Place("own")
-    arena_lives = [life for name, life in alive.items() if name not in places]
-    sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
-    offsets, joined_bytes = _offsets(arena_lives, sizes)
-    apart = [life for life in arena_lives if life.buffer not in joined]
-    arena_bytes = _offsets(apart, sizes)[1] if joined else joined_bytes
-    places |= {
-        name: Place("small" if name in joined else "arena", offset=at)
-        for name, at in offsets.items()
-    }
-    last_use: dict[int, tuple[str, ...]] = {}
-    for life in alive.values():
-        if life.last < len(steps):
-            last_use[life.last] = (*last_use.get(life.last, ()), life.buffer)
-    return (
-        places,
-        last_use,
-        arena_bytes,
-        joined_bytes,
-        _peak(steps, graph, alive, places, arena_bytes, lenders),
-    )
+    return places, joined
 
 
 def _small(
@@ -170,17 +173,15 @@ def _small(
     given = {name for step in calls for name in step_buffers(step)}
     buffers = [graph.buffers[name] for name in alive if name not in given]
     sizes = {buffer.name: buffer_bytes(buffer) for buffer in buffers if not buffer.on_host}
-    small = {
-        name
-        for name, size in sizes.items()
-        if size.constant is not None and size.constant <= SMALL_BYTES
-    }
-    symbolic = {
-        n
-        for n, size in sizes.items()
-        if size.constant is None and graph.bound.isdisjoint(size.symbols)
-    }
-    return small, symbolic
+    small: set[str] = set()
+    may_be_small: set[str] = set()
+    for name, size in sizes.items():
+        if size.constant is None:
+            if graph.bound.isdisjoint(size.symbols):
+                may_be_small.add(name)
+        elif size.constant <= SMALL_BYTES:
+            small.add(name)
+    return small, may_be_small
 
 
 def _rounded(size: Expr) -> Expr:

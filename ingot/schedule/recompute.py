@@ -4,83 +4,110 @@ in place of powers that were stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import BodyBuilder, Instruction
 from ingot.schedule.kernel import Kernel, Stage, Store
 
 
+class _Source(NamedTuple):
+    """Where a scratch row is stored."""
+
+    stage: int
+    store: Store
+
+
 def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
     """The kernel without scratch rows; None where they cannot all be computed again, or had better
     be kept. A store to a parameter may overwrite the one that `lenders` names for it."""
-    rows = {row.name: row for row in kernel.rows}
+    rows = {row.name for row in kernel.rows}
     stages = list(kernel.stages)
-    made: dict[str, tuple[int, Store]] = {}
+    sources: dict[str, _Source] = {}
     # bytes of each element that are not moved
-    gained = {name: row.dtype.itemsize for name, row in rows.items()}
+    saved = {row.name: row.dtype.itemsize for row in kernel.rows}
     for k, stage in enumerate(stages):
-        read = [i for i in stage.body.loads if i.attrs[0] in rows]
-        for load in read:
-            if load.attrs[0] not in made:
+        loads = [i for i in stage.body.loads if i.attrs[0] in rows]
+        for load in loads:
+            source = sources.get(load.attrs[0])
+            if source is None:
                 return None
-            first, store = made[load.attrs[0]]
-            before = _overwritten([s for other in stages[first:k] for s in other.stores], lenders)
-            here = _overwritten(stage.stores, lenders)
-            if stages[first].loops != stage.loops or store.index != load.attrs[1] or load.args:
+            moved = _bytes_read_again(stages, k, load, source, lenders)
+            if moved is None:
                 return None
-            body = stages[first].body.instructions
-            tree = stages[first].body.needed([store.value])
-            loads = {body[n] for n in tree if body[n].op == "load"}
-            wide = [i for i in loads if not i.attrs[1].symbols.isdisjoint(stage.loops)]
-            if any(body[n].op == "indirect" for n in tree) or before.keys() & {
-                i.attrs[0] for i in loads
-            }:
+            saved[load.attrs[0]] += load.dtype.itemsize - moved
+        if loads:
+            stages[k] = _with_trees(stages, k, sources)
+        for store in stages[k].stores:
+            if store.buffer in sources:
                 return None
-            # not by its own point alone
-            if any(here.get(i.attrs[0], {i.attrs[1]}) != {i.attrs[1]} for i in loads):
-                return None
-            fresh = [i for i in wide if i not in stage.body.instructions]
-            gained[load.attrs[0]] += load.dtype.itemsize - sum(i.dtype.itemsize for i in fresh)
-        if read:
-            stages[k] = _with_trees(
-                stage, {name: (stages[at], store.value) for name, (at, store) in made.items()}
-            )
-        for store in stage.stores:
             if store.buffer in rows:
-                if store.buffer in made:
-                    return None
-                made[store.buffer] = (
-                    k,
-                    next(s for s in stages[k].stores if s.buffer == store.buffer),
-                )
-    if min(gained.values()) < 0:
+                sources[store.buffer] = _Source(k, store)
+    if min(saved.values()) < 0:
         return None
-    kept = [
-        replace(s, stores=tuple(t for t in s.stores if t.buffer not in rows)).without_dead()
-        for s in stages
-    ]
-    kept = [s for s in kept if s.stores or s.reductions or s.scalars]
-    return replace(kernel, stages=tuple(kept), rows=())
+    return replace(kernel, stages=_without_rows(stages, rows), rows=())
 
 
-def _overwritten(stores: Iterable[Store], lenders: Mapping[str, str]) -> dict[str, set[Expr]]:
+def _bytes_read_again(
+    stages: Sequence[Stage],
+    k: int,
+    load: Instruction,
+    source: _Source,
+    lenders: Mapping[str, str],
+) -> int | None:
+    """Bytes of each element that stage number k reads to compute a row, where it loads that now;
+    None where it would not find what the row was made of."""
+    here, first = stages[k], stages[source.stage]
+    if first.loops != here.loops or source.store.index != load.attrs[1] or load.args:
+        return None
+    body = first.body.instructions
+    tree = [body[n] for n in first.body.needed([source.store.value])]
+    if any(i.op == "indirect" for i in tree):
+        return None
+    stores_between = [store for stage in stages[source.stage : k] for store in stage.stores]
+    written_between = _written_at(stores_between, lenders)
+    written_here = _written_at(here.stores, lenders)
+    moved = 0
+    for i in {i for i in tree if i.op == "load"}:
+        name, index = i.attrs
+        # a store to another element is of another point, which may come before
+        if name in written_between or written_here.get(name, {index}) != {index}:
+            return None
+        varies = not index.symbols.isdisjoint(here.loops)
+        if varies and i not in here.body.instructions:
+            moved += i.dtype.itemsize
+    return moved
+
+
+def _written_at(stores: Iterable[Store], lenders: Mapping[str, str]) -> dict[str, set[Expr]]:
     """By buffer: where stores write it."""
-    found: dict[str, set[Expr]] = {}
+    places: dict[str, set[Expr]] = {}
     for store in stores:
         for name in {store.buffer, lenders.get(store.buffer, store.buffer)}:
-            found.setdefault(name, set()).add(store.index)
-    return found
+            places.setdefault(name, set()).add(store.index)
+    return places
 
 
-def _with_trees(stage: Stage, rows: Mapping[str, tuple[Stage, int]]) -> Stage:
-    """The stage that computes rows where it loaded them, each as a stage's value."""
+def _with_trees(stages: Sequence[Stage], k: int, sources: Mapping[str, _Source]) -> Stage:
+    """Stage number k, which computes rows where it loaded them, each as its source does."""
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
-        if i.op != "load" or i.attrs[0] not in rows:
+        source = sources.get(i.attrs[0]) if i.op == "load" else None
+        if source is None:
             return builder.append(i)
-        other, value = rows[i.attrs[0]]
-        return builder.copy(other.body, only=other.body.needed([value]))[value]
+        body, value = stages[source.stage].body, source.store.value
+        return builder.copy(body, only=body.needed([value]))[value]
 
-    return stage.rewrite(visit)
+    return stages[k].rewrite(visit)
+
+
+def _without_rows(stages: Sequence[Stage], rows: set[str]) -> tuple[Stage, ...]:
+    """The stages that do more than store rows, without that."""
+    kept: list[Stage] = []
+    for stage in stages:
+        stores = tuple([store for store in stage.stores if store.buffer not in rows])
+        if stores or stage.reductions or stage.scalars:
+            kept.append(replace(stage, stores=stores).without_dead())
+    return tuple(kept)
