@@ -1,5 +1,8 @@
-"""The errors of Ingot. A program's own errors are never wrapped: they are raised as eager would
-raise them."""
+"""The errors of Ingot.
+
+Each is a user's mistake or a named reason: what was met, the user's line, and what to change. A
+program's own errors are never wrapped: they are raised as eager would raise them.
+"""
 
 from __future__ import annotations
 
@@ -121,22 +124,15 @@ def unsupported(
 
 class GraphBreakError(IngotError):
     """Raised under `fullgraph=True` where the graph would have been broken or the call run in
-    eager; the text has reason, place and hint, which are attributes too, as is the function where
-    the place is."""
+    eager. Reason, place and hint are in the text and attributes; so is the function of the
+    place."""
 
     def __init__(self, why: Unsupported) -> None:
-        hint = (
-            why.hint
-            or "move it out of the compiled function, or allow graph breaks with fullgraph=False"
-        )
-        place = f" at {why.where}" if why.where else ""
-        super().__init__(f"{why.reason}{place} (hint: {hint})")
-        self.reason, self.where, self.hint, self.function = (
-            why.reason,
-            why.where,
-            hint,
-            why.function,
-        )
+        advice = "move it out of the compiled function, or allow graph breaks with fullgraph=False"
+        reason = why.why if why.hint else replace(why.why, hint=advice)
+        super().__init__(str(reason))
+        self.reason, self.where, self.hint = reason.sentence, reason.where, reason.hint
+        self.function = reason.function
 
 
 class RecompileError(IngotError):
@@ -155,13 +151,12 @@ class OutOfBounds(BaseException):
 
 
 def of_hooks(error: BaseException) -> bool:
-    """Whether an error that a compiled graph raised is of the user's hooks on the tensors that it
-    keeps for the backward: eager is not asked to raise it again."""
+    """Whether the user's hooks on saved tensors raised it: eager is not asked to raise it again."""
     return hasattr(error, _OF_HOOKS)
 
 
 def mark_of_hooks(error: BaseException) -> None:
-    """Says so of it."""
+    """Marks it as raised by such hooks."""
     setattr(error, _OF_HOOKS, True)
 
 

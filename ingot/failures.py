@@ -1,6 +1,8 @@
-"""Compilations that failed by an error of Ingot's own, or for want of memory or stack. Such an
-error is a fact about one call: the variants that are there stay, and the like is tried again, at
-intervals that grow."""
+"""Compilations that failed by an error of Ingot's own, or for want of memory or stack.
+
+In: an error, and a check whether the facts of its call hold for another. Out: whether a call waits
+for the next attempt. Entries that exist stay, and the intervals between attempts grow.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def explained(error: Exception) -> Unsupported:
 
 @dataclass
 class Failure:
-    """What is known of calls for whose facts compilation has failed."""
+    """The failures of calls for which `holds`, and how many such calls wait."""
 
     holds: Holds
     count: int = 0
@@ -43,11 +45,9 @@ class Failure:
 
     def again(self) -> str:
         """When it is tried again, for reports."""
-        return (
-            f"tried again after {self.left} such calls"
-            if self.left
-            else "tried again at the next such call"
-        )
+        if self.left:
+            return f"tried again after {self.left} such calls"
+        return "tried again at the next such call"
 
     def note(self) -> None:
         self.count += 1
@@ -70,12 +70,14 @@ class Failures:
 
     def note(self, holds: Holds, slots: tuple[Any, ...]) -> Failure:
         """Take note of a failure for the facts that `holds` checks."""
-        known = next((failure for failure in self._known if failure.holds(slots)), None)
-        if known is None:
-            known = Failure(holds)
-            self._known.append(known)
-        known.note()
-        return known
+        for failure in self._known:
+            if failure.holds(slots):
+                break
+        else:
+            failure = Failure(holds)
+            self._known.append(failure)
+        failure.note()
+        return failure
 
     def forget(self, slots: tuple[Any, ...]) -> None:
         """Forget what failed for a call: it is compiled, or left to eager."""

@@ -1,8 +1,8 @@
 """The ladder of attempts to compile one call: which sizes, integers and floats are symbols.
 
-In: a call of a compiled function, and what earlier calls taught about its sizes (`SizePolicy`). Out:
-the program of the first rung that can be compiled. Each rung begins with a capture of its own, and
-nothing of a rung that failed is used by another.
+In: a call of a compiled function, and what earlier calls taught about its sizes (`SizePolicy`).
+Out: the program of the first rung that can be compiled. Each rung begins with a capture of its own,
+and nothing of a rung that failed is used by another.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Ladder:
         if rung.sizes is Sizes.SPECULATIVE:
             known = policy.speculative
             assert known is not None
-            policy.speculative = known._replace(places=known.places | captured.supposed)
+            policy.speculative = known._replace(places=known.places | captured.speculative)
         if rung.sizes is Sizes.STATIC and self.against_symbols is not None:
             lines.append(f"all sizes and integers are those of the call: {self.against_symbols}")
             policy.is_static = not self._is_of_the_call

@@ -1,5 +1,8 @@
-"""The stance of the process towards compilation: whether compiled functions may run compiled, and
-compile anew."""
+"""The stance of the process towards compilation: `set_stance`.
+
+It says whether compiled functions may run compiled, and whether they may be recompiled. There is
+one stance at a time, for all threads.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class set_stance:  # noqa: N801 - it is called like a function
         _take(self._before)
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        _take(self._before)  # making the decorator took the stance
+        _take(self._before)  # the constructor took the stance
 
         @functools.wraps(fn)
         def with_stance(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Graph breaks: where a captured region ends before its function does, and what happens from there.
+"""Graph breaks: where a captured region ends before its function does, and what happens then.
+
+In: the frames of a capture that was told to end. Out: the recipe of the region's result.
 
 The state at a break is the chain of frames that run, outermost first. For each of them its
 function, its live variables and its operands become one flat tuple; a `Chain` says what is what.
@@ -9,7 +11,7 @@ goes on in all of its frames at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import BuiltinFunctionType, CellType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,10 +44,12 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """What follows the graph of a region that was broken: `ending(operands, state)` carries out the
-    instruction and says how to go on. `outcomes` are the ways to go on by the id of what the step
-    gave, or under `_ANY`; `raised` is the one, if any, where it raised. `handles`: the state begins
-    with an exception that is being handled."""
+    """What follows the graph of a region that was broken.
+
+    `ending(operands, state)` carries out the instruction and says how to go on: by one of the
+    `outcomes`, under the id of the step's result or under `_ANY`, or, where the step raised, by the
+    continuation `raised`. `handles`: the state begins with an exception that is being handled.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,10 @@ class Ending:
 
     def __call__(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
         try:
-            result = self._handling(operands, state[0]) if self.handles else self._run(operands)
+            if self.handles:
+                result = self._handling(operands, state[0])
+            else:
+                result = self._run(operands)
         except BaseException as error:
             if self.raised is None:
                 raise
@@ -68,10 +75,8 @@ class Ending:
             error.__traceback__ = behind_steps(error.__traceback__)
             return Continue(self.raised, (*state, error))
         outcome = self.outcomes.get(id(result)) or self.outcomes[_ANY]
-        return Continue(
-            outcome.continuation,
-            (*state[: len(state) - outcome.drops], *outcome.pushed(result, operands)),
-        )
+        kept = state[: len(state) - outcome.drops]
+        return Continue(outcome.continuation, (*kept, *outcome.pushed(result, operands)))
 
     def _handling(self, operands: tuple[Any, ...], handled: BaseException) -> Any:
         """The step, inside the except block of an exception."""
@@ -148,31 +153,35 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
     frames = session.frames
     broken = _broken(session, frames[-1])
     handles = not session.handled.is_constant()
-    values: list[Value] = [session.handled] if handles else []
-    points = []
     watched = session.watched or any(may_watch(frame.program) for frame in frames)
+    points = []
+    values: list[Value] = []
+    if handles:
+        values.append(session.handled)
     for frame in frames:
-        innermost = frame is frames[-1]
-        index = frame.index if innermost else frame.index - 1
-        stack = frame.stack[: len(frame.stack) - broken.popped] if innermost else frame.stack
+        index, stack = frame.index, frame.stack
+        if frame is frames[-1]:
+            stack = stack[: len(stack) - broken.popped]
+        else:
+            index -= 1  # of the call that waits
         point = _point(frame, index, stack, watched)
         points.append(point._replace(position=index + 1))
-        values += [
-            frame.function,
-            *(frame.slots[i] for i in point.variables),
-            *(v for v in stack if v is not NULL),
-        ]
+        values.append(frame.function)
+        values += [frame.slots[slot] for slot in point.variables]
+        values += [value for value in stack if value is not NULL]
     chain = Chain(tuple(points), handles, False, watched)
-    ending = Ending(
-        _step_of_chain(frames, broken),
-        handles,
-        continuations(chain._replace(raises=True)) if any(map(_has_handler, frames)) else None,
-        _outcomes(chain, broken, continuations),
-        continuations,
+    raised = None
+    if any(map(_has_handler, frames)):
+        raised = continuations(chain._replace(raises=True))
+    outcomes = _outcomes(chain, broken, continuations)
+    ending = Ending(_step_of_chain(frames, broken), handles, raised, outcomes, continuations)
+    return residual.Ending(
+        ending, (_tuple_of(results, broken.operands), _tuple_of(results, values))
     )
-    operands = residual.Collection(tuple, tuple([results.recipe(v) for v in broken.operands]))
-    state = residual.Collection(tuple, tuple([results.recipe(v) for v in values]))
-    return residual.Ending(ending, (operands, state))
+
+
+def _tuple_of(results: Results, values: Sequence[Value]) -> Recipe:
+    return residual.Collection(tuple, tuple([results.recipe(value) for value in values]))
 
 
 def _has_handler(frame: InterpreterFrame) -> bool:
@@ -187,16 +196,17 @@ def handled_here(session: Session) -> bool:
 
 
 def _point(frame: InterpreterFrame, index: int, stack: list[Value], watched: bool) -> Point:
-    live = range(len(frame.slots)) if watched else live_variables(frame.program, index)
-    first_free = len(frame.slots) - len(frame.program.code.co_freevars)
-    variables = [
-        slot
-        for slot, value in enumerate(frame.slots[:first_free])
-        if value is not NULL and (slot in live or isinstance(value, CellValue))
-    ]
-    return Point(
-        frame.program.code, index, tuple(variables), tuple([value is not NULL for value in stack])
-    )
+    """Where a frame stands, and which of its variables and operands go on."""
+    code = frame.program.code
+    live: Collection[int] = range(len(frame.slots))
+    if not watched:
+        live = live_variables(frame.program, index)
+    variables = []
+    for slot, value in enumerate(frame.slots[: len(frame.slots) - len(code.co_freevars)]):
+        if value is not NULL and (slot in live or isinstance(value, CellValue)):
+            variables.append(slot)
+    operands = tuple([value is not NULL for value in stack])
+    return Point(code, index, tuple(variables), operands)
 
 
 def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
@@ -207,40 +217,34 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
         raise session.unsupported("instruction", f"a graph break at {instruction.op}", action=SKIP)
     step = STEPS[instruction.op](instruction)
     below = len(stack) - step.pops
-    return _Broken(
-        instruction,
-        step,
-        [*stack[below:], *(stack[below - depth] for depth in step.peeks)],
-        step.pops,
-    )
+    peeked = [stack[below - depth] for depth in step.peeks]
+    return _Broken(instruction, step, [*stack[below:], *peeked], step.pops)
 
 
 def _broken_call(session: Session, instruction: Instruction, stack: list[Value]) -> _Broken:
     """A call: (NULL, callable), (callable, NULL) or (callable, self), and the arguments."""
-    if instruction.op == "CALL_FUNCTION_EX":
+    spread, with_names = instruction.op == "CALL_FUNCTION_EX", instruction.op == "CALL_KW"
+    if spread:
         popped, args = 3 + instruction.arg, stack[-1 - instruction.arg :]
     else:
-        with_names = instruction.op == "CALL_KW"
         popped = 2 + instruction.arg + with_names
         args = stack[len(stack) - popped + 2 : len(stack) - with_names]
-    below, above = stack[len(stack) - popped], stack[len(stack) - popped + 1]
-    if below is NULL or above is NULL:
-        bound: list[Value] = [above if below is NULL else below]
+    callee = [v for v in stack[len(stack) - popped : len(stack) - popped + 2] if v is not NULL]
+    if spread:
+        step = spread_call_step(len(callee) - 1, instruction.arg)
     else:
-        bound = [below, above]
-    if instruction.op == "CALL_FUNCTION_EX":
-        step = spread_call_step(len(bound) - 1, instruction.arg)
-    else:
-        names = session.realize(stack[-1]).constant() if instruction.op == "CALL_KW" else ()
-        step = call_step(len(bound) - 1 + len(args) - len(names), names)
-    called = getattr(bound[0], "object", None)
-    if isinstance(called, BuiltinFunctionType | type) and len([*bound, *args]) <= _READS_FRAME.get(
-        called, 0
-    ):
-        raise session.unsupported(
-            "caller-variables", f"{called.__name__}() reads the variables of its caller"
-        )
-    return _Broken(instruction, step, [*bound, *args], popped)
+        names: tuple[str, ...] = ()
+        if with_names:
+            names = session.realize(stack[-1]).constant()
+        step = call_step(len(callee) - 1 + len(args) - len(names), names)
+    operands = [*callee, *args]
+    called = getattr(callee[0], "object", None)
+    if isinstance(called, BuiltinFunctionType | type):
+        if len(operands) <= _READS_FRAME.get(called, 0):
+            raise session.unsupported(
+                "caller-variables", f"{called.__name__}() reads the variables of its caller"
+            )
+    return _Broken(instruction, step, operands, popped)
 
 
 def _step_of_chain(frames: Sequence[InterpreterFrame], broken: _Broken) -> Callable[..., Any]:
@@ -275,9 +279,8 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
             _ANY: Outcome(at(behind, 0, 1), 0, _one),
         }
     if step.branch:
-        jumped = Outcome(
-            at(instruction.arg, 0, step.keeps), 0, _operands if step.keeps else _nothing
-        )
+        pushed = _operands if step.keeps else _nothing
+        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, pushed)
         passed = Outcome(at(behind, 0, 0), 0, _nothing)
         return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}
     pushed = {0: _nothing, 1: _one}.get(step.results, _several)
@@ -324,4 +327,6 @@ def enter_chain(
         frame.stack[:] = [take("an operand") if is_value else NULL for is_value in point.operands]
         frame.index = point.position
         frames.append(frame)
-    return frames, session.realize(take("the exception")) if chain.raises else None
+    if chain.raises:
+        return frames, session.realize(take("the exception"))
+    return frames, None

@@ -1,11 +1,16 @@
 """`capture_call`: one call of a function becomes a graph, the guards under which it holds, and what
-is left to do in Python."""
+is left to do in Python.
+
+In: a function and the arguments of a call, or the state at a graph break, and a `Request`. Out:
+`Captured`. The call is not run, and nothing that existed before it is changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -38,11 +43,13 @@ from ingot.reasons import PROGRAM_RAISES
 
 @dataclass
 class Captured:
-    """What capture found out about one call. The graph's inputs are loaded from `inputs[i].source`;
-    its outputs and the arguments of the call make the result through `residual`. `break_` is why
-    the graph ends before the function does; `writes` whether it may change its inputs, `handles`
-    whether the program may handle what it raises, `protects` whether it surely handles some errors
-    of operations in the graph."""
+    """What capture knows of one call.
+
+    The graph's inputs are loaded from `inputs[i].source`; its outputs and the arguments of the call
+    make the result through `residual`. `break_` is why the graph ends before the function does.
+    `writes`: it may change its inputs. `handles`: the program may handle what the graph raises;
+    `protects`: it surely handles some errors of its operations.
+    """
 
     graph_module: fx.GraphModule
     inputs: list[GraphInput]
@@ -55,8 +62,7 @@ class Captured:
     handles: bool = False
     protects: bool = False
     marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
-    # those that are symbols though they were not seen to vary
-    supposed: frozenset[Quantity] = frozenset()
+    speculative: frozenset[Quantity] = frozenset()  # those that are speculative symbols
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the
@@ -66,20 +72,17 @@ class Captured:
         self.guards.limited, self.guards.conditions = (*shapes.limited,), (*shapes.conditions(),)
 
     def fixed_marks(self) -> list[str]:
-        """For the report: the sizes that are marked to be symbols and yet are compiled for, with
+        """The sizes that are marked to be symbols and yet are compiled for, for the report, with
         the user's line that needed it. To be called when the graph is compiled."""
-        symbols = self.guards.symbols
-        constants = {
-            symbols[s]: (value, where)
-            for s, value, where in self.context.shapes.constants()
-            if s in symbols
-        }
-        return [
-            f"{size.name} is marked as dynamic, and is always {value}  "
-            f"({where or 'where the graph is compiled'})"
-            for size in sorted(self.marked & constants.keys(), key=lambda size: size.name)
-            for value, where in [constants[size]]
-        ]
+        lines = {}
+        for symbol, value, where in self.context.shapes.constants():
+            size = self.guards.symbols.get(symbol)
+            if size in self.marked:
+                needed = where or "where the graph is compiled"
+                lines[size.name] = (
+                    f"{size.name} is marked as dynamic, and is always {value}  ({needed})"
+                )
+        return [lines[name] for name in sorted(lines)]
 
 
 def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
@@ -106,52 +109,52 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     Raises TypeError as the call itself would.
     """
     function, bound = entry(fn)
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    code, name = function.__code__, function.__qualname__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional = parameters[: code.co_argcount]
     args = (*bound, *args)
-    given = dict(zip(names[: code.co_argcount], args))
-    extra = {}
-    for name, value in kwargs.items():
-        if name not in names[code.co_posonlyargcount :]:
-            extra[name] = value
-        elif name in given:
-            raise TypeError(f"{function.__qualname__}() got multiple values for argument '{name}'")
+    passed, further = dict(zip(positional, args)), {}
+    for keyword, value in kwargs.items():
+        if keyword not in parameters[code.co_posonlyargcount :]:
+            further[keyword] = value
+        elif keyword in passed:
+            raise TypeError(f"{name}() got multiple values for argument '{keyword}'")
         else:
-            given[name] = value
+            passed[keyword] = value
     defaults = function.__defaults__ or ()
-    given = {
-        **dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults)),
-        **(function.__kwdefaults__ or {}),
-        **given,
-    }
+    values = dict(zip(positional[len(positional) - len(defaults) :], defaults))
+    values.update(function.__kwdefaults__ or {})
+    values.update(passed)
     surplus = args[code.co_argcount :]
-    if (
-        len(given) < len(names)
-        or (surplus and not code.co_flags & 4)
-        or (extra and not code.co_flags & 8)
-    ):
-        raise TypeError(f"{function.__qualname__}() is called with the wrong arguments")
-    slots = [given[name] for name in names]
-    slots += [tuple(surplus)] if code.co_flags & 4 else []
-    slots += [extra] if code.co_flags & 8 else []
+    takes_args, takes_kwargs = code.co_flags & CO_VARARGS, code.co_flags & CO_VARKEYWORDS
+    is_surplus = (surplus and not takes_args) or (further and not takes_kwargs)
+    if len(values) < len(parameters) or is_surplus:
+        raise TypeError(f"{name}() is called with the wrong arguments")
+    slots = [values[parameter] for parameter in parameters]
+    if takes_args:
+        slots.append(surplus)
+    if takes_kwargs:
+        slots.append(further)
     return tuple(slots)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a capture besides its call. Without `continuations` a graph may not be
-    broken. `varying` are not compiled for their values, nor are `plausible` sizes;
-    `data_dependent_sizes` do not break the graph; nor does what eager is thought to refuse, where
-    `expects_errors`. `varied` were seen to differ. `inputs` are the types of numbers that are no
-    constants where they are given as arguments."""
+    """What is asked of a capture besides its call.
+
+    Without `continuations` a graph may not be broken. `symbols` and `speculative` sizes are not
+    compiled for their values; `observed` were seen to differ. `inputs` are the types of numbers
+    that are inputs of the graph where they are arguments. `data_dependent_sizes` do not break the
+    graph. Where `expects_errors`, an op whose arguments eager is known to refuse does not either.
+    """
 
     options: Options
     continuations: Continuations | None = None
-    varying: Varying = frozenset()
-    plausible: Plausible | None = None
+    symbols: Varying = frozenset()
+    speculative: Plausible | None = None
     data_dependent_sizes: bool = False
     expects_errors: bool = True
-    varied: Varying = frozenset()
+    observed: Varying = frozenset()
     inputs: frozenset[type] = frozenset()
 
 
@@ -255,8 +258,8 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
     guards.add_global_state()
     context = FakeContext(request.data_dependent_sizes)
     session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
-    session.varying, session.plausible = request.varying, request.plausible
-    session.varied = request.varied
+    session.varying, session.plausible = request.symbols, request.speculative
+    session.varied = request.observed
     session.input_types = request.inputs
     session.says_compiling = attempt.says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
@@ -322,19 +325,20 @@ def _finish(
     recorder.guard_places(session)
     graph_module, inputs = recorder.finish(results.outputs)
     recorder.context.release()
+    ops = sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
     captured = Captured(
         graph_module,
         inputs,
         session.guards,
         Residual(recipe, len(results.outputs), effects),
         recorder.context,
-        sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes),
-        end,
-        recorder.writes,
-        session.handles,
-        session.protects,
-        frozenset(recorder.marked),
-        frozenset(recorder.supposed),
+        ops,
+        break_=end,
+        writes=recorder.writes,
+        handles=session.handles,
+        protects=session.protects,
+        marked=frozenset(recorder.marked),
+        speculative=frozenset(recorder.supposed),
     )
     captured.collect_shape_guards()
     return captured

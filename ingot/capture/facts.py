@@ -1,5 +1,9 @@
 """What guards compare: plain constants, the facts of a tensor, the memory it spans, and the state
-around a call."""
+around a call.
+
+In: Python objects and torch's own state. Out: tuples that are equal if, and only if, compiled code
+may take one for the other. Nothing here keeps a tensor.
+"""
 
 from __future__ import annotations
 
@@ -100,36 +104,55 @@ class TensorFacts(NamedTuple):
 
     def is_resized(self, other: TensorFacts) -> bool:
         """Whether `other` is the same but for its sizes and strides."""
-        same = self._replace(sizes=(), strides=()) == other._replace(sizes=(), strides=())
-        return same and len(self.sizes) == len(other.sizes) and self.sizes != other.sizes
+        if len(self.sizes) != len(other.sizes) or self.sizes == other.sizes:
+            return False
+        return self._without_geometry() == other._without_geometry()
+
+    def _without_geometry(self) -> TensorFacts:
+        return self._replace(sizes=(), strides=())
 
     def differences(self, other: TensorFacts) -> list[str]:
         """Where `other` differs from what is guarded here: "shape[0] was 4, is 8"."""
-        found = [
-            f"{label} was {was}, is {now}"
-            for label, was, now in zip(self._fields, self, other, strict=True)
-            if label not in ("sizes", "strides") and was != now
-        ]
+        changes = _changes(self._without_geometry(), other._without_geometry())
         if len(self.sizes) != len(other.sizes):
-            return [f"ndim was {len(self.sizes)}, is {len(other.sizes)}", *found]
-        for label, mine, its in (
-            ("shape[{}]", self.sizes, other.sizes),
-            ("stride({})", self.strides, other.strides),
-        ):
-            # The stride of a dimension of size 1 is guarded as well: what is returned has eager's
-            # strides.
-            found += [
-                f"{label.format(i)} was {was}, is {now}"
-                for i, (was, now) in enumerate(zip(mine, its, strict=False))
-                if was is not None and was != now
-            ]
-        return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
+            return [f"ndim was {len(self.sizes)}, is {len(other.sizes)}", *changes]
+        changes += _changes_of_places("shape[{}]", self.sizes, other.sizes)
+        # The stride of a dimension of size 1 is guarded as well: results have eager's strides.
+        changes += _changes_of_places("stride({})", self.strides, other.strides)
+        return sorted(changes, key=_is_of_dispatch_keys)
 
     def __str__(self) -> str:
-        sizes = ", ".join("*" if size is None else str(size) for size in self.sizes)
-        strides = ", ".join("*" if stride is None else str(stride) for stride in self.strides)
-        gradient = ", requires grad" if self.requires_grad else ""
-        return f"{str(self.dtype).removeprefix('torch.')}[{sizes}] strides ({strides}) on {self.device}{gradient}"
+        dtype, gradient = str(self.dtype).removeprefix("torch."), ""
+        if self.requires_grad:
+            gradient = ", requires grad"
+        sizes, strides = _listed(self.sizes), _listed(self.strides)
+        return f"{dtype}[{sizes}] strides ({strides}) on {self.device}{gradient}"
+
+
+def _listed(numbers: Sequence[int | None]) -> str:
+    return ", ".join("*" if number is None else str(number) for number in numbers)
+
+
+def _changes(before: Any, now: Any) -> list[str]:
+    """The fields that differ of two named tuples: "grad_mode was True, is False"."""
+    pairs = zip(before._fields, before, now, strict=True)
+    return [f"{label} was {was}, is {value}" for label, was, value in pairs if was != value]
+
+
+def _changes_of_places(
+    label: str, before: Sequence[int | None], now: Sequence[int | None]
+) -> list[str]:
+    """The numbers that differ from those that are guarded."""
+    changes = []
+    for place, (was, value) in enumerate(zip(before, now)):
+        if was is not None and was != value:
+            changes.append(f"{label.format(place)} was {was}, is {value}")
+    return changes
+
+
+def _is_of_dispatch_keys(text: str) -> bool:
+    """These come last: they say little to a reader."""
+    return text.startswith("dispatch_keys")
 
 
 def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -147,15 +170,15 @@ def memory_extent(tensor: torch.Tensor) -> tuple[int, int]:
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     """The pairs of positions, the lesser first, whose memory extents meet. What capture and
     TENSOR_DISJOINT mean by sharing memory."""
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     # ends and positions of those that begin before and may meet the next
     reaching: list[tuple[int, int]] = []
     for start, end, i in sorted((*memory_extent(tensor), i) for i, tensor in enumerate(tensors)):
         if start < end:
             reaching = [other for other in reaching if other[0] > start]
-            found += [(min(i, j), max(i, j)) for _, j in reaching]
+            pairs += [(min(i, j), max(i, j)) for _, j in reaching]
             reaching.append((end, i))
-    return sorted(found)
+    return sorted(pairs)
 
 
 # -- the facts around the call ---------------------------------------------------------------------
@@ -182,18 +205,28 @@ class GlobalState(NamedTuple):
 
     def differences(self, other: GlobalState) -> list[str]:
         """Where `other` differs: "grad_mode was True, is False"."""
-        pairs = zip(self._fields, self, other, strict=True)
-        found = [f"{label} was {was}, is {now}" for label, was, now in pairs if was != now]
-        return sorted(found, key=lambda text: text.startswith("dispatch_keys"))
+        return sorted(_changes(self, other), key=_is_of_dispatch_keys)
 
 
-def _function_mode(mode: Any) -> Any:
+def _autocast(device: str) -> tuple[str, bool, torch.dtype]:
+    return device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+
+def _function_modes() -> list[Any]:
+    """The torch function modes that are active, outermost first."""
+    return [get_function_stack_at(i) for i in range(len_torch_function_stack())]
+
+
+def _identity(mode: Any) -> Any:
     """What tells a torch function mode from another: of a default device the device, which says all
     about it."""
     return mode.device if type(mode) is DeviceContext else mode
 
 
-WATCHED = "a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection is active"
+WATCHED = (
+    "a torch function or dispatch mode, a dual level, a torch.func transform or anomaly detection "
+    "is active"
+)
 
 
 def operations_are_watched() -> bool:
@@ -204,10 +237,7 @@ def operations_are_watched() -> bool:
         torch.is_anomaly_enabled()
         or torch.autograd.forward_ad._current_level >= 0
         or len_torch_dispatch_stack() > 0
-        or any(
-            type(get_function_stack_at(i)) is not DeviceContext
-            for i in range(len_torch_function_stack())
-        )
+        or any(type(mode) is not DeviceContext for mode in _function_modes())
         or peek_interpreter_stack() is not None
     )
 
@@ -217,15 +247,12 @@ def read_global_state() -> GlobalState:
     return GlobalState(
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        tuple(
-            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
-            for d in _AUTOCAST_DEVICES
-        ),
+        tuple(map(_autocast, _AUTOCAST_DEVICES)),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         float32_precisions(),
-        tuple(_function_mode(get_function_stack_at(i)) for i in range(len_torch_function_stack())),
+        tuple(map(_identity, _function_modes())),
         str(get_torch_function_state()),
         len_torch_dispatch_stack(),
         (dispatch_tls_local_include_set().raw_repr(), dispatch_tls_local_exclude_set().raw_repr()),

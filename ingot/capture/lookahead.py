@@ -1,4 +1,8 @@
-"""Where a branch leads that the data decide: whether one side does nothing but raise an error."""
+"""Where a branch leads that the data decide: whether one side does nothing but raise an error.
+
+In: an instruction of a frame that runs, with its operands, and the truth of one value. Out: whether
+all ways on end in an error. No code runs, and the frame is left as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ingot.capture.values.functions import CellValue
 _LONGEST_WAY = 100  # instructions
 _ENDS = frozenset({"RETURN_VALUE", "RERAISE", "FOR_ITER", "SEND", "YIELD_VALUE"})
 _UNKNOWN = ConstantValue(object())
-"""Stands for what is made on the way."""
+"""Stands for every value that the instructions on the way would make."""
 
 _JUMPS: dict[str, tuple[bool, bool]] = {
     "POP_JUMP_IF_TRUE": (True, False),
@@ -20,7 +24,7 @@ _JUMPS: dict[str, tuple[bool, bool]] = {
     "JUMP_IF_TRUE_OR_POP": (True, True),
     "JUMP_IF_FALSE_OR_POP": (False, True),
 }
-"""What they jump at, and whether the value stays then."""
+"""By instruction, the truth at which it jumps, and whether the value stays on the stack then."""
 
 
 def only_raises(
@@ -88,11 +92,12 @@ class _Way:
         self.enter(caller, caller.index, [*caller.stack, result])
         return True
 
-    def jumps(self, wanted: bool, keeps: bool, target: int) -> bool:
+    def jumps(self, jumps_if: bool, keeps: bool, destination: int) -> bool:
+        """Takes a branch; False where the data decide this one too."""
         value = self.stack.pop()
         truth = self.truth_of(value)
-        if truth is wanted:
-            self.index = target
+        if truth is jumps_if:
+            self.index = destination
             if keeps:
                 self.stack.append(value)
         return truth is not None
@@ -110,10 +115,11 @@ class _Way:
         if op == "LOAD_FAST":
             stack.append(self.slots.get(arg, self.frame.slots[arg]))
         elif op == "LOAD_DEREF":
-            cell = self.frame.slots[arg]
-            stack.append(cell.content if isinstance(cell, CellValue) else _UNKNOWN)
-        elif op in ("LOAD_CONST", "LOAD_GLOBAL"):
-            stack.append(ConstantValue(arg) if op == "LOAD_CONST" else _UNKNOWN)
+            stack.append(self.content_of(self.frame.slots[arg]))
+        elif op == "LOAD_CONST":
+            stack.append(ConstantValue(arg))
+        elif op == "LOAD_GLOBAL":
+            stack.append(_UNKNOWN)
         elif op == "STORE_FAST":
             self.slots[arg] = stack.pop()
         elif op == "POP_TOP":
@@ -124,9 +130,14 @@ class _Way:
             stack[-1], stack[-arg] = stack[-arg], stack[-1]
         elif op in ("UNARY_NOT", "TO_BOOL"):
             truth = self.truth_of(stack.pop())
-            stack.append(
-                _UNKNOWN if truth is None else ConstantValue(truth is not (op == "UNARY_NOT"))
-            )
+            if truth is None:
+                stack.append(_UNKNOWN)
+            else:
+                stack.append(ConstantValue(truth is not (op == "UNARY_NOT")))
         else:
             return op == "NOP"
         return True
+
+    @staticmethod
+    def content_of(cell: Value) -> Value:
+        return cell.content if isinstance(cell, CellValue) else _UNKNOWN

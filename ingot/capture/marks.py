@@ -1,6 +1,9 @@
-"""What is said about a function for capture to heed: that it stays in eager (`disable`), or that it
-goes into the graph whole (`allow_in_graph`). The marks of torch.compile's equivalents count as
-well, and are read without importing it."""
+"""What users have said of a function that capture heeds: that it stays in eager (`disable`), or
+goes into the graph as one node (`allow_in_graph`).
+
+In: a function. Out: the answer, or the reason. The marks of torch.compile's equivalents count as
+well, and are read without importing it.
+"""
 
 from __future__ import annotations
 
@@ -116,21 +119,22 @@ def is_constant(function: FunctionType) -> bool:
 
 
 def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
-    """What one of torch's own functions wraps that keeps itself out of torch.compile, which its
-    call would import."""
-    inner = (
-        getattr(function, "__wrapped__", None) if function.__code__ is TORCH_DISABLED_CODE else None
-    )
+    """The function inside one of torch's own that keeps itself out of torch.compile, which its call
+    would import."""
+    if function.__code__ is not TORCH_DISABLED_CODE:
+        return None
+    inner = getattr(function, "__wrapped__", None)
     return inner if isinstance(inner, FunctionType) else None
 
 
 def behind_tagging(function: FunctionType) -> FunctionType | None:
-    """What torch.compile, once it has run, wraps to take note for itself of every module that is
-    made."""
+    """The function that torch.compile, once it has run, wraps to be told of every new module."""
     if function.__module__ != "torch._dynamo.mutation_guard":
         return None
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    return next((inner for inner in held if isinstance(inner, FunctionType)), None)
+    for cell in function.__closure__ or ():
+        if isinstance(cell.cell_contents, FunctionType):
+            return cell.cell_contents
+    return None
 
 
 _allowed: weakref.WeakSet[Any] = weakref.WeakSet()
