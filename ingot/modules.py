@@ -42,47 +42,26 @@ def _called_by(
 ) -> torch.nn.Module:
     """An object that shares all state with `module`, with `call` as its `__call__`. Its copies:
     `again(copy, how)`."""
-    made: torch.nn.Module
-
-    def deeply_copied(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-        return again(copy.deepcopy(module, memo), how)
-
-    def copied(self: torch.nn.Module) -> torch.nn.Module:
-        return again(copy.copy(module), how)
-
-    def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
-        return again, (module, how)
-
-    def hashed(self: torch.nn.Module) -> int:
-        """The hash of the original: tables that have it, as those of FSDP, find its state by
-        either."""
-        return hash(module)
-
-    def equals(self: torch.nn.Module, other: Any) -> Any:
-        other = _original_of(other)
-        return True if other is module else type(module).__eq__(module, other)
+    wrapper: torch.nn.Module
 
     def get_class(self: torch.nn.Module) -> type:
         """The class of the original: what asks for it makes another instance, or shows its name."""
         return type(module)
-
-    def get_original(self: torch.nn.Module) -> torch.nn.Module:
-        return module
 
     def set_class(self: torch.nn.Module, cls: type) -> None:
         module.__class__ = cls  # type: ignore[assignment]
         follow_class()
 
     def follow_class() -> bool:
-        """Takes over the class that the original has now (a parametrization gives it another one);
+        """Take over the class that the original has now (a parametrization gives it another one);
         whether it had changed."""
-        changed = type(made).__mro__[1] is not type(module)
+        changed = type(wrapper).__mro__[1] is not type(module)
         if changed:
-            _REAL_CLASS.__set__(made, subclass())
+            _REAL_CLASS.__set__(wrapper, subclass())
         return changed
 
     def get_missing(self: torch.nn.Module, name: str) -> Any:
-        if self is made and follow_class():
+        if self is wrapper and follow_class():
             return getattr(self, name)
         return type(module).__getattr__(self, name)
 
@@ -101,24 +80,55 @@ def _called_by(
             "__class__": property(get_class, set_class),
             "__getattr__": get_missing,
             "__setattr__": set_attribute,
-            "__copy__": copied,
-            "__deepcopy__": deeply_copied,
-            "__reduce_ex__": reduced,
-            "__hash__": hashed,
-            "__eq__": equals,
-            "__ingot_original__": property(get_original),
             "__ingot_stands_for__": original,
+            **_copying(module, again, how),
+            **_identity(module),
             **extra,
         }
         return type(original.__name__, (original,), members)
 
-    made = object.__new__(subclass())
-    object.__setattr__(made, "__dict__", module.__dict__)
-    return made
+    wrapper = object.__new__(subclass())
+    object.__setattr__(wrapper, "__dict__", module.__dict__)
+    return wrapper
+
+
+def _copying(
+    module: torch.nn.Module, again: Callable[[torch.nn.Module, Any], torch.nn.Module], how: Any
+) -> dict[str, Any]:
+    """The methods of a wrapper of `module` that copy and pickle it."""
+
+    def deeply_copied(self: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+        return again(copy.deepcopy(module, memo), how)
+
+    def copied(self: torch.nn.Module) -> torch.nn.Module:
+        return again(copy.copy(module), how)
+
+    def reduced(self: torch.nn.Module, protocol: Any) -> tuple[Any, ...]:
+        return again, (module, how)
+
+    return {"__copy__": copied, "__deepcopy__": deeply_copied, "__reduce_ex__": reduced}
+
+
+def _identity(module: torch.nn.Module) -> dict[str, Any]:
+    """The members of a wrapper of `module` that make it equal to that."""
+
+    def hashed(self: torch.nn.Module) -> int:
+        """The hash of the original: tables that have it, as those of FSDP, find its state by
+        either."""
+        return hash(module)
+
+    def equals(self: torch.nn.Module, other: Any) -> Any:
+        other = _original_of(other)
+        return True if other is module else type(module).__eq__(module, other)
+
+    def get_original(self: torch.nn.Module) -> torch.nn.Module:
+        return module
+
+    return {"__hash__": hashed, "__eq__": equals, "__ingot_original__": property(get_original)}
 
 
 def _original_of(module: Any) -> Any:
-    """What a compiled or disabled module was made of; else itself."""
+    """The module that a compiled or disabled one wraps; else itself."""
     return module.__ingot_original__ if hasattr(type(module), "__ingot_original__") else module
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -24,10 +24,9 @@ from ingot.torch_private import aten
 
 _STRIDED = {
     aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default,
-    aten.permute.default,
-    aten.transpose.int,
+    aten.permute.default, aten.transpose.int,
 }  # fmt: skip
-# of contiguous tensors
+# where the argument and the result are contiguous
 _REORDERS_NOTHING = {aten.view.default, aten._unsafe_view.default, aten.clone.default}
 _SCALES: dict[Any, Callable[[float], float]] = {
     aten.mul.Tensor: lambda number: number,
@@ -48,9 +47,9 @@ _NUMBERS = {aten.full.default: 1, aten.scalar_tensor.default: 0}  # the position
 def recognize_attention(graph: AtenGraph) -> None:
     """Replace each written-out attention in float32, of sizes that are known."""
     for node in list(graph.graph.nodes):
-        found = _softmax_input(node)
-        if found is not None:
-            _Match(graph, node, *found).replace()
+        softmax = _softmax_input(node)
+        if softmax is not None:
+            _Match(graph, node, *softmax).replace()
 
 
 def _softmax_input(node: Node) -> tuple[Node, bool] | None:
@@ -63,20 +62,16 @@ def _softmax_input(node: Node) -> tuple[Node, bool] | None:
     if not (_is(weights, aten.exp.default, 2) and _is(total, aten.sum.dim_IntList, 1)):
         return None
     shifted = _node(_node(weights).args[0])
-    if (
-        _node(total).args[0] is not weights
-        or not _keeps_last(_node(total))
-        or not _is(shifted, aten.sub.Tensor, 1)
-    ):
+    if _node(total).args[0] is not weights or not _keeps_last(_node(total)):
+        return None
+    if not _is(shifted, aten.sub.Tensor, 1) or shifted.kwargs:
         return None
     x, largest = _node(shifted.args[0]), shifted.args[1]
-    if (
-        not _is(largest, aten.amax.default, 1)
-        or _node(largest).args[0] is not x
-        or not _keeps_last(_node(largest))
-    ):
+    if not _is(largest, aten.amax.default, 1) or not _keeps_last(_node(largest)):
         return None
-    return (x, False) if len(x.users) == 2 and not shifted.kwargs else None
+    if _node(largest).args[0] is not x or len(x.users) != 2:
+        return None
+    return x, False
 
 
 def _quotient(node: Node) -> tuple[Any, Any]:
@@ -103,13 +98,12 @@ def _is_last(node: Node, dim: Any) -> bool:
 
 def _keeps_last(node: Node) -> bool:
     """Whether a reduction is over the last dimension alone, and keeps it."""
-    dims = node.args[1] if len(node.args) > 1 else None
-    one = (
-        isinstance(dims, (list, tuple))
-        and len(dims) == 1
-        and _is_last(_node(node.args[0]), dims[0])
-    )
-    return one and len(node.args) == 3 and node.args[2] is True and not node.kwargs
+    if len(node.args) != 3 or node.args[2] is not True or node.kwargs:
+        return False
+    dims = node.args[1]
+    if not isinstance(dims, (list, tuple)) or len(dims) != 1:
+        return False
+    return _is_last(_node(node.args[0]), dims[0])
 
 
 def _value(node: Node) -> FakeTensor:
@@ -117,29 +111,40 @@ def _value(node: Node) -> FakeTensor:
 
 
 def _plain(node: Any, rank: int | None = None) -> bool:
-    """Whether a node is a float32 tensor of sizes that are known."""
+    """Whether a node is a float32 tensor of static sizes on a CPU, of this rank."""
     value = node.meta.get("val") if isinstance(node, Node) else None
-    return (
-        isinstance(value, FakeTensor)
-        and value.dtype is torch.float32
-        and value.device.type == "cpu"
-        and (rank is None or value.dim() == rank)
-        and all(isinstance(n, int) and n > 0 for n in value.shape)
-        and all(isinstance(n, int) for n in value.stride())
-    )
+    if not isinstance(value, FakeTensor) or value.dtype is not torch.float32:
+        return False
+    if value.device.type != "cpu" or rank is not None and value.dim() != rank:
+        return False
+    return _is_static(value) and 0 not in value.shape
+
+
+def _is_static(value: FakeTensor) -> bool:
+    return all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+
+
+class _Fill(NamedTuple):
+    """A number that replaces scores: where a condition holds, or, `inverted`, where it does not."""
+
+    condition: Node
+    number: float
+    inverted: bool = False
 
 
 @dataclass
 class _Mask:
+    """What is added to scores, or replaces them: the leading sizes of these, and their rows."""
+
     node: Node
-    rank: int  # of the scores it is combined with
-    split: tuple[int, ...]  # their leading sizes
+    rank: int
+    split: tuple[int, ...]
     rows: int
-    condition: tuple[Node, float, bool] | None = None  # (where, what is put there, or where not)
+    fill: _Fill | None = None
 
 
 class _Match:
-    """One softmax, and what is found around it."""
+    """One softmax, and the operations around it that attention consists of."""
 
     def __init__(self, graph: AtenGraph, softmax: Node, scores: Node, zero_rows: bool) -> None:
         self.graph, self.softmax, self.scores, self.zero_rows = graph, softmax, scores, zero_rows
@@ -151,41 +156,34 @@ class _Match:
         if product is None or not self.first_product(self.scores):
             return
         operands = [self.query, self.key, _node(product.args[1])]
-        if not all(_plain(n, 3) for n in operands) or not self.rows_agree(
-            _value(_node(product.args[0])).shape
-        ):
+        if not all(_plain(n, 3) for n in operands):
+            return
+        if not self.rows_agree(_value(_node(product.args[0])).shape):
             return
         with self.graph.graph.inserting_before(product):
             arguments = self.arguments(operands)
-            batch, heads, queries, width = (
-                *_value(arguments[0]).shape[:3],
-                _value(arguments[2]).shape[3],
-            )
+            batch, heads, queries = _value(arguments[0]).shape[:3]
+            width = _value(arguments[2]).shape[3]
             last, heads_last = self.result(product, (batch, heads, queries, width))
-            sizes: tuple[int, ...]
-            sizes = (
-                (batch, queries, heads, width) if heads_last else (batch * heads, queries, width)
-            )
-            whole = (*arguments, self.scale, self.replaces, self.zero_rows, heads_last)
-            made = self.graph.graph.call_function(attention, whole)
-        made.meta["val"] = FakeTensor(
-            torch.empty(sizes, dtype=torch.float32, device="meta"), torch.device("cpu")
-        )
-        made.meta["where"] = product.meta["where"]
-        last.replace_all_uses_with(made)
+            sizes: tuple[int, ...] = batch * heads, queries, width
+            if heads_last:
+                sizes = batch, queries, heads, width
+            args = (*arguments, self.scale, self.replaces, self.zero_rows, heads_last)
+            node = self.graph.graph.call_function(attention, args)
+        node.meta.update(val=_float_fake(sizes), where=product.meta["where"])
+        last.replace_all_uses_with(node)
         self.graph.graph.erase_node(last)
 
     def rows_agree(self, weights: Any) -> bool:
         """Whether a row of the softmax, of the mask and of both products is the same; more than one
         of them, as nothing shares the keys that are loaded for one."""
         count, queries, keys = *_value(self.query).shape[:2], _value(self.key).shape[2]
-        masked = all((math.prod(mask.split), mask.rows) == (count, queries) for mask in self.masks)
-        return (
-            masked
-            and queries > 1
-            and _value(self.scores).shape[-1] == keys
-            and weights == (count, queries, keys)
-        )
+        for mask in self.masks:
+            if (math.prod(mask.split), mask.rows) != (count, queries):
+                return False
+        if queries <= 1 or _value(self.scores).shape[-1] != keys:
+            return False
+        return bool(weights == (count, queries, keys))
 
     # -- what follows the softmax ------------------------------------------------------------------
 
@@ -194,11 +192,7 @@ class _Match:
         node = self.softmax
         while len(node.users) == 1 and _plain(node):
             user = next(iter(node.users))
-            if (
-                user.target is aten.bmm.default
-                and user.args[0] is node
-                and user.args[1] is not node
-            ):
+            if user.target is aten.bmm.default and user.args[1] is not node:
                 return user if geometry.surely_contiguous(_value(node)) else None
             if not _keeps_order(user):
                 return None
@@ -206,23 +200,21 @@ class _Match:
         return None
 
     def result(self, product: Node, shape: tuple[int, ...]) -> tuple[Node, bool]:
-        """(what the attention stands for, whether its heads are to lie side by side): where all
-        that is done with the product is to lay it out so, it is made so."""
+        """(the node that the attention stands for, whether its heads lie side by side): the
+        product, or the copy that lays its result out so, where that is its only use."""
         chain = [product]
         while len(chain[-1].users) == 1 and len(chain) < 4:
             chain.append(next(iter(chain[-1].users)))
-        views = [aten.view.default, None, aten.clone.default]
-        if len(chain) < 4 or any(
-            t is not None and n.target is not t for n, t in zip(chain[1:], views)
-        ):
+        if len(chain) < 4:
             return product, False
-        split, turned, copied = chain[1:]
-        fits = (
-            tuple(_value(split).shape) == shape
-            and _swaps_heads_and_rows(turned)
-            and geometry.surely_contiguous(_value(copied))
-        )
-        return (copied, True) if fits else (product, False)
+        split, turned, copy = chain[1:]
+        if split.target is not aten.view.default or tuple(_value(split).shape) != shape:
+            return product, False
+        if not _swaps_heads_and_rows(turned) or copy.target is not aten.clone.default:
+            return product, False
+        if not geometry.surely_contiguous(_value(copy)):
+            return product, False
+        return copy, True
 
     # -- what precedes it --------------------------------------------------------------------------
 
@@ -259,12 +251,9 @@ class _Match:
         """baddbmm(mask, query, key)."""
         added, self.query, self.key = map(_node, node.args)
         beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
-        if (
-            beta not in (0, 1)
-            or not isinstance(alpha, (int, float))
-            or alpha == 0
-            or not math.isfinite(alpha)
-        ):
+        if beta not in (0, 1) or not isinstance(alpha, (int, float)):
+            return False
+        if alpha == 0 or not math.isfinite(alpha):
             return False
         if beta == 1 and not self.take_mask(_Mask(added, 3, *_leading(node)), node):
             return False
@@ -273,59 +262,58 @@ class _Match:
 
     def unmasked(self, node: Node) -> Node | None:
         """The scores before a mask, which is taken in."""
-        rank = _value(node).dim()
-        if rank < 3:
+        if _value(node).dim() < 3:
             return None
         if node.target is aten.add.Tensor and not node.kwargs and len(node.args) == 2:
-            for source, added in (node.args, node.args[::-1]):
-                if (
-                    isinstance(source, Node)
-                    and isinstance(added, Node)
-                    and _leads_to_product(source)
-                ):
-                    alike = _value(source).shape == _value(node).shape
-                    return (
-                        source
-                        if alike and self.take_mask(_Mask(added, rank, *_leading(node)), node)
-                        else None
-                    )
-        scores: Any = None
-        condition, number, inverted = None, None, False
-        if node.target is aten.masked_fill.Scalar:
-            scores, condition, number = node.args
-        elif node.target is aten.masked_fill.Tensor:
-            scores, condition, number = *node.args[:2], self.number(node.args[2])
+            for scores, added in (node.args, node.args[::-1]):
+                if isinstance(added, Node) and _leads_to_product(scores):
+                    return self.with_mask(scores, node, added, None)
+        replaced = self.fill_of(node)
+        if replaced is None:
+            return None
+        scores, fill = replaced
+        if math.isnan(fill.number) or _value(fill.condition).dtype is not torch.bool:
+            return None
+        return self.with_mask(scores, node, fill.condition, fill)
+
+    def with_mask(self, scores: Any, node: Node, mask: Node, fill: _Fill | None) -> Node | None:
+        """The scores, if the mask that makes `node` of them can be had."""
+        if _value(scores).shape != _value(node).shape:
+            return None
+        rank = _value(node).dim()
+        return scores if self.take_mask(_Mask(mask, rank, *_leading(node), fill), node) else None
+
+    def fill_of(self, node: Node) -> tuple[Node, _Fill] | None:
+        """(scores, their fill) where a node replaces some scores by a number."""
+        inverted = False
+        if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+            scores, condition, filler = node.args
         elif node.target is aten.where.self:
-            condition, first, second = node.args
-            inverted = _leads_to_product(first)
-            scores, number = (
-                (first, self.number(second)) if inverted else (second, self.number(first))
-            )
-        if (
-            not isinstance(scores, Node)
-            or not isinstance(condition, Node)
-            or not isinstance(number, (int, float))
-        ):
+            condition, filler, scores = node.args
+            if _leads_to_product(filler):
+                scores, filler, inverted = filler, scores, True
+        else:
             return None
-        if math.isnan(number) or _value(scores).shape != _value(node).shape:
+        number = filler
+        if node.target is not aten.masked_fill.Scalar:
+            number = self.number(filler)
+        if not isinstance(scores, Node) or not isinstance(condition, Node):
             return None
-        if _value(condition).dtype is not torch.bool:
+        if not isinstance(number, (int, float)):
             return None
-        mask = _Mask(condition, rank, *_leading(node), (condition, float(number), inverted))
-        return scores if self.take_mask(mask, node) else None
+        return scores, _Fill(condition, float(number), inverted)
 
     def take_mask(self, mask: _Mask, node: Node) -> bool:
         """Whether a mask at `node` can be had: on scores that are scaled before, and of a known
         shape. Several are added; one that replaces scores must be the only one."""
         value: Any = mask.node.meta.get("val")
-        known = isinstance(value, FakeTensor) and all(
-            isinstance(n, int) for n in (*value.shape, *value.stride())
-        )
-        if self.scale != 1.0 or mask.rank not in (3, 4) or not known:
+        if not isinstance(value, FakeTensor) or not _is_static(value):
             return False
-        if self.masks and (self.replaces or mask.condition is not None):
+        if self.scale != 1.0 or mask.rank not in (3, 4):
             return False
-        if mask.condition is None and not _plain(mask.node):
+        if self.masks and (self.replaces or mask.fill is not None):
+            return False
+        if mask.fill is None and not _plain(mask.node):
             return False
         if value.dim() > mask.rank or value.dim() == 0 or value.shape[-1] != _value(node).shape[-1]:
             return False
@@ -338,46 +326,53 @@ class _Match:
             return value
         if not isinstance(value, Node):
             return None
-        if value.op == "get_attr" and _value(value).numel() == 1 and not _value(value).is_complex():
-            return (
-                self.graph.constants[str(value.target)].item() if _value(value).dim() == 0 else None
-            )
-        known = (
-            value.args[_NUMBERS[value.target]]
-            if value.target in _NUMBERS and _value(value).dim() == 0
-            else None
-        )
-        return known if isinstance(known, (int, float)) else None
+        if value.op == "get_attr":
+            tensor = _value(value)
+            if tensor.dim() != 0 or tensor.is_complex():
+                return None
+            return self.graph.constants[str(value.target)].item()
+        if value.target not in _NUMBERS or _value(value).dim() != 0:
+            return None
+        number = value.args[_NUMBERS[value.target]]
+        return number if isinstance(number, (int, float)) else None
 
     # -- the arguments -----------------------------------------------------------------------------
 
     @property
     def replaces(self) -> bool:
-        return any(mask.condition is not None for mask in self.masks)
+        return any(mask.fill is not None for mask in self.masks)
 
     def arguments(self, operands: list[Node]) -> tuple[Node, Node, Node, Node | None]:
-        """Query, key, value of four dimensions, from where they lay before they were copied
-        together; and the mask."""
-        found = [self.heads_of(node) for node in operands]
-        count = _value(operands[0]).shape[0]
-        split: Any = next(
-            (tuple(_value(n).shape[:2]) for n, _ in found if n is not None), (count, 1)
-        )
-        split = next((mask.split for mask in self.masks if mask.rank == 4), split)
+        """Query, key, value of four dimensions, before they were copied together; and the mask."""
+        sources = [self.heads_of(node) for node in operands]
+        split: Any = self.split_of(operands, sources)
         heads = []
-        for whole, (own, scale) in zip(operands, found):
-            if own is None or tuple(_value(own).shape[:2]) != split:
-                own, scale = self.view(whole, (*split, *_value(whole).shape[1:])), 1.0
-            heads.append(own)
+        for operand, (source, scale) in zip(operands, sources):
+            if source is None or tuple(_value(source).shape[:2]) != split:
+                source, scale = self.view(operand, (*split, *_value(operand).shape[1:])), 1.0
+            heads.append(source)
             self.scale *= scale
         query, key, value = heads[0], self.emit(aten.transpose.int, heads[1], -1, -2), heads[2]
+        count = _value(operands[0]).shape[0]
         total = None
         for mask in self.masks:
-            added = mask.node if mask.condition is None else self.filled(*mask.condition)
+            added = mask.node if mask.fill is None else self.filled(mask.fill)
             if mask.rank == 3 and _value(added).dim() == 3 and _value(added).shape[0] == count:
                 added = self.view(added, (*split, *_value(added).shape[1:]))
             total = added if total is None else self.computed(aten.add.Tensor, total, added)
         return query, *self.unrepeated(key, value), total
+
+    def split_of(
+        self, operands: list[Node], sources: list[tuple[Node | None, float]]
+    ) -> tuple[int, ...]:
+        """(batch, heads): those of a mask, else those of a source."""
+        for mask in self.masks:
+            if mask.rank == 4:
+                return mask.split
+        for source, _ in sources:
+            if source is not None:
+                return tuple(_value(source).shape[:2])
+        return _value(operands[0]).shape[0], 1
 
     def heads_of(self, node: Node) -> tuple[Node | None, float]:
         """The (batch, head, row, column) tensor that a (batch * head, row, column) one is a copy
@@ -393,9 +388,9 @@ class _Match:
             if len(shape) > 4 and shape[dim] == 1:
                 source = self.emit(aten.squeeze.dim, source, dim)
                 shape.pop(dim)
-        return (
-            (source, scale) if _plain(source, 4) and shape[2:] == [rows, columns] else (None, 1.0)
-        )
+        if not _plain(source, 4) or shape[2:] != [rows, columns]:
+            return None, 1.0
+        return source, scale
 
     def unscaled(self, node: Node) -> tuple[Node, float]:
         """(x, number) with the node x * number, or a copy of it."""
@@ -410,11 +405,10 @@ class _Match:
 
     def unrepeated(self, key: Node, value: Node) -> tuple[Node, Node]:
         """Key and value before each of their heads was repeated for several of the query's."""
-        shared = [self.shared_heads(n) for n in (key, value)]
-        first, second = shared
-        if first is None or second is None or _value(first).shape[1] != _value(second).shape[1]:
+        keys, values = self.shared_heads(key), self.shared_heads(value)
+        if keys is None or values is None or _value(keys).shape[1] != _value(values).shape[1]:
             return key, value
-        return first, second
+        return keys, values
 
     def shared_heads(self, node: Node) -> Node | None:
         turned = 0
@@ -434,22 +428,19 @@ class _Match:
             return None
         return self.emit(aten.squeeze.dim, source, 2)
 
-    def filled(self, condition: Node, number: float, inverted: bool) -> Node:
+    def filled(self, fill: _Fill) -> Node:
         """A mask that holds what replaces scores, and NaN where they stay."""
-        stays, put = self.constant(math.nan), self.constant(number)
-        return self.computed(
-            aten.where.self, condition, *((stays, put) if inverted else (put, stays))
-        )
+        stays, put = self.constant(math.nan), self.constant(fill.number)
+        if fill.inverted:
+            put, stays = stays, put
+        return self.computed(aten.where.self, fill.condition, put, stays)
 
     def computed(self, op: Any, *args: Node) -> Node:
         """A node with the op's result, of the arguments' common shape."""
-        made = self.graph.graph.call_function(op, args)
+        node = self.graph.graph.call_function(op, args)
         shape = geometry.broadcast(*(_value(arg).shape for arg in args))
-        value = FakeTensor(
-            torch.empty(shape, dtype=torch.float32, device="meta"), torch.device("cpu")
-        )
-        made.meta.update(val=value, where=self.softmax.meta["where"])
-        return made
+        node.meta.update(val=_float_fake(shape), where=self.softmax.meta["where"])
+        return node
 
     def constant(self, number: float) -> Node:
         name = f"number_{len(self.graph.constants)}"
@@ -457,8 +448,7 @@ class _Match:
             name += "_"
         self.graph.constants[name] = torch.tensor(number, dtype=torch.float32)
         node = self.graph.graph.create_node("get_attr", name, name=name)
-        value = FakeTensor(torch.empty((), dtype=torch.float32, device="meta"), torch.device("cpu"))
-        node.meta.update(val=value, where=self.softmax.meta["where"])
+        node.meta.update(val=_float_fake(()), where=self.softmax.meta["where"])
         return node
 
     def view(self, node: Node, sizes: tuple[int, ...]) -> Node:
@@ -466,12 +456,15 @@ class _Match:
 
     def emit(self, op: Any, node: Node, *args: Any) -> Node:
         """A view of `node`."""
-        made = self.graph.graph.call_function(op, (node, *args))
+        view = self.graph.graph.call_function(op, (node, *args))
         value = _value(node)
-        made.meta.update(
-            val=FakeTensor(op(value.meta, *args), value.device), where=node.meta.get("where", "")
-        )
-        return made
+        fake = FakeTensor(op(value.meta, *args), value.device)
+        view.meta.update(val=fake, where=node.meta.get("where", ""))
+        return view
+
+
+def _float_fake(sizes: Any) -> FakeTensor:
+    return FakeTensor(torch.empty(sizes, dtype=torch.float32, device="meta"), torch.device("cpu"))
 
 
 def _leading(node: Node) -> tuple[tuple[int, ...], int]:
@@ -481,27 +474,23 @@ def _leading(node: Node) -> tuple[tuple[int, ...], int]:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether a node holds its argument's elements: in their order, or as strides tell (which are
-    those of their order again where the result is contiguous)."""
+    """Whether a node holds its argument's elements in their order, if the result is contiguous."""
     source = node.args[0]
-    if (
-        not isinstance(source, Node)
-        or not _plain(node)
-        or _value(node).numel() != _value(source).numel()
-    ):
+    if not isinstance(source, Node) or not _plain(node):
         return False
-    if node.target in _REORDERS_NOTHING:
-        return geometry.surely_contiguous(_value(source)) and geometry.surely_contiguous(
-            _value(node)
-        )
-    return node.target in _STRIDED
+    if _value(node).numel() != _value(source).numel():
+        return False
+    if node.target in _STRIDED:
+        return True
+    if node.target not in _REORDERS_NOTHING:
+        return False
+    return all(geometry.surely_contiguous(_value(n)) for n in (source, node))
 
 
 def _expands_nothing(node: Node) -> bool:
-    return (
-        node.target is aten.expand.default
-        and _value(node).shape == _value(_node(node.args[0])).shape
-    )
+    if node.target is not aten.expand.default:
+        return False
+    return _value(node).shape == _value(_node(node.args[0])).shape
 
 
 def _leads_to_product(node: Any) -> bool:
