@@ -91,9 +91,9 @@ class Compilation:
         """The launches of fused kernels, in run order."""
         from ingot.schedule.plan import KernelStep
 
-        return (
-            [step for step in self.plan.steps if isinstance(step, KernelStep)] if self.plan else []
-        )
+        if self.plan is None:
+            return []
+        return [step for step in self.plan.steps if isinstance(step, KernelStep)]
 
 
 @contextmanager

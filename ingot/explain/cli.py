@@ -23,8 +23,10 @@ from ingot.explain.stages import STAGES
 from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_target
 
 EPILOG = """\
-FILE.py:make names a function in a file of yours that returns (function or module, arguments) or (.., .., keywords).
-Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a mistake on the command line.
+FILE.py:make names a function in a file of yours that returns (function or module, arguments) or \
+(.., .., keywords).
+Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a mistake on the \
+command line.
 """
 
 MOST_TIMES = 12
@@ -108,7 +110,8 @@ def positive(text: str) -> int:
 def version_text() -> str:
     """Ingot's version and those of what it stands on."""
     packages = ", ".join(f"{name} {package_version(name)}" for name in ("torch", "llvmlite"))
-    return f"ingot {package_version('ingot')} ({packages}, Python {platform.python_version()}, {platform.platform()})"
+    system = f"Python {platform.python_version()}, {platform.platform()}"
+    return f"ingot {package_version('ingot')} ({packages}, {system})"
 
 
 def package_version(name: str) -> str:
@@ -204,10 +207,8 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     table = Table("", title=f"{trial.target.spec}, {how} gradients", title_justify="left")
     for heading in ("eager", "ingot"):
         table.add_column(heading, justify="right")
-    medians = (
-        milliseconds(float(np.median(seconds)))
-        for seconds in (trial.eager_seconds, trial.ingot_seconds)
-    )
+    both = (trial.eager_seconds, trial.ingot_seconds)
+    medians = (milliseconds(float(np.median(seconds))) for seconds in both)
     table.add_row("median call, ms", *medians)
     table.add_row("speed-up, 90% interval", "", f"{middle:.2f}x ({low:.2f} to {high:.2f})")
     table.add_row("first call, s", "", f"{trial.first_call:.3f}")

@@ -1,4 +1,7 @@
-"""The report: what Ingot made of a function, on one screen, in the user's own lines of code."""
+"""The report: what Ingot made of a function, on one screen, in the user's own lines of code.
+
+Compilations go in, a `Report` comes out, whose text is at most HEIGHT lines of WIDTH columns.
+"""
 
 from __future__ import annotations
 
@@ -95,29 +98,31 @@ class Report:
         if not compilations:
             raise ValueError("nothing was compiled, so there is nothing to report")
         first, regions = compilations[0], in_force(compilations)
-        planned = [(c.plan, c.sizes) for c in regions if c.plan is not None]
-        seconds = [c.first_call for c in regions if c.first_call is not None]
-        return Report(
+        report = Report(
             name=first.name,
             where=first.where,
             breaks=breaks_of(compilations),
             graphs=[c.captured.graph_module for c in compilations if c.has_graph],
-            kernels=[kernel for c in regions for kernel in kernel_reports(c)],
-            guards=list(dict.fromkeys(guard for c in regions for guard in c.guards)),
             stages=total_seconds(regions),
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
-            fixed_sizes=list(dict.fromkeys(text for c in regions for text in c.fixed_sizes)),
-            cuda_graphs=[text for c in regions for text in replayed_texts(c)],
-            tuned=list(dict.fromkeys(text for c in regions for text in tuned_texts(c))),
-            peak_bytes=max(
-                (plan.peak_bytes.evaluate(sizes) for plan, sizes in planned), default=None
-            ),
-            arena_bytes=sum(plan.arena_bytes.evaluate(sizes) for plan, sizes in planned)
-            if planned
-            else None,
-            first_call=sum(seconds) if seconds else None,
             compilations=list(compilations),
         )
+        for c in regions:
+            report._add_region(c)
+        return report
+
+    def _add_region(self, c: Compilation) -> None:
+        self.kernels += kernel_reports(c)
+        self.cuda_graphs += replayed_texts(c)
+        extend_with_new(self.guards, c.guards)
+        extend_with_new(self.fixed_sizes, c.fixed_sizes)
+        extend_with_new(self.tuned, tuned_texts(c))
+        if c.plan is not None:
+            peak, arena = (n.evaluate(c.sizes) for n in (c.plan.peak_bytes, c.plan.arena_bytes))
+            self.peak_bytes = max(self.peak_bytes or 0, peak)
+            self.arena_bytes = (self.arena_bytes or 0) + arena
+        if c.first_call is not None:
+            self.first_call = (self.first_call or 0) + c.first_call
 
     @property
     def graph_count(self) -> int:
@@ -134,29 +139,23 @@ class Report:
     def measure(self, call: Callable[[], object], rounds: int = 5) -> None:
         """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled
         function."""
-        programs = [
-            c.program
-            for c in in_force(self.compilations)
-            if c.plan is not None and c.program is not None
-        ]
-        replayed = [
-            c.replayed
-            for c in in_force(self.compilations)
-            if c.replayed and not isinstance(c.replayed, str)
-        ]
+        programs, replays = [], []
+        for c in in_force(self.compilations):
+            if c.plan is not None and c.program is not None:
+                programs.append(c.program)
+            if c.replayed and not isinstance(c.replayed, str):
+                replays.append(c.replayed)
         measured = []
         for _ in range(rounds):
             for program in programs:
                 program.profile(True)
-            for graphs in replayed:
+            for graphs in replays:
                 graphs.paused = True  # a replay has no steps to measure
             try:
                 call()
             finally:
-                measured.append(
-                    [seconds for program in programs for seconds in program.profile(False)]
-                )
-                for graphs in replayed:
+                measured.append([s for program in programs for s in program.profile(False)])
+                for graphs in replays:
                     graphs.paused = False
         if measured and len(measured[0]) == len(self.kernels):
             medians = map(statistics.median, zip(*measured))
@@ -171,39 +170,41 @@ class Report:
 
     def __str__(self) -> str:
         head = head_lines(self) + break_lines(self.breaks, 9)
-        head += listed(
-            "compiled again because", [short_places(text) for text in self.recompiles], 5, "reason"
-        )
-        head += listed("fixed sizes", [short_places(text) for text in self.fixed_sizes], 4, "size")
-        head += listed(
-            "CUDA graphs", [short_places(text) for text in self.cuda_graphs], 4, "program"
-        )
-        head += listed("tuned", [short_places(text) for text in self.tuned], 4, "product")
-        guards = listed("guards", [short_places(text) for text in self.guards], 7, "guard")
+        head += listed("compiled again because", self.recompiles, 5, "reason")
+        head += listed("fixed sizes", self.fixed_sizes, 4, "size")
+        head += listed("CUDA graphs", self.cuda_graphs, 4, "program")
+        head += listed("tuned", self.tuned, 4, "product")
+        guards = listed("guards", self.guards, 7, "guard")
         kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
         return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
+
+
+def extend_with_new(items: list[str], more: Iterable[str]) -> None:
+    """Add those that are not there yet, in order."""
+    items[:] = dict.fromkeys((*items, *more))
 
 
 def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
     """All since the function itself was compiled last, and the newest of each region that was not
     compiled again."""
-    starts = [number for number, c in enumerate(compilations) if c.region is None]
-    compiled = [number for number in starts if compilations[number].skipped is None]
+    starts = [k for k, c in enumerate(compilations) if c.region is None]
+    compiled = [k for k in starts if compilations[k].skipped is None]
     start = (compiled or starts or [0])[-1]
     recent = [c for c in compilations[start:] if c.region is not None or c is compilations[start]]
-    done = {c.region for c in recent}
-    older = {c.region: c for c in compilations[:start] if c.region not in done}
-    return [*recent, *older.values()]
+    newest = {c.region: c for c in compilations[:start]}
+    for c in recent:
+        newest.pop(c.region, None)
+    return [*recent, *newest.values()]
 
 
 def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
     """Each once, in the order in which they were met."""
-    found: dict[Break, None] = {}
+    breaks: dict[Break, None] = {}
     for c in compilations:
         for why, eager in ((c.break_, False), (c.skipped, True)):
             if why is not None:
-                found[Break.of(why, c.name, eager)] = None
-    return list(found)
+                breaks[Break.of(why, c.name, eager)] = None
+    return list(breaks)
 
 
 def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
@@ -221,20 +222,24 @@ def recompiled_text(c: Compilation) -> str:
 
 def replayed_texts(c: Compilation) -> list[str]:
     """A line for each program of a compilation that was to be replayed."""
-    found = [(c.title, c.replayed)]
-    backwards = [b for b in (c.backward, *c.partial_backwards) if b is not None]
-    found += [(b.name, b.replayed) for b in backwards]
-    return [f"{name}: {r if isinstance(r, str) else r.describe()}" for name, r in found if r]
+    names = [c.title] + [backward.name for backward in backwards_of(c)]
+    texts = []
+    for name, program in zip(names, (c, *backwards_of(c))):
+        replayed = program.replayed
+        if replayed:
+            text = replayed if isinstance(replayed, str) else replayed.describe()
+            texts.append(f"{name}: {text}")
+    return texts
 
 
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
-    return [
-        text
-        for made in (c, c.backward, *c.partial_backwards)
-        if made is not None
-        for text in made.tuned
-    ]
+    return [text for program in (c, *backwards_of(c)) for text in program.tuned]
+
+
+def backwards_of(c: Compilation) -> list[Compilation]:
+    """The compilations of its gradients."""
+    return [b for b in (c.backward, *c.partial_backwards) if b is not None]
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
@@ -252,16 +257,14 @@ def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> K
     assert compilation.plan is not None
     reads, writes = step_bytes(step, compilation.plan.graph, compilation.sizes)
     if isinstance(step, KernelStep):
-        kernel = step.kernel
-        source = compilation.compiled.ir(kernel) if compilation.compiled is not None else ""
-        return KernelReport(
-            kernel.name, "fused", kernel.origin.ops, reads, writes, source, kernel.origin.where
-        )
-    node = step.node
-    name = function_name(node.function)
-    return KernelReport(
-        name, "extern", node.origin.ops, reads, writes, str(node.function), node.origin.where
-    )
+        name, kind, origin = step.kernel.name, "fused", step.kernel.origin
+        source = ""
+        if compilation.compiled is not None:
+            source = compilation.compiled.ir(step.kernel)
+    else:
+        name, kind, origin = function_name(step.node.function), "extern", step.node.origin
+        source = str(step.node.function)
+    return KernelReport(name, kind, origin.ops, reads, writes, source, origin.where)
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -270,25 +273,26 @@ def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> K
 def head_lines(report: Report) -> list[str]:
     """The function, the counts, memory and times: three lines."""
     extern = len(report.kernels) - report.fused_count
-    counts = ", ".join(
-        (
-            plural(report.graph_count, "graph"),
-            plural(report.break_count, "break"),
-            f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused, {extern} "
-            "extern)",
-            plural(len(report.guards), "guard"),
-        )
-    )
+    kernels = plural(len(report.kernels), "kernel")
+    counts = [
+        plural(report.graph_count, "graph"),
+        plural(report.break_count, "break"),
+        f"{kernels} ({report.fused_count} fused, {extern} extern)",
+        plural(len(report.guards), "guard"),
+    ]
+    lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {', '.join(counts)}"]
     figures = []
     if report.peak_bytes is not None:
         arena = "" if report.arena_bytes is None else f" (arena {size_text(report.arena_bytes)})"
         figures.append(f"peak memory {size_text(report.peak_bytes)}{arena}")
     if report.first_call is not None:
         figures.append(f"first call {report.first_call:.3f} s")
-    times = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in report.stages.items())
-    lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {counts}"]
-    lines += ["  " + ", ".join(figures)] if figures else []
-    return lines + ([f"  compiled in ms: {times}"] if times else [])
+    if figures:
+        lines.append("  " + ", ".join(figures))
+    if report.stages:
+        times = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in report.stages.items())
+        lines.append(f"  compiled in ms: {times}")
+    return lines
 
 
 def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
@@ -297,9 +301,12 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
     lines = []
     for item in breaks:
         lines.append(str(item))
-        lines += [f"    {code}" for code in [code_at(f"{item.file}:{item.line}")] if code]
-        lines += [f"    hint: {item.hint}"] if item.hint else []
-    return lines if len(lines) <= room else cut([str(item) for item in breaks], room, "break")
+        code = code_at(f"{item.file}:{item.line}")
+        if code:
+            lines.append(f"    {code}")
+        if item.hint:
+            lines.append(f"    hint: {item.hint}")
+    return lines if len(lines) <= room else cut(list(map(str, breaks)), room, "break")
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
@@ -307,15 +314,10 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     with its count."""
     if not kernels or room < 4:
         return []
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    for position, kernel in enumerate(kernels):
-        alike.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(position)
-    lines = [
-        f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}  ops, and where "
-        "they are"
-    ]
+    heading = f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}"
+    lines = [f"{heading}  ops, and where they are"]
     left = len(kernels)
-    for positions in alike.values():
+    for positions in alike(kernels):
         row = kernel_row(kernels[positions[0]], positions[0] + 1, len(positions))
         last = left == len(positions)
         if len(lines) + len(row) + (not last) > room:
@@ -325,21 +327,28 @@ def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     return lines
 
 
+def alike(kernels: Sequence[KernelReport]) -> list[list[int]]:
+    """The positions of kernels, those of the same kernel from the same line together."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        groups.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(position)
+    return list(groups.values())
+
+
 def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
     the same line once. Nothing where nothing was measured."""
-    alike: dict[tuple[Any, ...], list[KernelReport]] = {}
-    for kernel in kernels:
-        if kernel.seconds is not None:
-            alike.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(kernel)
-    total = sum(kernel.seconds or 0.0 for kernel in kernels)
-    rows = [(sum(kernel.seconds or 0.0 for kernel in group), group) for group in alike.values()]
-    lines = [
-        f"{seconds * 1e3:8.3f} ms {seconds / max(total, 1e-12):6.1%}  x{len(group):<3} "
-        f"{group[0].kind:<6} "
-        f"{shortened(group[0].name, 26):<26} {place_text(group[0].where)}".rstrip()
-        for seconds, group in sorted(rows, key=lambda row: -row[0])
-    ]
+    kernels = [kernel for kernel in kernels if kernel.seconds is not None]
+    total = max(sum(kernel.seconds or 0.0 for kernel in kernels), 1e-12)
+    rows = []
+    for positions in alike(kernels):
+        seconds = sum(kernels[k].seconds or 0.0 for k in positions)
+        rows.append((seconds, kernels[positions[0]], len(positions)))
+    lines = []
+    for seconds, kernel, count in sorted(rows, key=lambda row: -row[0]):
+        figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
+        name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
+        lines.append(f"{figures} {name} {place_text(kernel.where)}".rstrip())
     return cut(lines, room, "kernel")
 
 
@@ -347,14 +356,18 @@ def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:
     """A kernel's figures, and below them the line of code it comes from."""
     times = f"x{count}" if count > 1 else ""
     figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
-    row = f"{number:>4} {times:<4} {kernel.kind:<6} {shortened(kernel.name, 26):<26} {figures}  {ops_text(kernel.ops)}"
+    name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
+    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.ops)}"
     code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
     return [row, code] if kernel.where else [row]
 
 
 def listed(heading: str, items: Sequence[str], room: int, noun: str) -> list[str]:
-    """A heading and the items below it in at most `room` lines; nothing when there are none."""
-    return [heading, *cut([f"  {item}" for item in items], room - 1, noun)] if items else []
+    """A heading and the items below it, with short places, in at most `room` lines; nothing when
+    there are none."""
+    if not items:
+        return []
+    return [heading, *cut([f"  {short_places(item)}" for item in items], room - 1, noun)]
 
 
 def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:

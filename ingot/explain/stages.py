@@ -43,9 +43,10 @@ def show_schedule(compilation: Compilation) -> str:
     assert plan is not None
     lines = [f"arena {plan.arena_bytes} bytes, peak {plan.peak_bytes} bytes"]
     for number, step in enumerate(plan.steps):
-        lines += [f"{number:3d}  {step_text(step)}"]
-        dead = plan.last_use.get(number, ())
-        lines += [f"     free {', '.join(dead)}"] if dead else []
+        lines.append(f"{number:3d}  {step_text(step)}")
+        dead = plan.last_use.get(number)
+        if dead:
+            lines.append(f"     free {', '.join(dead)}")
     lines += [f"{name}: {place_text(plan, place)}" for name, place in plan.places.items()]
     return "\n".join(lines)
 
@@ -53,27 +54,28 @@ def show_schedule(compilation: Compilation) -> str:
 def step_text(step: KernelStep | LibraryStep) -> str:
     """One step of a plan on one line."""
     if isinstance(step, KernelStep):
-        kernel, where = step.kernel, step.kernel.origin.where
-        begins = [
-            "" if offset is ZERO else f"+{offset}"
-            for offset in step.offsets or [ZERO] * len(step.arguments)
-        ]
-        call = f"{kernel.name}({', '.join(map(str.__add__, step.arguments, begins))})"
-        if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
-            sizes, causal = ", ".join(map(str, kernel.sizes)), " causal" if kernel.causal else ""
-            shape = f"sizes ({sizes}) blocks of {kernel.query_block}{causal}"
-        else:
-            loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
-            shape = f"loops [{loops}] stages {len(kernel.stages)}"
-        return f"launch {call}  {shape}  # {', '.join(kernel.origin.ops)} {where}"
+        return launch_text(step)
     node = step.node
     targets = ", ".join(target or "_" for target in node.targets)
-    arguments = [argument_text(a) for a in node.args] + [
-        f"{k}={argument_text(v)}" for k, v in node.kwargs.items()
-    ]
-    return (
-        f"{targets} = {function_name(node.function)}({', '.join(arguments)})  # {node.origin.where}"
-    )
+    arguments = list(map(argument_text, node.args))
+    arguments += [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]
+    call = f"{function_name(node.function)}({', '.join(arguments)})"
+    return f"{targets} = {call}  # {node.origin.where}"
+
+
+def launch_text(step: KernelStep) -> str:
+    kernel, arguments = step.kernel, list(step.arguments)
+    for k, offset in enumerate(step.offsets or ()):
+        if offset is not ZERO:
+            arguments[k] += f"+{offset}"
+    if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
+        sizes, causal = ", ".join(map(str, kernel.sizes)), " causal" if kernel.causal else ""
+        shape = f"sizes ({sizes}) blocks of {kernel.query_block}{causal}"
+    else:
+        loops = " ".join(f"{loop}<{loop.extent}" for loop in kernel.loops)
+        shape = f"loops [{loops}] stages {len(kernel.stages)}"
+    ops = ", ".join(kernel.origin.ops)
+    return f"launch {kernel.name}({', '.join(arguments)})  {shape}  # {ops} {kernel.origin.where}"
 
 
 def function_name(function: Any) -> str:
@@ -127,11 +129,9 @@ def why_missing(compilation: Compilation) -> str:
     """Why a compilation has no artefact of a stage."""
     if compilation.skipped is not None:
         return f"not reached: {compilation.skipped}"
-    return (
-        "not reached"
-        if compilation.captured is None or compilation.has_graph
-        else "no tensor work here"
-    )
+    if compilation.captured is None or compilation.has_graph:
+        return "not reached"
+    return "no tensor work here"
 
 
 def stage_text(compilation: Compilation, name: str) -> str:
@@ -141,9 +141,9 @@ def stage_text(compilation: Compilation, name: str) -> str:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     needs, timed, printer = STAGES[name]
     seconds = compilation.seconds.get(timed)
-    heading = f"# == {name} of {compilation.title}" + (
-        f" ({seconds * 1e3:.1f} ms)" if seconds is not None else ""
-    )
+    heading = f"# == {name} of {compilation.title}"
+    if seconds is not None:
+        heading += f" ({seconds * 1e3:.1f} ms)"
     if getattr(compilation, needs) is None:
         return f"{heading}\n# {why_missing(compilation)}"
     return f"{heading}\n{printer(compilation)}"

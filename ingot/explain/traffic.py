@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ingot.loops.expr import ZERO, Expr, Symbol, product
 from ingot.loops.ir import Buffer, Library, LoopGraph, View, views_in
-from ingot.schedule.kernel import AttentionBackwardKernel, AttentionKernel, Kernel, Operand, Stage
+from ingot.schedule.kernel import AttentionBackwardKernel, AttentionKernel, Kernel, Operand
 from ingot.schedule.plan import KernelStep, LibraryStep
 
 Sizes = Mapping[Symbol, int]
+Accesses = dict[str, dict[Expr, int]]
+"""By buffer: the indices at which it is accessed, and how many values each takes."""
 
 
 def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
@@ -24,51 +26,59 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
     if isinstance(step.kernel, AttentionBackwardKernel):
         return attention_backward_bytes(step.kernel, sizes)
     if step.parts:
-        moved = [step_bytes(part, graph, sizes) for part in step.separate()]
-        return sum(read for read, _ in moved), sum(written for _, written in moved)
-    parameters = {
-        p.name: graph.buffers[name]
-        for p, name in zip(step.kernel.parameters, step.arguments, strict=True)
-    }
-    loads: dict[str, dict[Expr, int]] = defaultdict(dict)
-    stores: dict[str, dict[Expr, int]] = defaultdict(dict)
-    for stage in step.kernel.stages:
+        reads = writes = 0
+        for kernel_step in step.separate():
+            read, written = step_bytes(kernel_step, graph, sizes)
+            reads, writes = reads + read, writes + written
+        return reads, writes
+    parameters = {}
+    for parameter, name in zip(step.kernel.parameters, step.arguments, strict=True):
+        parameters[parameter.name] = graph.buffers[name]
+    return kernel_bytes(step.kernel, parameters, sizes)
+
+
+def kernel_bytes(kernel: Kernel, parameters: Mapping[str, Buffer], sizes: Sizes) -> tuple[int, int]:
+    """(bytes read, bytes written) of a kernel of loops over these buffers."""
+    loads: Accesses = defaultdict(dict)
+    stores: Accesses = defaultdict(dict)
+    for stage in kernel.stages:
+        loops = (*kernel.loops, *stage.loops)
         for instruction in stage.body.loads:
             name, offset = instruction.attrs
-            loads[name][offset] = points(offset, step.kernel, stage, sizes)
+            loads[name][offset] = points(offset, loops, sizes)
         for store in stage.stores:
-            stores[store.buffer][store.index] = points(store.index, step.kernel, stage, sizes)
-    whole = step.kernel.product
+            stores[store.buffer][store.index] = points(store.index, loops, sizes)
+    whole = kernel.product
     if whole is not None:
-        loops = (*step.kernel.loops, *whole.rows, *whole.columns, *whole.reduced)
+        loops = (*kernel.loops, *whole.rows, *whole.columns, *whole.reduced)
         for access in (whole.left, whole.right):
-            count = product(loop.extent for loop in loops if loop in access.index.symbols).evaluate(
-                sizes
-            )
-            loads[access.buffer][access.index] = count
+            loads[access.buffer][access.index] = varying(access.index, loops, sizes)
     return touched(loads, parameters, sizes), touched(stores, parameters, sizes)
 
 
-def points(index: Expr, kernel: Kernel, stage: Stage, sizes: Sizes) -> int:
+def points(index: Expr, loops: Sequence[Symbol], sizes: Sizes) -> int:
     """How many values an index takes at most: the product of the loops it depends on; all of them
     if it is indirect."""
-    loops: Iterable[Symbol] = (*kernel.loops, *stage.loops)
-    if not any(symbol.kind == "value" for symbol in index.symbols):
-        loops = [loop for loop in loops if loop in index.symbols]
-    return product(loop.extent for loop in loops).evaluate(sizes)
+    if any(symbol.kind == "value" for symbol in index.symbols):
+        return product(loop.extent for loop in loops).evaluate(sizes)
+    return varying(index, loops, sizes)
 
 
-def touched(
-    accesses: Mapping[str, Mapping[Expr, int]], parameters: Mapping[str, Buffer], sizes: Sizes
-) -> int:
+def varying(index: Expr, loops: Sequence[Symbol], sizes: Sizes) -> int:
+    """The product of the loops that an index depends on."""
+    return product(loop.extent for loop in loops if loop in index.symbols).evaluate(sizes)
+
+
+def touched(accesses: Accesses, parameters: Mapping[str, Buffer], sizes: Sizes) -> int:
     """Bytes behind the accesses of a kernel's parameters, at most what a buffer holds. Rows are no
     memory traffic."""
-    return sum(
-        min(sum(counts.values()), elements(parameters[name].sizes, parameters[name].strides, sizes))
-        * parameters[name].dtype.itemsize
-        for name, counts in accesses.items()
-        if name in parameters
-    )
+    total = 0
+    for name, counts in accesses.items():
+        if name in parameters:
+            buffer = parameters[name]
+            held = elements(buffer.sizes, buffer.strides, sizes)
+            total += min(sum(counts.values()), held) * buffer.dtype.itemsize
+    return total
 
 
 def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
@@ -100,17 +110,15 @@ def mask_bytes(mask: Operand | None, extents: Sequence[int]) -> int:
 def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of a library call: its arguments and its results, each once."""
     arguments = {v.buffer: view_bytes(v, sizes) for v in views_in((node.args, node.kwargs))}
-    buffers = (graph.buffers[name] for name in node.writes())
-    written = sum(elements(b.sizes, b.strides, sizes) * b.dtype.itemsize for b in buffers)
+    written = sum(view_bytes(graph.buffers[name], sizes) for name in node.writes())
     return sum(arguments.values()), written
 
 
-def view_bytes(view: View, sizes: Sizes) -> int:
+def view_bytes(view: View | Buffer, sizes: Sizes) -> int:
     return elements(view.sizes, view.strides, sizes) * view.dtype.itemsize
 
 
-def elements(sizes_: Iterable[Expr], strides: Iterable[Expr], sizes: Sizes) -> int:
-    """Distinct elements of a strided window; a dimension of stride 0 repeats the same ones."""
-    return product(
-        size for size, stride in zip(sizes_, strides, strict=True) if stride.constant != 0
-    ).evaluate(sizes)
+def elements(extents: Iterable[Expr], strides: Iterable[Expr], sizes: Sizes) -> int:
+    """Distinct elements of a strided view; a dimension of stride 0 repeats the same ones."""
+    dims = zip(extents, strides, strict=True)
+    return product(size for size, stride in dims if stride.constant != 0).evaluate(sizes)
