@@ -1,6 +1,9 @@
-"""What surrounds the programs of a graph that records gradients: the forward's and the backward's,
-a backward for each choice of outputs whose gradients come in, the program of second derivatives,
-tangents, and outputs that are windows on memory of others."""
+"""The programs of a captured graph that records gradients.
+
+The graph goes in, and one callable comes out: its forward, a backward for each choice of tangents
+that come in and of inputs whose gradients are asked for, and the higher-order program. What is
+compiled after the forward has run may fail; it then runs in eager, op by op.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,50 @@ from ingot.collection import paused_collection
 from ingot.compilation import Compilation, stage
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.failures import ATTEMPTS, PASSING, Failure, explained
-from ingot.graph import OutputSpec
 from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.graph.aten_graph import AtenGraph, Place
+from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.differentiation import forget_histories, vjp
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, has_history, is_rebased, requires_grad
-from ingot.graph.joint import Joint, trace_joint, trace_part
+from ingot.graph.joint import JointGraph, trace_joint, trace_part
 from ingot.graph.module_hooks import sees_inputs, tells_none
-from ingot.graph.output_windows import Window as OutputWindow
-from ingot.graph.partition import Partition, backward_of_part, kept_for, partition, reached
+from ingot.graph.partition import (
+    Partition,
+    backward_of_part,
+    gradient_inputs_of,
+    partition,
+    saved_for,
+)
 from ingot.graph.schemas import draws
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr
-from ingot.loops.expr import Expr, Symbol
+from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
+from ingot.loops.training_contract import (
+    JointContract,
+    KnownLayout,
+    Layout,
+    OutputWindow,
+    Slot,
+    TrainingContract,
+)
 from ingot.native import _native
+from ingot.runtime.by_sizes import BySizes
 from ingot.runtime.cuda_graphs import Replayed
-from ingot.runtime.training import (
+from ingot.runtime.higher_order import CompiledGradients, HigherOrderProgram, Inputs, Kinds
+from ingot.runtime.tangents import (
     Backward,
+    CompiledBackward,
     Demand,
     ForSizes,
-    Original,
-    Tangent,
-    TrainingProgram,
+    Tangents,
     WithZeros,
     lazy_keys,
+    tangents_by_sizes,
 )
-from ingot.runtime.windows import BySizes, Window, WithWindows
+from ingot.runtime.training import TrainingProgram
+from ingot.runtime.windows import WithWindows, windows_by_sizes
 from ingot.serial import serial
 from ingot.torch_private import GRADIENTS, require
 from ingot.wrapped import is_wrapped
@@ -53,59 +71,81 @@ MOST_CHOICES = 8
 """Of inputs whose gradients are asked for, each with a backward of its own that computes no
 others."""
 
-WindowSpec = tuple[int, tuple[str, int], OutputSpec]
-"""An output that is a window, on ("input" | "output", position)."""
-
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Sizes, strides and the type of a tensor."""
-
 Compile = Callable[[Compilation], "_native.Program | Replayed"]
 """Makes the program of the ATen graph in a compilation."""
 
 
 class GraphOfBackward(NamedTuple):
-    """What computes the gradients of the inputs `wanted`: the results at the positions `picked` of
-    `aten`, whose inputs are what the forward keeps, the tangents for which `takes` is true (zeros
-    where none came in), and the values of the size symbols."""
+    """A backward as a graph: `aten` takes what the forward saves, the tangents that it `takes`
+    (zeros where none came in), and the values of the size symbols. The `picked` ones of its results
+    are the gradients of `gradient_inputs`."""
 
     aten: AtenGraph
     takes: tuple[bool, ...]
     picked: Sequence[int]
-    wanted: Sequence[int]
+    gradient_inputs: Sequence[int]
 
     def by_eager(
         self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]
     ) -> Sequence[Any]:
         """The gradients, by eager's operations."""
-        given: list[Any] = [*saved, *itertools.compress(tangents, self.takes), *sizes]
-        found = _by_eager(self.aten)(given)
-        return [found[k] for k in self.picked]
+        arguments = [*saved, *itertools.compress(tangents, self.takes), *sizes]
+        results = _by_eager(self.aten)(arguments)
+        return [results[k] for k in self.picked]
 
 
 def wants_gradients(captured: Captured) -> bool:
     """Whether eager would give one of the outputs a history. Raises Unsupported where that is not
     understood."""
-    nodes = captured.graph_module.graph.nodes
-    outputs = next(node for node in nodes if node.op == "output").all_input_nodes
-    tracked = [
-        n
-        for n in outputs
-        if isinstance(n.meta["val"], torch.Tensor) and requires_grad(n.meta["val"])
-    ]
-    written = [i for i in captured.inputs if isinstance(i.fake, FakeTensor) and is_rebased(i.fake)]
-    if not tracked and not written:
+    tracked = _tracked_outputs(captured.graph_module.graph)
+    fakes = [i.fake for i in captured.inputs]
+    written = any(isinstance(fake, FakeTensor) and is_rebased(fake) for fake in fakes)
+    if torch.is_grad_enabled():
+        return written or bool(tracked)
+    # windows on inputs have a history even then
+    if not written and not any(has_history(node.meta["val"]) for node in tracked):
         return False
     where = tracked[0].meta.get("where", "") if tracked else ""
-    if not torch.is_grad_enabled():
-        # windows on inputs
-        if not written and not any(has_history(n.meta["val"]) for n in tracked):
-            return False
-        raise unsupported(
-            "gradients-wanted",
-            "gradients are wanted by a part of a function that is called without",
-            where,
-        )
-    return True
+    raise unsupported(
+        "gradients-wanted",
+        "gradients are wanted by a part of a function that is called without",
+        where,
+    )
+
+
+def _tracked_outputs(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The outputs that require a gradient."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    tracked = []
+    for node in output.all_input_nodes:
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor) and requires_grad(value):
+            tracked.append(node)
+    return tracked
+
+
+class _Source(NamedTuple):
+    """A captured graph that records gradients, and what its programs are compiled from."""
+
+    graph: torch.fx.GraphModule
+    fakes: Sequence[FakeTensor]
+    context: FakeContext
+    modes: Modes
+    compilation: Compilation
+    compile_program: Compile
+
+    def trace_part(self, joint: JointGraph, demand: Demand) -> JointGraph:
+        """The joint graph of a part of the backward."""
+        present = itertools.compress(joint.contract.differentiable_outputs, demand.present)
+        outputs = frozenset(present)
+        with undisturbed(), paused_collection(), preserved():
+            self.modes.set()
+            try:
+                return trace_part(
+                    joint, outputs, demand.inputs, self.graph, self.fakes, self.context
+                )
+            except EagerRaises as error:  # the backward of a function that has its own
+                raise error.__cause__ or error from None
 
 
 def with_history(
@@ -118,7 +158,7 @@ def with_history(
     """The program of a graph whose outputs have a history: it, and the program of their gradients.
     `compile_program` is what becomes of each ATen graph."""
     require(GRADIENTS)
-    modes = Modes.now()
+    source = _Source(graph, fakes, context, Modes.now(), compilation, compile_program)
     with stage(compilation, "differentiate"):
         joint = trace_joint(graph, fakes, context)
         forget_histories(graph)
@@ -126,296 +166,272 @@ def with_history(
         context.shapes.unbacked.settle()
     compilation.aten = parts.forward
     run: Callable[..., Sequence[Any]] = compile_program(compilation)
-    if joint.differentiable or joint.spent:
-
-        @serial
-        def trace(demand: Demand) -> Joint:
-            outputs = frozenset(itertools.compress(joint.differentiable, demand.given))
-            with undisturbed(), paused_collection(), preserved():
-                modes.set()
-                try:
-                    return trace_part(joint, outputs, demand.inputs, graph, fakes, context)
-                except EagerRaises as error:  # the backward of a function that has its own
-                    raise error.__cause__ or error from None
-
-        targets = [node.target for node in graph.graph.nodes]
-        repeats, hooked = any(map(tells_none, targets)), any(map(sees_inputs, targets))
-        backwards = Backwards(parts, trace, repeats, compilation, compile_program)
-        of_memory = {
-            w.base[1]: ("memory", w.output) for w in joint.windows if _shows_memory(w, joint.given)
-        }
-        of_inputs = {
-            output: ("input", position) for position, output in joint.written_outputs.items()
-        }
-        heads = [(of_memory | of_inputs).get(k, ("output", k)) for k in joint.differentiable]
-        written = [position for position, _ in joint.aten.mutations]
-
-        @serial
-        def compile_vjp(
-            kinds: tuple[bool | None, ...], asked: tuple[int, ...] | None
-        ) -> tuple[Callable[..., Sequence[Any]], Sequence[int]]:
-            given = tuple(kind is not None for kind in kinds)
-            wanted = backwards.wanted_for(backwards.least(Demand(given, asked)))
-            tangents = [
-                _fake_tangent(node, kind)
-                for node, kind in zip(joint.tangents, kinds)
-                if kind is not None
-            ]
-            if not wanted:
-                return lambda *inputs: (), ()
-            gradients = vjp(
-                graph, modes, list(itertools.compress(heads, given)), written, wanted, tangents
-            )
-            inputs = [*fakes[:tensors], *tangents, *fakes[tensors:]]
-            return _second_derivatives(
-                gradients, inputs, context, compilation, compile_program
-            ), wanted
-
-        tensors = sum(isinstance(fake, torch.Tensor) for fake in fakes)
-        original = Original(compile_vjp, tensors, written, _unread(joint), parts.draws, hooked)
-        run = _training_program(run, backwards, original)
-    return WithWindows(run, _at_run_time(joint.views, parts), joint.given) if joint.windows else run
+    contract = parts.contract()
+    if contract.tangents or contract.refused_outputs:
+        run = _training_program(run, source, parts, contract)
+    if not contract.windows:
+        return run
+    views = windows_by_sizes(contract.views, contract.window_places if contract.views else {})
+    return WithWindows(run, views, contract.user_outputs)
 
 
-def _at_run_time(windows: Sequence[OutputWindow], parts: Partition) -> BySizes[Sequence[Window]]:
-    specs = [(w.output, w.base, w.spec) for w in windows]
-    return windows_of(specs, places_for(specs, parts.symbols, parts.joint.results) if specs else {})
+def _training_program(
+    forward: Callable[..., Sequence[Any]],
+    source: _Source,
+    parts: Partition,
+    contract: TrainingContract,
+) -> TrainingProgram:
+    """The program that records gradients, of the forward's program and those of the backward."""
+    targets = [node.target for node in source.graph.graph.nodes]
+    hooked = any(map(sees_inputs, targets))
+    backwards = Backwards(source, parts, contract, recomputes=any(map(tells_none, targets)))
+    compile_vjp = functools.partial(_compile_vjp, source, backwards)
+    higher_order = HigherOrderProgram(compile_vjp, contract, parts.draws, hooked)
+    if isinstance(forward, Replayed):
+        forward.visible = len(contract.outputs)
+    return TrainingProgram(forward, contract, backwards, higher_order)
 
 
-def _shows_memory(window: OutputWindow, given: int) -> bool:
-    """Whether an output is memory that is none of the `given` outputs, or a view of it in
+# -- the higher-order program ----------------------------------------------------------------------
+
+
+def _head_slots(contract: JointContract) -> list[Slot]:
+    """What each tangent belongs to: an output, memory that an output is a view of, or an input as
+    it was written."""
+    slots: dict[int, Slot] = {}
+    for window in contract.windows:
+        if _shows_memory(window, contract.user_outputs):
+            slots[window.base.position] = Slot("memory", window.output)
+    for position, output in contract.rebased_inputs.items():
+        slots[output] = Slot("input", position)
+    return [slots.get(k, Slot("output", k)) for k in contract.differentiable_outputs]
+
+
+def _shows_memory(window: OutputWindow, user_outputs: int) -> bool:
+    """Whether an output is memory that is no output that the user gets, or a view of it in
     autograd's eyes."""
-    (kind, position), spec = window.base, window.spec
-    return (
-        kind == "output"
-        and position >= given
-        and spec.tracked
-        and spec.alias in ("view", "one of several", "same")
-    )
-
-
-def _unread(joint: Joint) -> list[int]:
-    """The inputs that are written, and that neither an output with a gradient nor a gradient
-    depends on."""
-    written, outputs = [position for position, _ in joint.aten.mutations], joint.aten.outputs
-    heads = [outputs[k] for k in joint.differentiable] + outputs[joint.outputs :]
-    shown = [w.base[1] for w in joint.windows_in_node if w.base[0] == "input"]
-    shown += [head.position for head in heads if head.position is not None]
-    if joint.written or not set(shown).isdisjoint(written):  # what they are then is a part of it
-        return []
-    stack = [head.node for head in heads if head.node is not None]
-    found = set(stack)
-    while stack:
-        for node in stack.pop().all_input_nodes:
-            if node not in found:
-                found.add(node)
-                stack.append(node)
-    inputs = joint.aten.inputs
-    return [k for k in written if inputs[k] not in found]
+    is_memory = window.base.role == "output" and window.base.position >= user_outputs
+    is_view = window.alias in ("view", "one of several", "same")
+    return is_memory and is_view and window.tracked
 
 
 @serial
-def _second_derivatives(
-    gradients: torch.fx.GraphModule,
-    fakes: Sequence[FakeTensor],
-    context: FakeContext,
-    compilation: Compilation,
-    compile_program: Compile,
+def _compile_vjp(
+    source: _Source, backwards: Backwards, kinds: Kinds, inputs: Inputs
+) -> CompiledGradients:
+    """The program of the gradients of these inputs, for tangents of these kinds."""
+    contract, joint = backwards.contract, backwards.joint
+    present = tuple([kind is not None for kind in kinds])
+    gradient_inputs = backwards.gradient_inputs(backwards.least(Demand(present, inputs)))
+    if not gradient_inputs:
+        return CompiledGradients(lambda *inputs: (), ())
+    tangents = []
+    for node, requires in zip(joint.tangents, kinds):
+        if requires is not None:
+            tangents.append(_fake_tangent(node, requires))
+    heads = list(itertools.compress(_head_slots(contract), present))
+    mutated = contract.mutated_inputs
+    gradients = vjp(source.graph, source.modes, heads, mutated, gradient_inputs, tangents)
+    tensors = contract.tensors
+    fakes = [*source.fakes[:tensors], *tangents, *source.fakes[tensors:]]
+    return CompiledGradients(_higher_order_program(gradients, fakes, source), gradient_inputs)
+
+
+@serial
+def _higher_order_program(
+    gradients: torch.fx.GraphModule, fakes: Sequence[FakeTensor], source: _Source
 ) -> Callable[..., Sequence[Any]]:
-    """The program of the graph of gradients that somebody wants to differentiate. It is for sizes
-    above 1 where these are symbols: further questions about them cannot be guarded, as the forward
-    has run."""
-    tensors = ((k, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.Tensor))
-    sizes = [
-        (k, d)
-        for k, fake in tensors
-        for d, size in enumerate(fake.shape)
-        if isinstance(size, torch.SymInt)
-    ]
-    made, always = Compilation(f"{compilation.name}, gradients", compilation.where), False
-    assert compilation.backward is not None
-    compilation.backward.backward = made
+    """The program of a graph of gradients that somebody wants to differentiate; eager's operations,
+    one by one, where it cannot be compiled: the forward has run."""
+    outer = source.compilation
+    compilation = Compilation(f"{outer.name}, gradients", outer.where)
+    assert outer.backward is not None
+    outer.backward.backward = compilation
     with undisturbed(), paused_collection():
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
                 raise unsupported("backward-call", "anomalies are to be detected")
-            with context.shapes.above_one():
-                program = with_history(gradients, fakes, context, made, compile_program)
-            always = not made.aten.checks and not sizes
-            drawn = any(draws(node.target) for node in made.aten.graph.nodes)
-            if made.aten.checks and (made.aten.mutations or drawn):
-                raise unsupported(
-                    "late-error", f"{made.aten.checks[0]} is checked where eager could not go on"
+            with source.context.shapes.above_one():
+                program = with_history(
+                    gradients, fakes, source.context, compilation, source.compile_program
                 )
-        except Exception as problem:  # the forward has run: eager's operations, one by one
-            made.skipped, program = _reason(problem), None
-
-    def run(*inputs: torch.Tensor) -> Sequence[Any]:
-        transformed = any(map(is_wrapped, inputs))
-        if program is not None and always and not transformed:
-            return program(*inputs)
-        try:
-            if (
-                program is not None
-                and not transformed
-                and all(inputs[k].shape[d] != 1 for k, d in sizes)
-            ):
-                return program(*inputs)
-        except RuntimeError:  # a check of sizes, or what eager raises as well
-            pass
-        with preserved():
-            return gradients(*[t.view_as(t) if isinstance(t, torch.Tensor) else t for t in inputs])
-
-    return run
+            aten = compilation.aten
+            if aten.checks and (aten.mutations or any(draws(n.target) for n in aten.graph.nodes)):
+                why = f"{aten.checks[0]} is checked where eager could not go on"
+                raise unsupported("late-error", why)
+        except Exception as problem:
+            compilation.skipped = _reason(problem)
+            return functools.partial(_run_by_eager, gradients)
+    return _GuardedProgram(program, gradients, _symbolic_sizes(fakes), bool(aten.checks))
 
 
-def _training_program(
-    forward: Callable[..., Sequence[Any]], backwards: Backwards, original: Original
-) -> TrainingProgram:
-    """The forward's program, and those of the backward."""
-    parts, joint = backwards.parts, backwards.joint
-    if isinstance(forward, Replayed):
-        forward.visible = joint.outputs
-    windows = _at_run_time(joint.windows_in_node, parts) if joint.windows_in_node else None
-    return TrainingProgram(
-        forward,
-        backwards.compile,
-        backwards.graph,
-        original,
-        repeats=backwards.repeats,
-        acts=backwards.acts,
-        inputs=joint.primals,
-        outputs=joint.outputs,
-        written=joint.written_outputs,
-        differentiable=joint.differentiable,
-        tangents=backwards.tangents,
-        wanted=joint.wanted,
-        saved=[(s.kind, s.position) for s in parts.saved],
-        shares=joint.shares,
-        reentrant=joint.reentrant,
-        passed=joint.passed,
-        groups=joint.groups,
-        kept_for=functools.partial(kept_for, parts),
-        spent=joint.spent,
-        hidden=joint.hidden,
-        apart=joint.apart,
-        windows=windows,
-    )
+def _symbolic_sizes(fakes: Sequence[Any]) -> list[tuple[int, int]]:
+    """The sizes that are symbols: (input, dimension)."""
+    sizes = []
+    for k, fake in enumerate(fakes):
+        if isinstance(fake, torch.Tensor):
+            sizes += [(k, d) for d, n in enumerate(fake.shape) if isinstance(n, torch.SymInt)]
+    return sizes
 
 
-class Backwards:
-    """The backward programs of a forward: one for each choice of outputs whose gradients come in,
-    and of inputs whose gradients are asked for, compiled when it is first met. `trace` gives the
-    joint graph of a part. With `repeats` the gradients are computed from the inputs where what is
-    kept for all would not suffice; else the others are zeros then."""
+def _run_by_eager(graph: torch.fx.GraphModule, *inputs: Any) -> Sequence[Any]:
+    with preserved():
+        return graph(*[t.view_as(t) if isinstance(t, torch.Tensor) else t for t in inputs])
+
+
+class _GuardedProgram:
+    """Runs a program of gradients, or its graph in eager where the program is not for the inputs.
+
+    It is for sizes above 1 where these are symbols: further questions about them cannot be guarded,
+    as the forward has run. If it `may_raise`, what it raises is a check of sizes, or what eager
+    raises as well.
+    """
 
     def __init__(
         self,
-        parts: Partition,
-        trace: Callable[[Demand], Joint],
-        repeats: bool,
-        compilation: Compilation,
-        compile_program: Compile,
+        program: Callable[..., Sequence[Any]],
+        graph: torch.fx.GraphModule,
+        symbolic_sizes: Sequence[tuple[int, int]],
+        has_checks: bool,
     ) -> None:
-        self.parts, self.joint, self.repeats = parts, parts.joint, repeats
-        self._trace, self._part = trace, functools.cache(trace)
-        self.wanted_for = functools.cache(self._find_wanted)
-        self._like = [_Geometry.of(node.meta["val"]) for node in self.joint.tangents]
-        self._compilation, self._compile_program = compilation, compile_program
+        self._program, self._graph, self._sizes = program, graph, symbolic_sizes
+        self._may_raise = has_checks or bool(symbolic_sizes)
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        if any(map(is_wrapped, inputs)):
+            return _run_by_eager(self._graph, *inputs)
+        if not self._may_raise:
+            return self._program(*inputs)
+        try:
+            if all(inputs[k].shape[d] != 1 for k, d in self._sizes):
+                return self._program(*inputs)
+        except RuntimeError:
+            pass
+        return _run_by_eager(self._graph, *inputs)
+
+
+# -- the backward programs -------------------------------------------------------------------------
+
+
+class Backwards:
+    """The backward programs of a forward: one for each choice of tangents that come in, and of
+    inputs whose gradients are asked for, compiled when it is first met.
+
+    Where what the forward saves for all tangents does not suffice for some of them, the gradients
+    are computed from the inputs if it `recomputes`; else the other tangents are zeros.
+    """
+
+    def __init__(
+        self, source: _Source, parts: Partition, contract: TrainingContract, recomputes: bool
+    ) -> None:
+        self.parts, self.joint, self.contract = parts, parts.joint, contract
+        self.recomputes, compilation = recomputes, source.compilation
+        self._trace = serial(functools.partial(source.trace_part, parts.joint))
+        self._part = functools.cache(self._trace)
+        self.gradient_inputs = functools.cache(self._find_gradient_inputs)
+        self._compilation, self._compile_program = compilation, source.compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
         self._program: Backward | None = None
         # choices of inputs that have programs of their own
         self._of_inputs = set[tuple[int, ...]]()
-        self.acts = any(has_effect(node.target) for node in parts.backward.graph.nodes)
+        self.has_effects = any(has_effect(node.target) for node in parts.backward.graph.nodes)
         self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
-        kept = self.joint.outputs + sum(s.kind == "kept" for s in parts.saved)
-        decided = {symbol: (kept + k, "result value", 0) for k, symbol in enumerate(parts.decided)}
-        self.tangents = BySizes(self._tangents_for, parts.symbols | decided)
+        self.tangents: Tangents = tangents_by_sizes(contract)
 
-    def _tangents_for(self, sizes: Mapping[Symbol, int]) -> Sequence[Tangent]:
-        return [
-            Tangent(k, *geometry.at(sizes))
-            for k, geometry in zip(self.joint.differentiable, self._like)
-        ]
+    def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
+        """Which of the saved values the backward of these tangents may read."""
+        return saved_for(self.parts, tangents)
 
     @serial
-    def _find_wanted(self, demand: Demand) -> Sequence[int]:
+    def _find_gradient_inputs(self, demand: Demand) -> Sequence[int]:
         """The inputs that have a gradient then."""
         if demand.is_whole:
-            return self.joint.wanted
+            return self.contract.gradient_inputs
         try:
-            return self._part(demand).wanted
+            return self._part(demand).contract.gradient_inputs
         except Unsupported:  # a size is asked about that the joint graph does not depend on
-            known = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
+            hints = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
         try:  # which they are is no matter of sizes: those of the first call will do
-            return self._shapes.supposing(known, functools.partial(self._trace, demand))[0].wanted
+            part, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
+            return part.contract.gradient_inputs
         except Unsupported:
-            found = reached(self.parts, itertools.compress(range(len(demand.given)), demand.given))
-            return [k for k in found if demand.inputs is None or k in demand.inputs]
+            present = itertools.compress(range(len(demand.present)), demand.present)
+            inputs = gradient_inputs_of(self.parts, present)
+        return [k for k in inputs if demand.inputs is None or k in demand.inputs]
 
     def least(self, demand: Demand) -> Demand:
-        """The same demand for inputs that are told only where these are not all that have a
-        gradient then."""
-        for_all = Demand(demand.given)
-        if demand.inputs is None or set(self.wanted_for(for_all)).issubset(demand.inputs):
+        """The same demand, for all inputs if its own are all that have a gradient then."""
+        for_all = Demand(demand.present)
+        if demand.inputs is None or set(self.gradient_inputs(for_all)).issubset(demand.inputs):
             return for_all
         return demand
 
     @serial
-    def compile(self, demand: Demand) -> tuple[Backward | None, Sequence[int]]:
-        """The program, None where there is none, and which gradients it computes: where many
-        choices of inputs are asked for, those of the others too."""
+    def compile(self, demand: Demand) -> CompiledBackward:
+        """The program, and which gradients it computes: where many choices of inputs are asked for,
+        those of the others too."""
         demand = self.least(demand)
-        if demand.inputs is not None and not self.acts:
+        if demand.inputs is not None and not self.has_effects:
             self._of_inputs.add(demand.inputs)
             if len(self._of_inputs) > MOST_CHOICES:
-                demand = Demand(demand.given)
-        wanted = self.wanted_for(demand)
+                demand = Demand(demand.present)
+        return CompiledBackward(self._compile(demand), self.gradient_inputs(demand))
+
+    def _compile(self, demand: Demand) -> Backward | None:
         if demand.is_whole:
-            return self._run_whole, wanted
+            return self._run_whole
+        inputs = self.gradient_inputs(demand)
         try:
             graph, _ = self._graph_by(self._part, demand)
         except Unsupported:
-            return None if self.repeats else self._compile_for_sizes(demand, wanted), wanted
+            return None if self.recomputes else self._compile_for_sizes(demand, inputs)
         if graph is not None:
-            return self._compile_part(graph, demand), wanted
-        return None if self.repeats else self._with_zeros(demand, wanted), wanted
+            return self._compile_part(graph, demand)
+        return None if self.recomputes else self._with_zeros(demand, inputs)
 
     @serial
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
-        """The same as a graph, for these sizes if they are told. Raises Unsupported where it
+        """The same as a graph, for these sizes if there are any. Raises Unsupported where it
         depends on them."""
         demand = self.least(demand)
         if demand.is_whole:
-            return self._graph_of_whole(demand.given, self.joint.wanted)
+            return self._graph_of_whole(demand.present, self.contract.gradient_inputs)
+        graph, inputs = self._graph_at(demand, sizes)
+        if graph is not None:
+            return GraphOfBackward(graph, demand.present, range(len(inputs)), inputs)
+        if self.recomputes:
+            return None
+        return self._graph_of_whole((True,) * len(demand.present), inputs)
+
+    def _graph_at(
+        self, demand: Demand, sizes: tuple[int, ...] | None
+    ) -> tuple[AtenGraph | None, Sequence[int]]:
         try:
-            graph, wanted = self._graph_by(self._part, demand)
+            return self._graph_by(self._part, demand)
         except Unsupported:
             if sizes is None:
                 raise
-            known = dict(zip(self.tangents.places, sizes))
-            try:
-                (graph, wanted), _ = self._shapes.supposing(
-                    known, lambda: self._graph_by(self._trace, demand)
-                )
-            except Unsupported:
-                graph, wanted = None, self.wanted_for(demand)
-        if graph is not None:
-            return GraphOfBackward(graph, demand.given, range(len(wanted)), wanted)
-        return None if self.repeats else self._graph_of_whole((True,) * len(demand.given), wanted)
+        values = dict(zip(self.tangents.places, sizes))
+        try:
+            ask = functools.partial(self._graph_by, self._trace, demand)
+            return self._shapes.supposing(values, ask)[0]
+        except Unsupported:
+            return None, self.gradient_inputs(demand)
 
     def _graph_by(
-        self, trace: Callable[[Demand], Joint], demand: Demand
+        self, trace: Callable[[Demand], JointGraph], demand: Demand
     ) -> tuple[AtenGraph | None, Sequence[int]]:
+        """The graph of a part, None where what is saved does not suffice, and the inputs that it
+        has gradients of."""
         part = trace(demand)
-        return backward_of_part(self.parts, part), part.wanted
+        return backward_of_part(self.parts, part), part.contract.gradient_inputs
 
-    def _graph_of_whole(self, takes: tuple[bool, ...], wanted: Sequence[int]) -> GraphOfBackward:
-        return GraphOfBackward(self.parts.backward, takes, self._places(wanted), wanted)
+    def _graph_of_whole(self, takes: tuple[bool, ...], inputs: Sequence[int]) -> GraphOfBackward:
+        return GraphOfBackward(self.parts.backward, takes, self._results_for(inputs), inputs)
 
-    def _places(self, wanted: Sequence[int]) -> Sequence[int]:
-        """Where the whole backward has these gradients."""
-        return [self.joint.wanted.index(k) for k in wanted]
+    def _results_for(self, inputs: Sequence[int]) -> Sequence[int]:
+        """Where the whole backward has the gradients of these inputs."""
+        return [self.contract.gradient_inputs.index(k) for k in inputs]
 
     @property
     def _shapes(self) -> ShapeContext:
@@ -428,40 +444,41 @@ class Backwards:
             self._program = self._program_of(self._whole)
         return self._program
 
-    def _with_zeros(self, demand: Demand, wanted: Sequence[int]) -> Backward:
-        return WithZeros(self._run_whole, self.tangents, demand.given, self._places(wanted))
+    def _with_zeros(self, demand: Demand, inputs: Sequence[int]) -> Backward:
+        results = self._results_for(inputs)
+        return WithZeros(self._run_whole, self.tangents, demand.present, results)
 
     def _compile_part(self, graph: AtenGraph, demand: Demand) -> Backward:
-        outputs = ", ".join(
-            str(k) for k in itertools.compress(self.joint.differentiable, demand.given)
-        )
-        name = self._name if all(demand.given) else f"{self._name} of outputs {outputs}"
+        name = self._name
+        if not all(demand.present):
+            outputs = itertools.compress(self.contract.differentiable_outputs, demand.present)
+            name = f"{name} of outputs {', '.join(map(str, outputs))}"
         if demand.inputs is not None:
             name = f"{name} for inputs {', '.join(map(str, demand.inputs))}"
-        made = Compilation(name, self._compilation.where, aten=graph)
-        self._compilation.partial_backwards.append(made)
-        return self._program_of(made)
+        compilation = Compilation(name, self._compilation.where, aten=graph)
+        self._compilation.partial_backwards.append(compilation)
+        return self._program_of(compilation)
 
-    def _compile_for_sizes(self, demand: Demand, wanted: Sequence[int]) -> Backward:
+    def _compile_for_sizes(self, demand: Demand, inputs: Sequence[int]) -> Backward:
         """A program for each answer to what only this part asks of the sizes."""
-        made: list[tuple[list[ShapeGuard], Backward]] = []
+        programs: list[tuple[list[ShapeGuard], Backward]] = []
 
         def compile_traced() -> Backward:
-            graph, found = self._graph_by(self._trace, demand)
-            if graph is None or found != wanted:
+            graph, gradient_inputs = self._graph_by(self._trace, demand)
+            if graph is None or gradient_inputs != inputs:
                 raise unsupported("backward-sizes", "what is kept for other sizes")
             return self._compile_part(graph, demand)
 
         @serial
         def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
-            for guards, run in made:
+            for guards, run in programs:
                 if all(guard.holds(sizes) for guard in guards):
                     return run
             try:
                 run, guards = self._shapes.supposing(sizes, compile_traced)
             except Unsupported:  # at these sizes
-                return self._with_zeros(demand, wanted)
-            made.append((guards, run))
+                return self._with_zeros(demand, inputs)
+            programs.append((guards, run))
             return run
 
         return ForSizes(BySizes(for_sizes, self.tangents.places))
@@ -480,11 +497,14 @@ class Backwards:
     @serial
     def _compiled(self, backward: Compilation) -> Backward:
         with paused_collection():
-            made = self._compile_program(backward)
-        for native in (made.program, made.recorded) if isinstance(made, Replayed) else (made,):
-            native.lays_out = lazy_keys()  # a hook may have made what was saved anew
+            compiled = self._compile_program(backward)
+        natives: Sequence[Any] = [compiled]
+        if isinstance(compiled, Replayed):
+            natives = [compiled.program, compiled.recorded]
+        for native in natives:
+            native.lays_out = lazy_keys()  # a hook may have replaced what was saved
         backward.skipped = None
-        return made.consume
+        return compiled.consume
 
 
 class TriedAgain:
@@ -518,110 +538,41 @@ def _by_eager(aten: AtenGraph) -> Backward:
     """Runs the graph's operations in eager, each given its inputs in the layouts that it has there:
     its results may depend on them."""
     function = aten.function()
-    values = [node.meta.get("in_eager", node.meta["val"]) for node in aten.inputs]
+    layouts: list[Layout | None] = []
+    for node in aten.inputs:
+        value = node.meta.get("in_eager", node.meta["val"])
+        is_tensor = isinstance(value, torch.Tensor)
+        layouts.append(Layout.of(value).converted(to_expr) if is_tensor else None)
 
-    like = [_Geometry.of(v) if isinstance(v, torch.Tensor) else None for v in values]
+    def known(sizes: Mapping[Symbol, int]) -> Sequence[KnownLayout | None]:
+        return [None if layout is None else layout.at(sizes) for layout in layouts]
 
-    def layouts(sizes: Mapping[Symbol, int]) -> Sequence[Layout | None]:
-        return [None if geometry is None else geometry.at(sizes)[:3] for geometry in like]
-
-    laid = BySizes(layouts, aten.symbols)
-    return lambda inputs: function(*map(_laid_as, inputs, laid.at(laid.read(inputs))))
-
-
-class _Geometry(NamedTuple):
-    """How a tensor lies in terms of the size symbols, and of what type and where it is."""
-
-    sizes: Sequence[int | Expr]
-    strides: Sequence[int | Expr]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, value: torch.Tensor) -> _Geometry:
-        return cls(
-            _expressions(value.shape), _expressions(value.stride()), value.dtype, value.device
-        )
-
-    def at(
-        self, sizes: Mapping[Symbol, int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]:
-        return _known(self.sizes, sizes), _known(self.strides, sizes), self.dtype, self.device
+    by_sizes = BySizes(known, aten.symbols)
+    return lambda inputs: function(*map(_in_layout, inputs, by_sizes.at(by_sizes.read(inputs))))
 
 
-def _laid_as(value: Any, layout: Layout | None) -> Any:
-    """A tensor with these strides, and of this type; what is no tensor as it is."""
+def _in_layout(value: Any, layout: KnownLayout | None) -> Any:
+    """A tensor in a layout, with its dtype; what is no tensor as it is."""
     if layout is None or is_wrapped(value):
         return value
-    sizes, strides, dtype = layout
-    if value.shape != sizes:
+    if value.shape != layout.sizes:
         raise RuntimeError(
             "a hook on saved tensors gave back a tensor of other sizes than it was given"
         )
-    if value.stride() == strides and value.dtype is dtype:
+    if value.stride() == layout.strides and value.dtype is layout.dtype:
         return value
-    return torch.empty_strided(sizes, strides, dtype=dtype, device=value.device).copy_(value)
+    empty = torch.empty_strided(
+        layout.sizes, layout.strides, dtype=layout.dtype, device=value.device
+    )
+    return empty.copy_(value)
 
 
 def _reason(problem: Exception) -> Unsupported:
     return problem if isinstance(problem, Unsupported) else explained(problem)
 
 
-def _fake_tangent(node: torch.fx.Node, wanted: bool) -> FakeTensor:
-    made = FakeTensor(node.meta["val"].meta, node.meta["val"].device)
-    made.is_wanted = made.is_followed = wanted
-    return made
-
-
-def places_for(
-    windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place], outputs: Sequence[OutputSpec]
-) -> Mapping[Symbol, Place]:
-    """Where the symbols in windows are read: in the inputs, or, if the data decide them, in the
-    other outputs. Raises Unsupported where they are in neither."""
-    places = dict(symbols)
-    for k, spec in enumerate(outputs):
-        for dim, size in enumerate(spec.sizes if spec.node is not None else ()):
-            e = to_expr(size)
-            if isinstance(e, Symbol):
-                places.setdefault(e, (k, "result size", dim))
-    numbers = [
-        to_expr(n) for _, _, spec in windows for n in (*spec.sizes, *spec.strides, spec.offset)
-    ]
-    if any(not e.symbols <= places.keys() for e in numbers):
-        raise unsupported("backward-sizes", "a window whose place the data decide")
-    return places
-
-
-def windows_of(
-    windows: Sequence[WindowSpec], symbols: Mapping[Symbol, Place]
-) -> BySizes[Sequence[Window]]:
-    """The outputs that are windows, each on (`"input"` | `"output"`, position), for values of the
-    size symbols."""
-    geometries = [_expressions([spec.offset, *spec.sizes, *spec.strides]) for _, _, spec in windows]
-
-    def made(sizes: Mapping[Symbol, int]) -> Sequence[Window]:
-        return [
-            _window(*window, _known(numbers, sizes)) for window, numbers in zip(windows, geometries)
-        ]
-
-    return BySizes(made, symbols)
-
-
-def _window(output: int, base: tuple[str, int], spec: OutputSpec, numbers: Sequence[int]) -> Window:
-    """The window whose offset, sizes and strides are these numbers."""
-    assert spec.dtype is not None
-    (offset, *geometry), rank = numbers, len(spec.sizes)
-    sizes, strides = tuple(geometry[:rank]), tuple(geometry[rank:])
-    return Window(output, base, sizes, strides, offset, spec.dtype, spec.tracked, spec.alias)
-
-
-def _expressions(numbers: Sequence[Any]) -> Sequence[int | Expr]:
-    """Numbers that may be symbolic, in terms of the symbols as they are now: while a thread
-    compiles, it may suppose more of these (`ShapeContext.supposing`) than other threads may
-    know."""
-    return [n if isinstance(n, int) else to_expr(n) for n in numbers]
-
-
-def _known(numbers: Sequence[int | Expr], sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
-    """Such numbers, for these values of the symbols."""
-    return tuple([n if isinstance(n, int) else n.evaluate(sizes) for n in numbers])
+def _fake_tangent(node: torch.fx.Node, requires_gradient: bool) -> FakeTensor:
+    value = node.meta["val"]
+    tangent = FakeTensor(value.meta, value.device)
+    tangent.is_wanted = tangent.is_followed = requires_gradient
+    return tangent

@@ -15,15 +15,18 @@ from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels, prepack
 from ingot.compilation import Compilation, stage
 from ingot.errors import unsupported
-from ingot.gradients import places_for, wants_gradients, windows_of, with_history
+from ingot.gradients import wants_gradients, with_history
 from ingot.graph import trace_alike
 from ingot.graph.differentiation import new_leaves
+from ingot.graph.output_windows import output_window, size_places
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
+from ingot.graph.symbols import to_expr
 from ingot.loops import ops
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU, Target
+from ingot.loops.training_contract import Slot
 from ingot.loops.verify import verify
 from ingot.native import _native
 from ingot.options import Options
@@ -33,7 +36,7 @@ from ingot.runtime.cuda_graphs import Replayed, why_not
 from ingot.runtime.program import Program
 from ingot.runtime.traces import unaligned_inputs
 from ingot.runtime.training import WithLeaves
-from ingot.runtime.windows import WithWindows
+from ingot.runtime.windows import WithWindows, windows_by_sizes
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
 
@@ -85,13 +88,14 @@ def compile_graph(
         with stage(compilation, "trace"):
             aten = compilation.aten = trace_alike(graph, fakes, captured.context, frozen)
         run = _program(compilation, options)
-        detached = [
-            (k, ("input", spec.position), spec)
-            for k, spec in enumerate(aten.outputs)
-            if spec.position is not None and fakes[spec.position].requires_grad and not spec.tracked
-        ]
-        places = places_for(detached, aten.symbols, aten.outputs)
-        run = WithWindows(run, windows_of(detached, places), len(aten.outputs)) if detached else run
+        detached = []
+        for k, spec in enumerate(aten.outputs):
+            base = spec.position
+            if base is not None and fakes[base].requires_grad and not spec.tracked:
+                detached.append(output_window(k, Slot("input", base), spec).converted(to_expr))
+        if detached:
+            places = size_places(detached, aten.symbols, aten.outputs)
+            run = WithWindows(run, windows_by_sizes(detached, places), len(aten.outputs))
     leaves = new_leaves(fakes)
     return WithLeaves(run, leaves) if leaves else run
 

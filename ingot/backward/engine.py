@@ -385,7 +385,7 @@ def _release(
     for position, passed in entry.traced.passed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
-        step.node.done = [True if came else None for came in passed]
+        step.node.consumed_elsewhere = [True if came else None for came in passed]
     zeros = [s.node for s in structure.steps if s.kind == IDENTITY]
     for node in zeros:  # else there would be gradients
         node.set_materialize_grads(False)

@@ -17,7 +17,7 @@ from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
-from ingot.runtime.training import Demand
+from ingot.runtime.tangents import Demand
 
 UNKNOWN = -1
 """What a size was before that is known to vary, but not from where."""
@@ -54,7 +54,8 @@ def _is_program(structure: Structure, position: int) -> bool:
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the
     tensors that it keeps."""
-    part = program.graph_of_backward(Demand((True,) * len(program.differentiable)), None)
+    whole = Demand((True,) * len(program.contract.tangents))
+    part = program.backwards.graph(whole, None)
     if part is None:
         raise unsupported(
             "backward-part", "a compiled forward's outputs, whose gradients need its inputs again"

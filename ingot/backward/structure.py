@@ -16,7 +16,7 @@ from ingot.backward.hooks import called_by, kind_of
 from ingot.capture.facts import is_plain_constant
 from ingot.errors import unsupported
 from ingot.runtime.node_hooks import NO_HOOKS, NodeHooks, hooks_of
-from ingot.runtime.training import is_of_program
+from ingot.runtime.training_node import is_of_program
 from ingot.torch_private import BackwardHookNode, FunctionBase
 
 ACCUMULATE, PROGRAM, FORMULA, IDENTITY = "accumulate", "program", "formula", "identity"
@@ -250,7 +250,9 @@ def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Str
         else [True] * len(nodes)
     )
     steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
-    if targets and any(step.kind == PROGRAM and any(step.node.program.reentrant) for step in steps):
+    if targets and any(
+        step.kind == PROGRAM and step.node.program.reentrant_tangents for step in steps
+    ):
         raise unsupported(
             "backward-part",
             "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
@@ -292,7 +294,7 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
         return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
     if is_of_program(node):
         if any(
-            number in node.program.passed
+            number in node.program.downstream
             for number in (*hooks.retained, *(k for _, k in hooks.tensor))
         ):
             raise unsupported(
@@ -320,7 +322,7 @@ def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) ->
 
 
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
-    if node.left is not None:
+    if node.remaining_saved is not None:
         raise unsupported(
             "backward-part", "a second backward through a part of a compiled forward's outputs"
         )

@@ -36,7 +36,7 @@ from ingot.graph.geometry import is_dense
 from ingot.graph.joint import placeholders_first
 from ingot.graph.passes import run_passes
 from ingot.runtime.node_hooks import NO_HOOKS
-from ingot.runtime.training import Demand
+from ingot.runtime.tangents import Demand
 from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
@@ -365,15 +365,15 @@ class _Trace:
     def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         program, sizes = step.node.program, self.numbers[position]["sizes"]
         tangents = at(program.tangents, sizes)
-        if any(buffer.get(output) is not None for output in program.spent):
+        if any(buffer.get(output) is not None for output in program.refused_outputs):
             raise unsupported("backward-refused", "a backward that autograd refuses")
         given = tuple([buffer.get(t.output) is not None for t in tangents])
         self.passed[position] = tuple([buffer.get(k) is not None for k in range(program.outputs)])
-        gradients: list[Any] = [None] * program.inputs
-        if program.wanted and any(given):
+        gradients: list[Any] = program.no_gradients()
+        if program.gradient_inputs and any(given):
             known = all(isinstance(size, int) for size in sizes)
             with disable_current_modes():  # it may be traced for this
-                part = program.graph_of_backward(Demand(given), tuple(sizes) if known else None)
+                part = program.backwards.graph(Demand(given), tuple(sizes) if known else None)
             if part is None:
                 raise unsupported(
                     "backward-part",
@@ -385,9 +385,9 @@ class _Trace:
                 if takes
             ]
             results = part.aten.function()(*self.kept[position], *laid, *sizes)
-            for k, wanted in zip(part.picked, part.wanted):
-                gradients[wanted] = results[k]
-        of_tensors = gradients[: program.original.tensors]
+            for k, index in zip(part.picked, part.gradient_inputs):
+                gradients[index] = results[k]
+        of_tensors = gradients[: program.contract.tensors]
         return of_tensors if program.leaf is None else [None, *of_tensors]
 
     def _run_function(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:

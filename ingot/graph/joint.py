@@ -1,15 +1,15 @@
-"""The joint graph: what a captured graph computes and, behind it, the gradients of that, recorded
-in one trace.
+"""The joint graph: what a captured graph computes and, behind it, the gradients of that.
 
-Autograd runs above the recorder's dispatch, so each op is differentiated by eager's own formula,
-and what that formula runs is recorded like any other op. A joint graph is cut in two by
-`partition.py`.
+A captured graph goes in, and one ATen graph comes out, recorded in one trace, with the contract of
+its slots. Autograd runs above the tracer's dispatch, so each op is differentiated by eager's own
+formula, and what that formula runs is recorded like any other op. `partition.py` cuts a joint graph
+in two.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,163 +26,162 @@ from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
-from ingot.graph.output_windows import Window, windows_on
+from ingot.graph.output_windows import windows_on
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.tracing import run_nodes
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
+from ingot.loops.training_contract import (
+    GradientState,
+    InputSlot,
+    JointContract,
+    Layout,
+    OutputGroup,
+    OutputSlot,
+    OutputWindow,
+    TangentSlot,
+)
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
 
-class Group(NamedTuple):
-    """Outputs that come of the same primals, and the primals that they do not come of."""
-
-    outputs: frozenset[int]
-    beyond: frozenset[int]
-
-
 @dataclass(frozen=True)
-class Joint:
-    """A graph whose inputs are those of the captured graph, the primals, and then one tangent for
-    each differentiable output, and whose outputs are those of the captured graph, then memory that
-    only `windows` show, then the gradients.
+class JointGraph:
+    """A joint graph, with the contract of its slots.
 
-    `windows` are the outputs of the captured graph that this one gives as 0, of the `given` that it
-    has. `outputs` counts the outputs in front of the gradients; the last ones of these stand for
-    the inputs `written` by operations that autograd records, as they are then, and are given as 0.
-    `differentiable` holds the positions of those that have a tangent, in order; `wanted` those of
-    the primals that have a gradient, in order: a subset of those that require one, as the outputs
-    may not depend on all. `spent` are the outputs that have a history which autograd refuses to go
-    through, and the error that it raises: a loss, say, of which the program itself has taken the
-    gradients. `hidden`: outputs have a history, but no primal has a gradient. `apart` are the
-    primals that require a gradient and have none, where nothing is spent. `eager_reads` are the
-    primals, `eager_reads_written` the primals as they were written, and `eager_reads_outputs` the
-    outputs, that eager's backward reads: it refuses to run when the user has written to one of them
-    in between, but not when it was another. `shares` says for each tangent, in bits, which of them
-    come by a node of eager's backward that it comes by too, and that keeps tensors: it lets nobody
-    pass a second time; `reentrant` whether it comes by a checkpoint that eager's backward
-    differentiates by itself, for which it must be after all gradients. `passed` says for each which
-    others (bits) come by the output that it is the gradient of. `groups` has all outputs, each
-    once, where some come of other primals than others do and it matters that these get no gradient:
-    the engine visits all that a node leads to, if only to say that there is none. `names` are those
-    of the nodes that were traced before the gradients: a node that has one of them has the value
-    that the trace gave it, and any trace of the same graph gives it the same. `decided` are the
-    sizes that the forward part finds in the data, in order.
+    The inputs of `aten` are those of the captured graph, the primals, then the tangents. Its
+    outputs are those of the contract (0 for a rebased input, and for a window), then the gradients.
+    `names` are those of the nodes that were traced before the gradients: any trace of the same
+    captured graph gives a node of that name the same value. `decided` are the sizes that the
+    forward finds in the data, in order.
     """
 
     aten: AtenGraph
-    primals: int
-    given: int
-    outputs: int
-    windows: tuple[Window, ...]
-    written: tuple[int, ...]
-    differentiable: tuple[int, ...]
-    wanted: tuple[int, ...]
-    spent: dict[int, Exception]
-    hidden: bool
-    apart: tuple[int, ...]
-    eager_reads: frozenset[int]
-    eager_reads_written: frozenset[int]
-    eager_reads_outputs: frozenset[int]
-    shares: tuple[int, ...]
-    reentrant: tuple[bool, ...]
-    passed: tuple[int, ...]
-    groups: tuple[Group, ...]
+    contract: JointContract
     names: frozenset[str]
     decided: tuple[Symbol, ...]
 
     @property
-    def views(self) -> tuple[Window, ...]:
-        """The windows that are made outside of the graph's node in autograd's graph."""
-        return tuple([w for w in self.windows if not w.own_history])
-
-    @property
-    def windows_in_node(self) -> tuple[Window, ...]:
-        """The windows that are results of that node."""
-        return tuple([w for w in self.windows if w.own_history])
-
-    @property
     def results(self) -> list[OutputSpec]:
         """The outputs in front of the gradients."""
-        return self.aten.outputs[: self.outputs]
-
-    @property
-    def written_outputs(self) -> dict[int, int]:
-        """The inputs `written`, and the outputs that stand for them."""
-        return {k: self.outputs - len(self.written) + j for j, k in enumerate(self.written)}
+        return self.aten.outputs[: len(self.contract.outputs)]
 
     @property
     def gradients(self) -> list[OutputSpec]:
-        return self.aten.outputs[self.outputs :]
+        return self.aten.outputs[len(self.contract.outputs) :]
+
+    @property
+    def primals(self) -> list[torch.fx.Node]:
+        """The placeholders of the captured graph's inputs."""
+        return self.aten.inputs[: len(self.contract.inputs)]
 
     @property
     def tangents(self) -> list[torch.fx.Node]:
         """The placeholders of the tangents."""
-        return self.aten.inputs[self.primals :]
+        return self.aten.inputs[len(self.contract.inputs) :]
 
 
-def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> Joint:
+def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> JointGraph:
     """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified.
 
-    Raises Unsupported, with the user's line, for what cannot be told without side effects or
+    Raises Unsupported, with the user's line, for what has side effects that cannot be recorded, or
     depends on data.
     """
     try:
         return _trace(gm, fakes, context, {})
     except _BackwardRaises as error:
-        spent = _spent(gm, fakes, context)
-        if not spent:
+        refused = _refused_outputs(gm, fakes, context)
+        if not refused:
             raise unsupported("backward-refused", f"the backward raises {error}") from error
-    return _trace(gm, fakes, context, spent)
+    return _trace(gm, fakes, context, refused)
 
 
 def trace_part(
-    joint: Joint,
-    given: Collection[int],
+    joint: JointGraph,
+    outputs: Collection[int],
     inputs: Collection[int] | None,
     gm: torch.fx.GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
-) -> Joint:
-    """The joint graph of `gm`, whose whole one is `joint`, with no other gradients than come of the
-    tangents of the outputs `given`, and those of some `inputs` if these are told: to autograd the
-    others are not there."""
-    return _trace(gm, fakes, context, joint.spent, given, inputs, joint.decided)
+) -> JointGraph:
+    """A part of the joint graph of `gm`, whose whole one is `joint`.
+
+    It has the tangents of these outputs, and the gradients of these inputs if there are any: to
+    autograd the others are not there.
+    """
+    choice = _Choice(frozenset(outputs), None if inputs is None else frozenset(inputs))
+    refused = joint.contract.refused_outputs
+    return _trace(gm, fakes, context, refused, choice, joint.decided)
 
 
 class _BackwardRaises(Exception):
     """Says what autograd raised."""
 
 
+class _Choice(NamedTuple):
+    """Outputs that have a tangent, and inputs that have a gradient; None for all."""
+
+    outputs: frozenset[int] | None = None
+    inputs: frozenset[int] | None = None
+
+
+_WHOLE = _Choice()
+
+
 class _Forward(NamedTuple):
-    """The primals, and what they are differentiated by; how many outputs the captured graph has;
-    the outputs of the joint graph before the gradients, the last of which are the inputs `written`;
-    the windows."""
+    """A forward that was traced.
+
+    `leaves` are what the primals are differentiated by. The captured graph has the first
+    `user_outputs` of the outputs; the last ones are the rebased primals.
+    """
 
     primals: list[Any]
     leaves: list[Any]
-    given: int
+    user_outputs: int
     outputs: list[Any]
-    written: tuple[int, ...]
-    windows: tuple[Window, ...]
+    rebased: tuple[int, ...]
+    windows: tuple[OutputWindow, ...]
+
+    @property
+    def tracked_outputs(self) -> list[int]:
+        """The outputs that have a history."""
+        outputs = enumerate(self.outputs)
+        return [k for k, o in outputs if isinstance(o, FakeTensor) and o.requires_grad]
+
+    @property
+    def windows_in_node(self) -> list[OutputWindow]:
+        """The windows that are results of the graph's node in autograd's graph."""
+        return [window for window in self.windows if window.own_history]
+
+    @property
+    def returned(self) -> list[Any]:
+        """The outputs that the joint graph computes, with 0 in place of the others."""
+        returned = list(self.outputs)
+        for k in (*[w.output for w in self.windows_in_node], *self.rebased_as.values()):
+            returned[k] = 0
+        return returned
+
+    @property
+    def rebased_as(self) -> dict[int, int]:
+        """The rebased primals, and the outputs that stand for them."""
+        first = len(self.outputs) - len(self.rebased)
+        return {position: first + k for k, position in enumerate(self.rebased)}
 
 
-def _forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: AtenTracer) -> _Forward:
-    primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
+def _trace_forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], tracer: AtenTracer) -> _Forward:
+    primals = [tracer.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
     leaves = want_gradients(primals, fakes)
     try:
-        given = run_nodes(gm, recorder, primals)
+        results = run_nodes(gm, tracer, primals)
     except RuntimeError as error:  # of an operation in place
         raise unsupported(
-            "gradients-wanted", f"gradients are wanted: {first_line(error)}", recorder.where
+            "gradients-wanted", f"gradients are wanted: {first_line(error)}", tracer.where
         ) from error
-    outputs, windows = windows_on(given, primals, recorder)
-    written = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
-    return _Forward(
-        primals, leaves, len(given), [*outputs, *(primals[k] for k in written)], written, windows
-    )
+    outputs, windows = windows_on(results, primals, tracer)
+    rebased = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
+    outputs += [primals[k] for k in rebased]
+    return _Forward(primals, leaves, len(results), outputs, rebased, windows)
 
 
 _WHATEVER_THE_VALUES = (
@@ -192,201 +191,229 @@ _WHATEVER_THE_VALUES = (
 """In errors that autograd raises for what the program did, as opposed to what a formula found."""
 
 
-def _spent(
+def _refused_outputs(
     gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext
 ) -> dict[int, Exception]:
     """The outputs whose backward raises an error, and that error; none if one of them depends on
     values."""
-    recorder, found = AtenTracer(context), dict[int, Exception]()
-    with preserved(), recorder:
-        forward = _forward(gm, fakes, recorder)
-        leaves = [forward.leaves[k] for k in _wanting(forward.leaves)]
-        for k, output in enumerate(forward.outputs):
-            if isinstance(output, FakeTensor) and output.requires_grad:
-                try:
-                    torch.autograd.grad(
-                        output, leaves, recorder.input("", _like(output)), True, allow_unused=True
-                    )
-                except (RuntimeError, NotImplementedError) as error:
-                    if not any(text in str(error) for text in _WHATEVER_THE_VALUES):
-                        return {}
-                    found[k] = type(error)(str(error))
-    return found
+    tracer, refused = AtenTracer(context), dict[int, Exception]()
+    with preserved(), tracer:
+        forward = _trace_forward(gm, fakes, tracer)
+        leaves = [forward.leaves[k] for k in _requiring_gradients(forward.leaves)]
+        for k in forward.tracked_outputs:
+            output = forward.outputs[k]
+            tangent = tracer.input("", _tangent_of(output))
+            try:
+                torch.autograd.grad(output, leaves, tangent, True, allow_unused=True)
+            except (RuntimeError, NotImplementedError) as error:
+                if not any(text in str(error) for text in _WHATEVER_THE_VALUES):
+                    return {}
+                refused[k] = type(error)(str(error))
+    return refused
 
 
 def _trace(
     gm: torch.fx.GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
-    spent: dict[int, Exception],
-    given: Collection[int] | None = None,
-    inputs: Collection[int] | None = None,
+    refused: dict[int, Exception],
+    choice: _Choice = _WHOLE,
     again: Sequence[Symbol] = (),
-) -> Joint:
-    recorder = AtenTracer(context, again)
-    with preserved(), recorder:
-        primals, leaves, count, outputs, written, windows = _forward(gm, fakes, recorder)
-        in_node = [w.output for w in windows if w.own_history]
-        recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
-        names = frozenset(node.name for node in recorder.graph.nodes)
-        tracked = [
-            k for k, o in enumerate(outputs) if isinstance(o, FakeTensor) and o.requires_grad
+) -> JointGraph:
+    tracer = AtenTracer(context, again)
+    with preserved(), tracer:
+        forward = _trace_forward(gm, fakes, tracer)
+        tracer.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
+        names = frozenset(node.name for node in tracer.graph.nodes)
+        differentiable = [k for k in forward.tracked_outputs if k not in refused]
+        if choice.outputs is not None:
+            differentiable = [k for k in differentiable if k in choice.outputs]
+        heads = [forward.outputs[k] for k in differentiable]
+        paths = _paths_of(heads)
+        groups = () if refused else _groups(forward, fakes, differentiable)
+        readable = _Readable(tracer, forward, differentiable)
+        tangents = [
+            tracer.input(f"tangent_{k}", _tangent_of(forward.outputs[k])) for k in differentiable
         ]
-        differentiable = tuple(
-            k for k in tracked if k not in spent and (given is None or k in given)
-        )
-        heads = [outputs[k] for k in differentiable]
-        shares, reentrant, passed = _shares(heads)
-        groups = (
-            ()
-            if spent
-            else _groups(differentiable, _primals_behind(heads, leaves), fakes, len(outputs))
-        )
-        last = next(iter(reversed(recorder.graph.nodes)))
-        last_values = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
-        nodes = {
-            k: recorder.node_of(recorder.tracked(outputs[k]))
-            for k in differentiable
-            if k not in in_node
-        }
-        tangents = [recorder.input(f"tangent_{k}", _like(outputs[k])) for k in differentiable]
-        wanting = [k for k in _wanting(leaves) if inputs is None or k in inputs]
-        gradients = _gradients(heads, [leaves[k] for k in wanting], tangents)
-    wanted = tuple(k for k, g in zip(wanting, gradients) if g is not None)
-    placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
-    reads = frozenset(
-        k for k, node in enumerate(placeholders[: len(primals)]) if _read_after(node, last)
-    )
-    reads_written = frozenset(k for k, node in last_values.items() if _read_after(node, last))
-    reads_outputs = frozenset(k for k, node in nodes.items() if _read_after(node, last))
-    for k in (*in_node, *range(len(outputs) - len(written), len(outputs))):
-        outputs[k] = 0
-    aten = recorder.finish([*outputs, *(g for g in gradients if g is not None)])
+        requiring = _requiring_gradients(forward.leaves)
+        if choice.inputs is not None:
+            requiring = [k for k in requiring if k in choice.inputs]
+        gradients = _gradients(heads, [forward.leaves[k] for k in requiring], tangents)
+    reads = readable.reads()
+    aten = tracer.finish([*forward.returned, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
-    if groups and _acts_for_several(groups, differentiable, aten.inputs[len(primals) :]):
+    tangent_nodes = aten.inputs[len(forward.primals) :]
+    if groups and _acts_for_several(groups, differentiable, tangent_nodes):
         groups = ()
     run_passes(aten, JOINT_PASSES)
-    return Joint(
-        aten,
-        len(primals),
-        count,
-        len(outputs),
-        windows,
-        written,
-        differentiable,
-        wanted,
-        spent,
-        hidden=bool(tracked) and not wanted,
-        apart=tuple(k for k in wanting if k not in wanted and not spent),
-        eager_reads=reads,
-        eager_reads_written=reads_written,
-        eager_reads_outputs=reads_outputs,
-        shares=shares,
-        reentrant=reentrant,
-        passed=passed,
+    computed = {k: g is not None for k, g in zip(requiring, gradients)}
+    contract = JointContract(
+        inputs=tuple(_input_slots(forward, aten, differentiable, reads, computed, bool(refused))),
+        outputs=tuple(_output_slots(forward, differentiable, reads, refused)),
+        tangents=tuple(_tangent_slots(differentiable, tangent_nodes, paths)),
+        windows=forward.windows,
         groups=groups,
-        names=names,
-        decided=decided,
+        user_outputs=forward.user_outputs,
     )
+    return JointGraph(aten, contract, names, decided)
 
 
-def _wanting(leaves: Sequence[Any]) -> list[int]:
+def _requiring_gradients(leaves: Sequence[Any]) -> list[int]:
     """The positions of the primals that require a gradient."""
-    return [
-        k
-        for k, leaf in enumerate(leaves)
-        if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf
-    ]
+    requiring = []
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf:
+            requiring.append(k)
+    return requiring
 
 
-def _shares(
-    heads: Sequence[torch.Tensor],
-) -> tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]:
-    """`Joint.shares`, `Joint.reentrant` and `Joint.passed`."""
-    reached: dict[Any, int] = {}  # by node of autograd's graph
-    results: dict[Any, int] = {}  # by node, and by which of its results
+# -- the slots -------------------------------------------------------------------------------------
+
+
+def _input_slots(
+    forward: _Forward,
+    aten: AtenGraph,
+    differentiable: Sequence[int],
+    reads: _EagerReads,
+    computed: Mapping[int, bool],
+    refused: bool,
+) -> Iterator[InputSlot]:
+    """The slots of the primals. `computed` tells of those that require a gradient whether they have
+    one; where autograd has `refused` an output, nothing is known of those that have none."""
+    mutated = {position for position, _ in aten.mutations}
+    unread = _unread_inputs(forward, aten, differentiable)
+    for k, primal in enumerate(forward.primals):
+        gradient: GradientState = "none"
+        if computed.get(k):
+            gradient = "computed"
+        elif k in computed and not refused:
+            gradient = "unreached"
+        yield InputSlot(
+            k,
+            is_tensor=isinstance(primal, torch.Tensor),
+            gradient=gradient,
+            rebased_as=forward.rebased_as.get(k),
+            mutated=k in mutated,
+            unread=k in unread,
+            eager_reads=k in reads.primals,
+            eager_reads_result=k in reads.written_primals,
+        )
+
+
+def _output_slots(
+    forward: _Forward,
+    differentiable: Sequence[int],
+    reads: _EagerReads,
+    refused: Mapping[int, Exception],
+) -> Iterator[OutputSlot]:
+    tangents = {output: k for k, output in enumerate(differentiable)}
+    for k in range(len(forward.outputs)):
+        yield OutputSlot(k, tangents.get(k), refused.get(k), k in reads.outputs)
+
+
+def _tangent_slots(
+    differentiable: Sequence[int], nodes: Sequence[torch.fx.Node], paths: Sequence[_Paths]
+) -> Iterator[TangentSlot]:
+    for k, (output, node, path) in enumerate(zip(differentiable, nodes, paths)):
+        layout = Layout.of(node.meta["val"])
+        yield TangentSlot(k, output, layout, path.single_use, path.downstream, path.reentrant)
+
+
+def _unread_inputs(
+    forward: _Forward, aten: AtenGraph, differentiable: Sequence[int]
+) -> frozenset[int]:
+    """The inputs that are written, and that neither an output with a gradient nor a gradient
+    depends on."""
+    mutated, outputs = {position for position, _ in aten.mutations}, aten.outputs
+    read = [outputs[k] for k in differentiable] + outputs[len(forward.outputs) :]
+    shown = {w.base.position for w in forward.windows_in_node if w.base.role == "input"}
+    shown.update(spec.position for spec in read if spec.position is not None)
+    # what an input that is shown holds at the end is a part of it
+    if not mutated or forward.rebased or not shown.isdisjoint(mutated):
+        return frozenset()
+    needed = ancestors([spec.node for spec in read if spec.node is not None])
+    inputs = aten.inputs
+    return frozenset(k for k in mutated if inputs[k] not in needed)
+
+
+class _EagerReads(NamedTuple):
+    """What eager's backward reads: primals as they came in and as they were written, and
+    outputs."""
+
+    primals: frozenset[int]
+    written_primals: frozenset[int]
+    outputs: frozenset[int]
+
+
+class _Readable:
+    """What eager's backward may read, looked up before the gradients are traced: the nodes of views
+    are made at that."""
+
+    def __init__(
+        self, tracer: AtenTracer, forward: _Forward, differentiable: Sequence[int]
+    ) -> None:
+        self._graph, self._count = tracer.graph, len(forward.primals)
+        self._last = next(iter(reversed(tracer.graph.nodes)))
+        self._written = {k: tracer.node_of(t) for k, t in tracer.written_inputs()}
+        self._outputs: dict[int, torch.fx.Node] = {}
+        in_node = {window.output for window in forward.windows_in_node}
+        for k in differentiable:
+            if k not in in_node:
+                self._outputs[k] = tracer.node_of(tracer.tracked(forward.outputs[k]))
+
+    def reads(self) -> _EagerReads:
+        """What is read, once the gradients are traced."""
+        placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
+        primals = dict(enumerate(placeholders[: self._count]))
+        return _EagerReads(*map(self._read, (primals, self._written, self._outputs)))
+
+    def _read(self, nodes: Mapping[int, torch.fx.Node]) -> frozenset[int]:
+        return frozenset(k for k, node in nodes.items() if _read_after(node, self._last))
+
+
+def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:
+    """Whether a value, or a view of it, is read behind the forward's last node."""
+    return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
+
+
+# -- paths through autograd's graph ----------------------------------------------------------------
+
+
+class _Paths(NamedTuple):
+    """Where a tangent goes in eager's backward; see `TangentSlot`."""
+
+    single_use: frozenset[int]
+    downstream: frozenset[int]
+    reentrant: bool
+
+
+def _paths_of(heads: Sequence[torch.Tensor]) -> list[_Paths]:
+    """The paths of the tangents of these outputs."""
+    tangents_at: dict[Any, set[int]] = {}  # by node of autograd's graph
+    tangents_on: dict[Any, set[int]] = {}  # by node, and which of its results
     for k, head in enumerate(heads):
         stack = [head.grad_fn]
         while stack:
             node = stack.pop()
-            if node is not None and not reached.get(node, 0) & 1 << k:
-                reached[node] = reached.get(node, 0) | 1 << k
-                stack.extend(following for following, _ in node.next_functions)
-                for edge in node.next_functions:
-                    results[edge] = results.get(edge, 0) | 1 << k
-    found = [0] * len(heads)
-    for heads_of_node in {bits for node, bits in reached.items() if _keeps_tensors(node)}:
-        for k in range(len(heads)):
-            if heads_of_node & 1 << k:
-                found[k] |= heads_of_node
-    inside = [bits for node, bits in reached.items() if is_reentrant(node)]
-    passed = [results.get((head.grad_fn, head.output_nr), 0) for head in heads]
-    return (
-        tuple(found),
-        tuple([any(bits & 1 << k for bits in inside) for k in range(len(heads))]),
-        tuple(passed),
-    )
-
-
-def _primals_behind(heads: Sequence[torch.Tensor], leaves: Sequence[Any]) -> list[frozenset[int]]:
-    """The primals that each of the heads leads to in autograd's graph."""
-    positions = {id(leaf): k for k, leaf in enumerate(leaves)}
-    behind = list[frozenset[int]]()
-    for head in heads:
-        found, reached, stack = set[int](), set[Any](), list[Any]([head.grad_fn])
-        while stack:
-            node = stack.pop()
-            if node is not None and node not in reached:
-                reached.add(node)
-                stack.extend(following for following, _ in node.next_functions)
-                if type(node).__name__ == "AccumulateGrad":
-                    found.add(positions.get(id(node.variable), -1))
-        behind.append(frozenset(found))
-    return behind
-
-
-def _groups(
-    outputs: Sequence[int], behind: Sequence[frozenset[int]], fakes: Sequence[Any], count: int
-) -> tuple[Group, ...]:
-    """`Joint.groups` of `count` outputs, of which those with a history come of the primals `behind`
-    them."""
-    followed = {
-        k for k, fake in enumerate(fakes) if isinstance(fake, FakeTensor) and fake.is_followed
-    }
-    told_apart = frozenset(followed).intersection(itertools.chain(*behind))
-    groups: dict[frozenset[int], set[int]] = {}
-    for output, primals in zip(outputs, behind):
-        groups.setdefault(told_apart - primals, set()).add(output)
-    if len(groups) < 2:
-        return ()
-    next(iter(groups.values())).update(set(range(count)).difference(outputs))
-    return tuple([Group(frozenset(members), beyond) for beyond, members in groups.items()])
-
-
-def _acts_for_several(
-    groups: Sequence[Group], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]
-) -> bool:
-    """Whether the backwards of several groups would each do what eager's does once. `tangents` are
-    those of the `outputs`."""
-    graph = tangents[0].graph
-    acting = {n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target)}
-    reached = [
-        acting & reached_from([t for k, t in zip(outputs, tangents) if k in group.outputs])
-        for group in groups
-    ]
-    return sum(map(len, reached)) != len(acting) or set().union(*reached) != acting
-
-
-def reached_from(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes, and all that is computed from them."""
-    found = set[torch.fx.Node]()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found and node.op != "output":
-            found.add(node)
-            stack.extend(node.users)
-    return found
+            if node is None or k in tangents_at.setdefault(node, set()):
+                continue
+            tangents_at[node].add(k)
+            for edge in node.next_functions:
+                tangents_on.setdefault(edge, set()).add(k)
+                stack.append(edge[0])
+    single_use: list[frozenset[int]] = [frozenset()] * len(heads)
+    for meeting in {frozenset(ks) for node, ks in tangents_at.items() if _keeps_tensors(node)}:
+        for k in meeting:
+            single_use[k] |= meeting
+    reentrant = set[int]()
+    for node, meeting_here in tangents_at.items():
+        if is_reentrant(node):
+            reentrant |= meeting_here
+    paths = []
+    for k, head in enumerate(heads):
+        downstream = frozenset(tangents_on.get((head.grad_fn, head.output_nr), ()))
+        paths.append(_Paths(single_use[k], downstream, k in reentrant))
+    return paths
 
 
 def _keeps_tensors(node: Any) -> bool:
@@ -401,8 +428,109 @@ def _keeps_tensors(node: Any) -> bool:
     return any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 
+def _primals_behind(head: torch.Tensor, positions: Mapping[int, int]) -> frozenset[int]:
+    """The primals that an output leads to in autograd's graph; `positions` are those of the leaves,
+    by their ids."""
+    primals, reached, stack = set[int](), set[Any](), list[Any]([head.grad_fn])
+    while stack:
+        node = stack.pop()
+        if node is None or node in reached:
+            continue
+        reached.add(node)
+        stack.extend(following for following, _ in node.next_functions)
+        if type(node).__name__ == "AccumulateGrad":
+            primals.add(positions.get(id(node.variable), -1))
+    return frozenset(primals)
+
+
+def _groups(
+    forward: _Forward, fakes: Sequence[Any], differentiable: Sequence[int]
+) -> tuple[OutputGroup, ...]:
+    """The output groups; none where all outputs come of the same followed primals.
+
+    A primal is followed where the engine would find hooks or other nodes behind it. Outputs without
+    a history belong to the first group.
+    """
+    positions = {id(leaf): k for k, leaf in enumerate(forward.leaves)}
+    behind = {k: _primals_behind(forward.outputs[k], positions) for k in differentiable}
+    followed = {k for k, f in enumerate(fakes) if isinstance(f, FakeTensor) and f.is_followed}
+    reached = frozenset(followed).intersection(itertools.chain(*behind.values()))
+    groups: dict[frozenset[int], set[int]] = {}
+    for output, primals in behind.items():
+        groups.setdefault(reached - primals, set()).add(output)
+    if len(groups) < 2:
+        return ()
+    rest = set(range(len(forward.outputs))).difference(differentiable)
+    next(iter(groups.values())).update(rest)
+    return tuple(
+        [OutputGroup(frozenset(outputs), unreached) for unreached, outputs in groups.items()]
+    )
+
+
+def _acts_for_several(
+    groups: Sequence[OutputGroup], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]
+) -> bool:
+    """Whether the backwards of several groups would each do what eager's does once. `tangents` are
+    those of the `outputs`."""
+    graph = tangents[0].graph
+    effects = {n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target)}
+    reached = []
+    for group in groups:
+        own = [t for k, t in zip(outputs, tangents) if k in group.outputs]
+        reached.append(effects & reached_from(own))
+    return sum(map(len, reached)) != len(effects) or set().union(*reached) != effects
+
+
+# -- walks through an ATen graph -------------------------------------------------------------------
+
+
+def reached_from(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes, and all that is computed from them."""
+    reached = set[torch.fx.Node]()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in reached and node.op != "output":
+            reached.add(node)
+            stack.extend(node.users)
+    return reached
+
+
+def ancestors(
+    nodes: Iterable[torch.fx.Node], end_at: Container[torch.fx.Node] = ()
+) -> set[torch.fx.Node]:
+    """The nodes, and all that they are computed from, up to the nodes `end_at` (exclusive)."""
+    needed = set[torch.fx.Node]()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in needed and node not in end_at:
+            needed.add(node)
+            stack.extend(arguments_of(node))
+    return needed
+
+
+def arguments_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What has to be known to compute a value again: the generator's state too where it draws."""
+    state = node.meta.get("state")
+    return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
+
+
+def placeholders_first(graph: torch.fx.Graph) -> None:
+    """Puts the placeholders of a graph, in their order, behind the first of them."""
+    anchor = None
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if anchor is not None:
+                anchor.append(node)
+            anchor = node
+
+
+# -- the gradients ---------------------------------------------------------------------------------
+
+
 def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
-    """What autograd makes of it."""
+    """The gradients of the leaves, None for those that the heads do not depend on."""
     without_autocast(Modes.now()).set()
     if not heads or not leaves:
         return [None] * len(leaves)
@@ -413,8 +541,8 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
 
 
 def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:
-    """`torch.autograd.grad`, which imports sympy to compare the sizes of heads and tangents: these
-    agree."""
+    """The same as `torch.autograd.grad`, which imports sympy to compare the sizes of heads and
+    tangents: these agree."""
     keep, create, allow_unused = False, False, True
     return engine_run_backward(
         tuple(heads),
@@ -427,7 +555,7 @@ def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> S
     )
 
 
-def _like(output: FakeTensor) -> FakeTensor:
+def _tangent_of(output: FakeTensor) -> FakeTensor:
     """The tangent of an output, in its layout where that has no gaps."""
     strides = output.stride() if is_dense(output.shape, output.stride()) else None
     with DisableTorchDispatch():
@@ -435,18 +563,3 @@ def _like(output: FakeTensor) -> FakeTensor:
         if strides is not None:
             meta = torch.empty_strided(output.shape, strides, dtype=output.dtype, device="meta")
     return FakeTensor(meta, output.device)
-
-
-def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:
-    """Whether a value, or a view of it, is read behind the forward's last node."""
-    return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
-
-
-def placeholders_first(graph: torch.fx.Graph) -> None:
-    """Puts the placeholders of a graph, in their order, behind the first of them."""
-    anchor = None
-    for node in list(graph.nodes):
-        if node.op == "placeholder":
-            if anchor is not None:
-                anchor.append(node)
-            anchor = node

@@ -1,19 +1,20 @@
-"""Outputs of a graph that share memory with an input or with one another, where gradients are
-recorded.
+"""The output windows of a graph that records gradients: outputs that share a storage with an input
+or with one another.
 
-Autograd has to know of such an output what eager's autograd knows. Two things can be said of one:
+The outputs of a trace go in. Out come the windows, and the outputs with 0 for each window that is
+made outside of autograd's node for the graph. Autograd knows of an output what eager's autograd
+knows, which is one of two things:
 
-- its history is that of a plain view: every node of autograd's graph between it and what it shows
-  is that of a view op. Then it is made outside of the graph's node, by a view op.
-- anything else, as the history that a custom backward or a hook gives. Then it is a result of the
-  graph's node with a gradient of its own, and a view only of the memory.
+- The output is a plain view: each node of autograd's graph between it and what it shows is that of
+  a view op. Such a window is made outside of the graph's node, by a view op.
+- The output has a history of its own, as a custom backward or a hook gives one. Such a window is a
+  result of the graph's node, with a gradient of its own, and a view only of the memory.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,157 +23,198 @@ from ingot.errors import unsupported
 from ingot.graph.aten_graph import OutputSpec
 from ingot.graph.aten_tracer import AtenTracer
 from ingot.graph.fakes import FakeTensor, has_history
+from ingot.graph.symbols import to_expr
 from ingot.graph.tensor_hooks import is_hooked
+from ingot.loops.expr import Symbol
+from ingot.loops.training_contract import Alias, OutputWindow, SizePlace, Slot
 from ingot.torch_private import CreationMeta, get_creation_meta
 
-_PLAIN_VIEW = re.compile(
-    "(Alias|AsStrided|Diagonal|Expand|Permute|ReshapeAlias|Select|Slice|Split|SplitWithSizes|Squeeze|T|Transpose"
-    "|Unbind|Unfold|UnsafeSplit|UnsafeSplitWithSizes|UnsafeView|Unsqueeze|View|ViewAsComplex|ViewAsReal)Backward[0-9]"
+_PLAIN_VIEWS = frozenset(
+    "Alias AsStrided Diagonal Expand Permute ReshapeAlias Select Slice Split SplitWithSizes Squeeze "
+    "T Transpose Unbind Unfold UnsafeSplit UnsafeSplitWithSizes UnsafeView Unsqueeze View "
+    "ViewAsComplex ViewAsReal".split()
 )
-"""The nodes of autograd's graph whose gradient is that of a window on memory."""
+"""The ops whose gradient is that of a window on memory."""
 
 Edge = tuple[Any, int]
 """A node of autograd's graph, and which of its results."""
 
 
-@dataclass(frozen=True)
-class Window:
-    """An output that shares memory with an input of the graph or with another output: a view of
-    `base`, ("input" | "output", position). With `own_history` it is a view of the memory alone, and
-    the graph's node computes its gradient; else it is a view to autograd as well, and made outside
-    of that node."""
-
-    output: int
-    base: tuple[str, int]
-    spec: OutputSpec
-    own_history: bool = False
-
-
-class OutputWindows(NamedTuple):
-    """The outputs with 0 in place of those that are made outside of the graph's node, and behind
-    them memory that only windows show; and the windows."""
+class OutputsAndWindows(NamedTuple):
+    """The outputs, and behind them memory that only windows show; and the windows."""
 
     outputs: list[Any]
-    windows: tuple[Window, ...]
+    windows: tuple[OutputWindow, ...]
 
 
-class _Shown(NamedTuple):
-    """An output that shares memory, the ("input" | "output", position) whose memory that is, and
-    the fake of this."""
+class _SharingOutput(NamedTuple):
+    """An output that shares a storage: with the slot `base`, whose fake is `memory`."""
 
     output: int
     spec: OutputSpec
-    base: tuple[str, int]
+    base: Slot
     memory: FakeTensor
 
 
+class _Anchor(NamedTuple):
+    """What a window may be a plain view of."""
+
+    slot: Slot
+    fake: FakeTensor
+
+
+def output_window(
+    output: int, base: Slot, spec: OutputSpec, own_history: bool = False
+) -> OutputWindow:
+    """The window that an output's spec describes."""
+    assert spec.dtype is not None
+    return OutputWindow(
+        output,
+        base,
+        tuple(spec.sizes),
+        tuple(spec.strides),
+        spec.offset,
+        spec.dtype,
+        spec.tracked,
+        spec.alias,
+        own_history,
+    )
+
+
+def size_places(
+    windows: Sequence[OutputWindow],
+    symbols: Mapping[Symbol, SizePlace],
+    outputs: Sequence[OutputSpec],
+) -> dict[Symbol, SizePlace]:
+    """Where the symbols in windows are read: in the inputs, or, if the data decide them, in the
+    other outputs. Raises Unsupported where they are in neither."""
+    places = dict(symbols)
+    for k, spec in enumerate(outputs):
+        if spec.node is None:
+            continue
+        for dim, size in enumerate(map(to_expr, spec.sizes)):
+            if isinstance(size, Symbol):
+                places.setdefault(size, (k, "result size", dim))
+    for window in windows:
+        numbers = map(to_expr, (*window.sizes, *window.strides, window.offset))
+        if not all(number.symbols <= places.keys() for number in numbers):
+            raise unsupported("backward-sizes", "a window whose place the data decide")
+    return places
+
+
 def windows_on(
-    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
-) -> OutputWindows:
+    outputs: Sequence[Any], primals: Sequence[Any], tracer: AtenTracer
+) -> OutputsAndWindows:
     """The windows among the outputs of a trace whose inputs are `primals`."""
-    shown, memories = _outputs_that_share(outputs, primals, recorder)
-    made = [*outputs, *memories]
+    sharing, memories = _sharing_outputs(outputs, primals, tracer)
+    remaining = [*outputs, *memories]
     anchors = _Anchors()
-    for _, _, base, memory in shown:
+    for _, _, base, memory in sharing:
         if memory.requires_grad:
             anchors.add(memory, base, base)
-    windows: list[Window] = []
-    paths = {s.output: list(_path(outputs[s.output])) for s in shown}
-    for s in sorted(shown, key=lambda s: len(paths[s.output])):
+    windows: list[OutputWindow] = []
+    paths = {s.output: list(_view_path(outputs[s.output])) for s in sharing}
+    # a window may be a view of one with a shorter path, which is then an anchor
+    for s in sorted(sharing, key=lambda s: len(paths[s.output])):
         window = _window(s, outputs[s.output], paths[s.output], anchors)
         windows.append(window)
         if window.own_history:
-            anchors.add(outputs[s.output], s.base, ("output", s.output))
+            anchors.add(outputs[s.output], s.base, Slot("output", s.output))
         else:
-            made[s.output] = 0
-    return OutputWindows(made, tuple(sorted(windows, key=lambda w: w.output)))
+            remaining[s.output] = 0
+    return OutputsAndWindows(remaining, tuple(sorted(windows, key=lambda w: w.output)))
 
 
-def _outputs_that_share(
-    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
-) -> tuple[list[_Shown], list[FakeTensor]]:
-    """The outputs that share memory with an input or with one another, and the new memory of the
-    latter."""
-    in_memory: dict[int, list[tuple[int, OutputSpec]]] = {}  # the outputs in each new memory
-    shown: list[_Shown] = []
+def _sharing_outputs(
+    outputs: Sequence[Any], primals: Sequence[Any], tracer: AtenTracer
+) -> tuple[list[_SharingOutput], list[FakeTensor]]:
+    """The outputs that share a storage with an input or with one another, and the new memory of
+    the latter."""
+    new_storages: dict[int, list[tuple[int, OutputSpec]]] = {}
+    sharing: list[_SharingOutput] = []
     memories: list[FakeTensor] = []
     for k, output in enumerate(outputs):
-        if isinstance(output, FakeTensor):
-            spec = recorder.output(output)
-            if spec.position is None:
-                in_memory.setdefault(spec.storage, []).append((k, spec))
-            else:
-                shown.append(_Shown(k, spec, ("input", spec.position), primals[spec.position]))
-    for sharing in in_memory.values():
-        if len({id(outputs[k]) for k, _ in sharing}) > 1:
-            memory = recorder.tracked(outputs[sharing[0][0]]).base.fake
-            base = ("output", len(outputs) + len(memories))
+        if not isinstance(output, FakeTensor):
+            continue
+        spec = tracer.output(output)
+        if spec.position is None:
+            new_storages.setdefault(spec.storage, []).append((k, spec))
+        else:
+            base = Slot("input", spec.position)
+            sharing.append(_SharingOutput(k, spec, base, primals[spec.position]))
+    for members in new_storages.values():
+        if len({id(outputs[k]) for k, _ in members}) > 1:
+            memory = tracer.tracked(outputs[members[0][0]]).base.fake
+            base = Slot("output", len(outputs) + len(memories))
             memories.append(memory)
-            shown += [_Shown(k, spec, base, memory) for k, spec in sharing]
-    return shown, memories
+            sharing += [_SharingOutput(k, spec, base, memory) for k, spec in members]
+    return sharing, memories
 
 
 class _Anchors:
-    """What a window may be a plain view of, by its place in autograd's graph and by its memory."""
+    """The anchors by their place in autograd's graph and by their memory."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Edge, tuple[str, int]], tuple[tuple[str, int], FakeTensor]] = {}
+        self._anchors: dict[tuple[Edge, Slot], _Anchor] = {}
 
-    def add(self, fake: FakeTensor, memory: tuple[str, int], base: tuple[str, int]) -> None:
-        self._known.setdefault((_edge(fake), memory), (base, fake))
+    def add(self, fake: FakeTensor, memory: Slot, slot: Slot) -> None:
+        self._anchors.setdefault((_edge(fake), memory), _Anchor(slot, fake))
 
-    def first(
-        self, path: Sequence[Edge], memory: tuple[str, int]
-    ) -> tuple[tuple[str, int], FakeTensor] | None:
-        """The first on a path."""
-        return next((known for edge in path if (known := self._known.get((edge, memory)))), None)
+    def first(self, path: Sequence[Edge], memory: Slot) -> _Anchor | None:
+        """The first anchor on a path."""
+        for edge in path:
+            anchor = self._anchors.get((edge, memory))
+            if anchor is not None:
+                return anchor
+        return None
 
 
-def _window(shown: _Shown, output: FakeTensor, path: Sequence[Edge], anchors: _Anchors) -> Window:
-    spec = shown.spec
+def _window(
+    sharing: _SharingOutput, output: FakeTensor, path: Sequence[Edge], anchors: _Anchors
+) -> OutputWindow:
+    spec, memory = sharing.spec, sharing.memory
     if not spec.tracked:
-        alias = "same" if output is shown.memory else spec.alias
-        return Window(
-            shown.output,
-            shown.base,
-            replace(spec, tracked=not shown.memory.requires_grad, alias=alias),
-        )
-    anchor = anchors.first(path, shown.base)
+        alias = "same" if output is memory else spec.alias
+        spec = replace(spec, tracked=not memory.requires_grad, alias=alias)
+        return output_window(sharing.output, sharing.base, spec)
+    anchor = anchors.first(path, sharing.base)
     if anchor is None:
-        return Window(shown.output, shown.base, spec, own_history=True)
-    base, fake = anchor
-    if base[0] == "input":
-        _refuse_part_of_shared(spec, fake)
-    offset = (
-        output.storage_offset()
-        - fake.storage_offset() * fake.element_size() // output.element_size()
-    )
-    alias = "same" if output is fake else "one of several" if _is_one_of_several(output) else "view"
-    return Window(shown.output, base, replace(spec, offset=offset, alias=alias))
+        return output_window(sharing.output, sharing.base, spec, own_history=True)
+    base = anchor.fake
+    if anchor.slot.role == "input":
+        _refuse_part_of_expanded(spec, base)
+    base_offset = base.storage_offset() * base.element_size() // output.element_size()
+    offset = output.storage_offset() - base_offset
+    spec = replace(spec, offset=offset, alias=_alias(output, base))
+    return output_window(sharing.output, anchor.slot, spec)
 
 
-def _is_one_of_several(output: FakeTensor) -> bool:
-    """Whether it is a view that autograd knows as one of those that an op gives at once, or a view
-    of such a one."""
-    return output._is_view() and get_creation_meta(output) == CreationMeta.MULTI_OUTPUT_NODE
+def _alias(output: FakeTensor, base: FakeTensor) -> Alias:
+    """What autograd knows of a plain view."""
+    if output is base:
+        return "same"
+    several = CreationMeta.MULTI_OUTPUT_NODE
+    if output._is_view() and get_creation_meta(output) == several:
+        return "one of several"
+    return "view"
 
 
-def _refuse_part_of_shared(spec: OutputSpec, base: torch.Tensor) -> None:
-    """What makes a window, as_strided, spreads a gradient over all elements that share memory,
-    where eager's views know which is which."""
-    shared = [
-        d for d, stride in enumerate(base.stride()) if isinstance(stride, int) and stride == 0
-    ]
-    if any(base.shape[d] != 1 for d in shared):
-        if (
-            tuple(spec.sizes) != tuple(base.shape)
-            or tuple(spec.strides) != base.stride()
-            or spec.offset != 0
-        ):
-            raise unsupported(
-                "gradients-wanted",
-                "gradients are wanted of a part of an expanded input that is a result",
-            )
+def _refuse_part_of_expanded(spec: OutputSpec, base: torch.Tensor) -> None:
+    """Raises Unsupported for a part of an input whose elements share memory.
+
+    A window is made by as_strided, which spreads a gradient over all elements that share memory;
+    eager's views know which is which.
+    """
+    strides = enumerate(base.stride())
+    expanded = [dim for dim, stride in strides if isinstance(stride, int) and stride == 0]
+    if not any(base.shape[dim] != 1 for dim in expanded):
+        return
+    same_sizes = tuple(spec.sizes) == tuple(base.shape)
+    if not same_sizes or tuple(spec.strides) != base.stride() or spec.offset != 0:
+        raise unsupported(
+            "gradients-wanted",
+            "gradients are wanted of a part of an expanded input that is a result",
+        )
 
 
 # -- places in autograd's graph --------------------------------------------------------------------
@@ -183,14 +225,19 @@ def _edge(fake: torch.Tensor) -> Edge:
     return (fake.grad_fn, fake.output_nr) if has_history(fake) else (fake, 0)
 
 
-def _path(fake: torch.Tensor) -> Iterator[Edge]:
-    """Where its gradient goes from there on as that of a plain view does, without a hook that sees
-    it."""
+def _is_plain_view(node: Any) -> bool:
+    """Whether a node is that of a view op, and no hook sees its gradient."""
+    name, _, number = type(node).__name__.rpartition("Backward")
+    return name in _PLAIN_VIEWS and number.isdecimal() and not is_hooked(node)
+
+
+def _view_path(fake: torch.Tensor) -> Iterator[Edge]:
+    """Where a gradient goes for as long as it does so as that of a plain view."""
     if not fake.requires_grad:
         return
     node, position = _edge(fake)
     yield node, position
-    while _PLAIN_VIEW.fullmatch(type(node).__name__) and not is_hooked(node):
+    while _is_plain_view(node):
         node, position = node.next_functions[0]
         node = getattr(node, "variable", node)  # of a leaf
         yield node, position

@@ -66,7 +66,7 @@ static int recorder_traverse(PyObject *self, visitproc visit, void *arg) {
     Recorder *recorder = (Recorder *)self;
     Py_VISIT(recorder->forward);
     Py_VISIT(recorder->leaf);
-    Py_VISIT(recorder->before);
+    Py_VISIT(recorder->state_before);
     for (Way *way = recorder->ways; way; way = way->next) {
         Py_VISIT(way->run);
         Py_VISIT(way->program);
@@ -79,15 +79,15 @@ static int recorder_clear(PyObject *self) {
     recorder->usual = recorder->usual_backward = false;
     Py_CLEAR(recorder->forward);
     Py_CLEAR(recorder->leaf);
-    Py_CLEAR(recorder->before);
+    Py_CLEAR(recorder->state_before);
     Py_CLEAR(recorder->known_sizes);
     while (recorder->ways) {
         Way *way = recorder->ways;
         recorder->ways = way->next;
         Py_XDECREF(way->run);
         Py_XDECREF(way->program);
-        Py_XDECREF(way->passed);
-        Py_XDECREF(way->left);
+        Py_XDECREF(way->used_tangents);
+        Py_XDECREF(way->remaining_saved);
         PyMem_Free(way);
     }
     return 0;
@@ -100,8 +100,8 @@ static void recorder_dealloc(PyObject *self) {
     PyMem_Free(recorder->saved);
     PyMem_Free(recorder->untracked);
     PyMem_Free(recorder->differentiable);
-    PyMem_Free(recorder->spent);
-    PyMem_Free(recorder->wanted);
+    PyMem_Free(recorder->refused);
+    PyMem_Free(recorder->gradient_inputs);
     PyMem_Free(recorder->unread);
     PyMem_Free(recorder->places);
     PyMem_Free(recorder->tangents);
@@ -161,58 +161,67 @@ static int read_places(Recorder *recorder, PyObject *tuple) {
     return 0;
 }
 
+/* Reads a NativeSlots of ingot.loops.training_contract, a tuple. */
+static int read_slots(Recorder *recorder, PyObject *slots) {
+    PyObject *saved, *untracked, *unread, *places, *differentiable, *refused, *gradient_inputs;
+    if (!PyArg_ParseTuple(slots, "iiiO!O!O!O!O!O!O!", &recorder->inputs, &recorder->tensors,
+                          &recorder->outputs, &PyTuple_Type, &saved, &PyTuple_Type, &untracked,
+                          &PyTuple_Type, &unread, &PyTuple_Type, &places, &PyTuple_Type,
+                          &differentiable, &PyTuple_Type, &refused, &PyTuple_Type,
+                          &gradient_inputs))
+        return -1;
+    if (recorder->tensors > recorder->inputs) {
+        PyErr_SetString(PyExc_ValueError, "more tensors than inputs");
+        return -1;
+    }
+    int outputs = recorder->outputs, tensors = recorder->tensors;
+    if (read_positions(saved, INT_MAX, &recorder->saved_count, &recorder->saved) < 0 ||
+        read_positions(untracked, outputs, &recorder->untracked_count, &recorder->untracked) < 0 ||
+        read_positions(unread, tensors, &recorder->unread_count, &recorder->unread) < 0 ||
+        read_positions(gradient_inputs, tensors, &recorder->gradient_count,
+                       &recorder->gradient_inputs) < 0 ||
+        read_positions(refused, outputs, &recorder->refused_count, &recorder->refused) < 0 ||
+        read_positions(differentiable, outputs, &recorder->tangent_count,
+                       &recorder->differentiable) < 0)
+        return -1;
+    return read_places(recorder, places);
+}
+
 static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"forward",         "leaf",  "before",    "inputs", "tensors",
-                            "outputs",         "saved", "untracked", "unread", "places",
-                            "differentiable",  "spent", "wanted",    "usual",  "usual_backward",
-                            "looks_for_hooks", NULL};
+    static char *names[] = {"forward", "leaf",           "state_before",    "slots",
+                            "usual",   "usual_backward", "looks_for_hooks", NULL};
     Recorder *recorder = (Recorder *)self;
-    PyObject *forward, *leaf, *before, *saved, *untracked, *unread, *places, *differentiable,
-        *spent, *wanted;
+    PyObject *forward, *leaf, *state_before, *slots;
     int usual, usual_backward, looks_for_hooks;
     if (recorder->forward != NULL)
         return PyErr_Format(PyExc_ValueError, "a recorder is described once");
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$OOOiiiO!O!O!O!O!O!O!ppp:describe", names, &forward, &leaf, &before,
-            &recorder->inputs, &recorder->tensors, &recorder->outputs, &PyTuple_Type, &saved,
-            &PyTuple_Type, &untracked, &PyTuple_Type, &unread, &PyTuple_Type, &places,
-            &PyTuple_Type, &differentiable, &PyTuple_Type, &spent, &PyTuple_Type, &wanted, &usual,
-            &usual_backward, &looks_for_hooks))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOO!ppp:describe", names, &forward, &leaf,
+                                     &state_before, &PyTuple_Type, &slots, &usual, &usual_backward,
+                                     &looks_for_hooks) ||
+        read_slots(recorder, slots) < 0)
         return NULL;
-    recorder->usual_backward = usual_backward;
-    recorder->looks_for_hooks = looks_for_hooks;
-    if (recorder->tensors > recorder->inputs ||
-        read_positions(saved, INT_MAX, &recorder->saved_count, &recorder->saved) < 0 ||
-        read_positions(untracked, recorder->outputs, &recorder->untracked_count,
-                       &recorder->untracked) < 0 ||
-        read_positions(unread, recorder->tensors, &recorder->unread_count, &recorder->unread) < 0 ||
-        read_positions(wanted, recorder->tensors, &recorder->wanted_count, &recorder->wanted) < 0 ||
-        read_positions(spent, recorder->outputs, &recorder->spent_count, &recorder->spent) < 0 ||
-        read_positions(differentiable, recorder->outputs, &recorder->tangent_count,
-                       &recorder->differentiable) < 0 ||
-        read_places(recorder, places) < 0)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "more tensors than inputs");
     PyMem_Free(recorder->tangents);
     if ((recorder->tangents = PyMem_Calloc((size_t)recorder->tangent_count + 1, sizeof(Tangent))) ==
         NULL)
         return PyErr_NoMemory();
-    recorder->usual_backward &= recorder->tangent_count <= 64;
+    recorder->usual_backward = usual_backward && recorder->tangent_count <= 64;
+    recorder->looks_for_hooks = looks_for_hooks;
     recorder->forward = Py_NewRef(forward);
     recorder->leaf = Py_NewRef(leaf);
-    recorder->before = Py_NewRef(before);
+    recorder->state_before = Py_NewRef(state_before);
     recorder->usual = usual && ingot_training.apply != NULL;
     Py_RETURN_NONE;
 }
 
 enum { MOST_WAYS = 32 };
 
-/* add_way(present, asked, run, passed, wanted, left) */
+/* add_way(present, asked, run, used_tangents, gradient_inputs, remaining_saved) */
 static PyObject *add_way(PyObject *self, PyObject *args) {
     Recorder *recorder = (Recorder *)self;
     unsigned long long present, asked;
-    PyObject *run, *passed, *wanted, *left;
-    if (!PyArg_ParseTuple(args, "KKOO!O!O:add_way", &present, &asked, &run, &PyLong_Type, &passed,
-                          &PyTuple_Type, &wanted, &left))
+    PyObject *run, *used_tangents, *gradient_inputs, *remaining_saved;
+    if (!PyArg_ParseTuple(args, "KKOOO!O:add_way", &present, &asked, &run, &used_tangents,
+                          &PyTuple_Type, &gradient_inputs, &remaining_saved))
         return NULL;
     for (Way *way = recorder->ways; way; way = way->next)
         if (way->present == present && way->asked == asked)
@@ -221,20 +230,20 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
         Py_RETURN_NONE;
     int count = 0, *positions = NULL;
     Way *way = NULL;
-    if (read_positions(wanted, recorder->inputs, &count, &positions) == 0) {
+    if (read_positions(gradient_inputs, recorder->inputs, &count, &positions) == 0) {
         way = PyMem_Calloc(1, sizeof *way + (size_t)count * sizeof(int));
         if (way == NULL)
             PyErr_NoMemory();
     }
     if (way != NULL) {
-        memcpy(way->wanted, positions, (size_t)count * sizeof(int));
+        memcpy(way->gradient_inputs, positions, (size_t)count * sizeof(int));
         way->count = count;
         way->present = present;
         way->asked = asked;
         way->run = Py_NewRef(run);
         way->program = Py_XNewRef(ingot_program_of_consume(run));
-        way->passed = Py_NewRef(passed);
-        way->left = Py_NewRef(left);
+        way->used_tangents = Py_NewRef(used_tangents);
+        way->remaining_saved = Py_NewRef(remaining_saved);
         Way **place = &recorder->ways; /* those for fewer inputs come first */
         while (*place && __builtin_popcountll((*place)->asked) < __builtin_popcountll(asked))
             place = &(*place)->next;
@@ -252,18 +261,17 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
 
 static PyMethodDef recorder_methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_VARARGS | METH_KEYWORDS,
-     "describe(*, forward, leaf, before, inputs, tensors, outputs, saved, untracked, unread, "
-     "places, differentiable,\n"
-     "spent, wanted, usual, usual_backward, looks_for_hooks): says once what the calls are; see "
-     "TrainingProgram."},
+     "describe(*, forward, leaf, state_before, slots, usual, usual_backward, looks_for_hooks): "
+     "says once what the\n"
+     "calls are; see TrainingProgram. `slots` is a NativeSlots."},
     {"add_way", add_way, METH_VARARGS,
-     "add_way(present, asked, run, passed, wanted, left): from now on, where just these tangents "
-     "come in (bits), and\n"
-     "gradients are asked for of these inputs that have one (bits, all ones: of all), `run` is "
-     "what computes those of\n"
-     "the inputs `wanted`, nobody may go back through the outputs `passed` again, and `left` is "
-     "left of what is "
-     "saved."},
+     "add_way(present, asked, run, used_tangents, gradient_inputs, remaining_saved): from now on, "
+     "where just these\n"
+     "tangents come in (bits), and gradients are asked for of these inputs that have one (bits, "
+     "all ones: of all),\n"
+     "`run` is what computes those of `gradient_inputs`, the tangents `used_tangents` (None: none) "
+     "cannot come in\n"
+     "again, and `remaining_saved` is what remains of what is saved."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -302,8 +310,8 @@ static PyObject *join_autograd(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"join_autograd", join_autograd, METH_VARARGS,
-     "join_autograd(apply, forward, backward, Call, unchanged, find_places): what "
-     "ingot.runtime.training does itself."},
+     "join_autograd(apply, forward, backward, RecordedCall, unchanged, find_places): what "
+     "ingot.runtime.training_node does itself."},
     {"node_forward", (PyCFunction)(void (*)(void))ingot_recorder_forward, METH_FASTCALL,
      "node_forward(node, recorder, state, leaf, *inputs): the `forward` of the Function that makes "
      "the nodes."},

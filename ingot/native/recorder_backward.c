@@ -6,9 +6,9 @@
 #include "recorder_parts.h"
 #include "stance.h"
 
-static PyObject *name__sequence_nr, *name_expected, *name_passed, *name_left, *name_done,
-    *name_call, *name_maybe_clear_saved_tensors, *name_saved_tensors, *name_program, *name_sizes,
-    *name_next_functions;
+static PyObject *name__sequence_nr, *name_expected_tangents, *name_used_tangents,
+    *name_remaining_saved, *name_consumed_elsewhere, *name_call, *name_maybe_clear_saved_tensors,
+    *name_saved_tensors, *name_program, *name_sizes, *name_next_functions;
 static PyObject *keeps_graph; /* whether the backward that runs keeps what is saved */
 static PyObject
     *all_gradients;          /* whether it is after the gradients of all leaves, and not of some */
@@ -79,7 +79,8 @@ static int expect(Recorder *recorder, PyObject *sizes) {
     int same = known == sizes ? 1 : known ? PyObject_RichCompareBool(known, sizes, Py_EQ) : 0;
     if (same)
         return same < 0 ? -1 : 0;
-    PyObject *expected = PyObject_CallMethodOneArg((PyObject *)recorder, name_expected, sizes);
+    PyObject *expected =
+        PyObject_CallMethodOneArg((PyObject *)recorder, name_expected_tangents, sizes);
     int status = expected ? 0 : -1;
     Py_CLEAR(recorder->known_sizes);
     if (expected &&
@@ -143,10 +144,11 @@ static int suffices(const Recorder *recorder, const Way *way, PyObject *node, bo
         return of_all && way->asked == ALL_ASKED;
     PyObject *following = PyObject_GetAttr(node, name_next_functions);
     int asked = following ? 0 : -1;
-    for (int i = 0; asked == 0 && i < recorder->wanted_count; i++)
+    for (int i = 0; asked == 0 && i < recorder->gradient_count; i++)
         if (!(way->asked & (uint64_t)1 << i)) {
-            bool there = recorder->wanted[i] < PyTuple_GET_SIZE(following);
-            PyObject *edge = there ? PyTuple_GET_ITEM(following, recorder->wanted[i]) : NULL;
+            bool there = recorder->gradient_inputs[i] < PyTuple_GET_SIZE(following);
+            PyObject *edge =
+                there ? PyTuple_GET_ITEM(following, recorder->gradient_inputs[i]) : NULL;
             asked = edge ? is_visited(PyTuple_GET_ITEM(edge, 0)) : ingot_too_few("edges");
         }
     Py_XDECREF(following);
@@ -158,8 +160,8 @@ static int suffices(const Recorder *recorder, const Way *way, PyObject *node, bo
 static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *tangents,
                           uint64_t *elsewise) {
     uint64_t present = 0;
-    for (int i = 0; i < recorder->spent_count; i++)
-        if (tangents[recorder->spent[i]] != Py_None)
+    for (int i = 0; i < recorder->refused_count; i++)
+        if (tangents[recorder->refused[i]] != Py_None)
             return NULL;
     for (int i = 0; i < recorder->tangent_count; i++) {
         PyObject *given = tangents[recorder->differentiable[i]];
@@ -184,12 +186,10 @@ static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *t
    need no history. NULL where it is not, or an exception is set. */
 static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
                             PyObject *const *tangents, Py_ssize_t count, uint64_t *elsewise) {
-    static PyObject *zero;
-    if (zero == NULL && (zero = PyLong_FromLong(0)) == NULL)
-        return NULL;
     if (!recorder->usual_backward || count != recorder->outputs || ingot_grad_is_enabled() ||
-        has(node, name_passed, zero) != 1 || has(node, name_left, Py_None) != 1 ||
-        has(node, name_done, Py_None) != 1)
+        has(node, name_used_tangents, Py_None) != 1 ||
+        has(node, name_remaining_saved, Py_None) != 1 ||
+        has(node, name_consumed_elsewhere, Py_None) != 1)
         return NULL;
     if (recorder->looks_for_hooks && has_no_hooks(node) != 1)
         return NULL;
@@ -200,9 +200,10 @@ static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
 static int let_go(PyObject *node, const Way *way) {
     int kept = answer(keeps_graph);
     if (kept < 0 ||
-        (!kept && (PyObject_SetAttr(node, name_passed, way->passed) < 0 ||
-                   (way->left == Py_None ? PyObject_SetAttr(node, name_call, Py_None)
-                                         : PyObject_SetAttr(node, name_left, way->left)) < 0)))
+        (!kept && (PyObject_SetAttr(node, name_used_tangents, way->used_tangents) < 0 ||
+                   (way->remaining_saved == Py_None
+                        ? PyObject_SetAttr(node, name_call, Py_None)
+                        : PyObject_SetAttr(node, name_remaining_saved, way->remaining_saved)) < 0)))
         return -1;
     PyObject *cleared = PyObject_CallMethodNoArgs(node, name_maybe_clear_saved_tensors);
     Py_XDECREF(cleared);
@@ -230,8 +231,8 @@ static int collect(Recorder *recorder, const Way *way, PyObject *node, PyObject 
         if (!(way->present & (uint64_t)1 << i))
             continue;
         if (elsewise & (uint64_t)1 << i)
-            given->items[at] =
-                PyObject_CallMethod((PyObject *)recorder, "laid_out", "iOO", i, sizes, tangent);
+            given->items[at] = PyObject_CallMethod((PyObject *)recorder, "tangent_in_layout", "iOO",
+                                                   i, sizes, tangent);
         else
             given->items[at] = Py_NewRef(tangent);
         status = given->items[at++] ? 0 : -1;
@@ -271,7 +272,7 @@ static PyObject *by_argument(const Recorder *recorder, const Way *way, Objects *
     for (int i = 0; gradients && i < 3 + recorder->inputs; i++)
         PyTuple_SET_ITEM(gradients, i, Py_NewRef(Py_None));
     for (int i = 0; gradients && i < way->count && i < results->count; i++) {
-        PyObject **place = &((PyTupleObject *)gradients)->ob_item[3 + way->wanted[i]];
+        PyObject **place = &((PyTupleObject *)gradients)->ob_item[3 + way->gradient_inputs[i]];
         Py_SETREF(*place, results->items[i]);
         results->items[i] = NULL;
     }
@@ -315,10 +316,10 @@ PyObject *ingot_recorder_backward(PyObject *Py_UNUSED(module), PyObject *const *
 
 int ingot_recorder_backward_init(void) {
     const IngotName names[] = {{&name__sequence_nr, "_sequence_nr"},
-                               {&name_expected, "expected"},
-                               {&name_passed, "passed"},
-                               {&name_left, "left"},
-                               {&name_done, "done"},
+                               {&name_expected_tangents, "expected_tangents"},
+                               {&name_used_tangents, "used_tangents"},
+                               {&name_remaining_saved, "remaining_saved"},
+                               {&name_consumed_elsewhere, "consumed_elsewhere"},
                                {&name_call, "call"},
                                {&name_maybe_clear_saved_tensors, "maybe_clear_saved_tensors"},
                                {&name_saved_tensors, "saved_tensors"},

@@ -36,8 +36,8 @@ PyObject *ingot_recorder_call(PyObject *self, PyObject *inputs, PyObject *keywor
         return result;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(inputs);
-    bool changes = recorder->before != Py_None;
-    PyObject *state = changes ? PyObject_CallOneArg(recorder->before, inputs)
+    bool changes = recorder->state_before != Py_None;
+    PyObject *state = changes ? PyObject_CallOneArg(recorder->state_before, inputs)
                               : Py_NewRef(ingot_training.unchanged);
     PyObject *arguments = state ? PyTuple_New(3 + count) : NULL;
     if (arguments == NULL) {
@@ -181,7 +181,8 @@ static PyObject *versions_of(const Recorder *recorder, PyObject *given) {
     return versions;
 }
 
-/* A Call: the inputs as they were before, how often they had been written, and the state. */
+/* A RecordedCall: the inputs as they were before, how often they had been written, and the state.
+ */
 static PyObject *call_of(const Recorder *recorder, PyObject *const *inputs, PyObject *state) {
     PyObject *given = PyTuple_New(recorder->inputs), *versions = NULL, *call = NULL;
     for (int i = 0; given && i < recorder->inputs; i++)

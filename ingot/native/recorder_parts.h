@@ -24,31 +24,32 @@ typedef struct {
 
 #define ALL_ASKED UINT64_MAX /* the gradients of all inputs that have one are asked for */
 
-/* What computes the gradients where just the tangents `present` (bits) come in, and those of the
-   inputs `asked` for (bits, among those that have one) are asked for. */
+/* What computes the gradients where just the tangents `present` come in (bit k: tangent k), and the
+   gradients `asked` are asked for (bit k: that of gradient_inputs[k] of the recorder). */
 typedef struct Way {
     struct Way *next;
     uint64_t present, asked;
     PyObject *run; /* callable(list of what is saved, the tangents, the sizes), which empties the
                       list, or ... */
-    PyObject *program; /* ... the Program whose `consume` it is, or NULL */
-    PyObject *passed;  /* through which outputs nobody may go back then */
-    PyObject *left;    /* what the node is told to be left for a second time; None: there is none */
+    PyObject *program;         /* ... the Program whose `consume` it is, or NULL */
+    PyObject *used_tangents;   /* those that cannot come in after that; None: there is none */
+    PyObject *remaining_saved; /* what remains of the saved tensors for others; None: no others */
     int count;
-    int wanted[]; /* the inputs that the gradients are of */
+    int gradient_inputs[]; /* the inputs that the gradients are of */
 } Way;
 
 typedef struct {
     PyObject_HEAD PyObject *forward; /* a Program, or a callable(*inputs) -> tuple or list */
     PyObject *leaf;                  /* None, or what requires a gradient where no input does */
-    PyObject *before; /* None, or callable(inputs) -> State: what the call will change */
+    PyObject *state_before; /* None, or callable(inputs) -> StateBefore: what the call changes */
     int inputs, outputs, tensors;
-    int saved_count, untracked_count, unread_count, size_count, tangent_count, spent_count,
-        wanted_count, way_count;
-    int *saved, *untracked, *differentiable,
-        *spent;  /* among the inputs and all results; among the outputs */
-    int *unread; /* inputs that no gradient depends on */
-    int *wanted; /* inputs that have a gradient */
+    int saved_count, untracked_count, unread_count, size_count, tangent_count, refused_count,
+        gradient_count, way_count;
+    int *saved;                                /* among the inputs and all results */
+    int *untracked, *differentiable, *refused; /* outputs: without a history, with a tangent, with a
+                                                   history that autograd refuses to go through */
+    int *unread;                               /* inputs that no gradient depends on */
+    int *gradient_inputs;                      /* inputs that have a gradient */
     SizePlace *places;
     Tangent *tangents;
     Way *ways;
@@ -60,12 +61,12 @@ typedef struct {
 
 extern PyTypeObject IngotRecorder_Type;
 
-/* What ingot.runtime.training hands over: the objects are NULL until it has. */
+/* What ingot.runtime.training_node hands over: the objects are NULL until it has. */
 typedef struct {
     PyObject *apply;   /* of torch.autograd.Function: makes a node of the results of a forward */
     PyObject *forward; /* as those in C, for what is unusual */
     PyObject *backward;
-    PyObject *call_type;   /* Call, a NamedTuple (inputs, versions, state) */
+    PyObject *call_type;   /* RecordedCall, a NamedTuple (inputs, versions, state) */
     PyObject *unchanged;   /* the state of a call that changes nothing */
     PyObject *find_places; /* where nodes keep their hooks, see ingot.runtime.node_hooks; NULL once
                               it is known */

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ingot.graph import AtenGraph, FakeContext
 from ingot.graph.joint import trace_joint
-from ingot.graph.partition import Partition, Saved, partition
+from ingot.graph.partition import Partition, partition
+from ingot.loops.training_contract import Slot
 from tests.graph.tracing import graph_of
 
 aten = torch.ops.aten
@@ -27,7 +28,7 @@ def cut(function: Callable[..., Any], *inputs: Tensor) -> Partition:
 
 def kept(parts: Partition) -> list[str]:
     """Where the backward finds what it reads."""
-    return sorted(saved.kind for saved in parts.saved)
+    return sorted(saved.role for saved in parts.saved)
 
 
 def products(graph: AtenGraph) -> int:
@@ -49,7 +50,7 @@ def test_the_two_graphs_are_the_program() -> None:
     tangent = torch.randn(3, 5)
     places = {"input": (x.detach(), w.detach()), "output": (y,), "kept": others}
     gradients = parts.backward.function()(
-        *(places[s.kind][s.position] for s in parts.saved), tangent
+        *(places[s.role][s.position] for s in parts.saved), tangent
     )
     expected = torch.autograd.grad(function(x, w), (x, w), tangent)
     for gradient, value in zip(gradients, expected, strict=True):
@@ -58,7 +59,7 @@ def test_the_two_graphs_are_the_program() -> None:
 
 def test_a_cheap_chain_is_computed_again() -> None:
     parts = cut(lambda x: (x.sin() * 3).exp().sum(), wanted(1000))
-    assert parts.saved == (Saved("input", 0),) and len(parts.forward.outputs) == 1
+    assert parts.saved == (Slot("input", 0),) and len(parts.forward.outputs) == 1
 
 
 def test_of_equal_sizes_what_takes_less_work_is_kept() -> None:
@@ -114,7 +115,7 @@ def test_a_gradient_nobody_wants_is_not_computed() -> None:
     frozen = torch.randn(8, 8)
     parts = cut(lambda x, w: (x @ w).sum(), wanted(8, 8), frozen)
     assert products(parts.backward) == 1
-    assert parts.joint.wanted == (0,)
+    assert parts.joint.contract.gradient_inputs == (0,)
 
 
 def test_no_sum_where_nothing_was_broadcast() -> None:
@@ -133,6 +134,6 @@ def test_outputs_that_share_memory_have_one_tangent() -> None:
         return y, y[0], y.detach()
 
     parts = cut(function, wanted(3, 4))
-    assert len(parts.joint.differentiable) == 1
-    assert [w.output for w in parts.joint.windows] == [0, 1, 2]
-    assert [w.spec.tracked for w in parts.joint.windows] == [True, True, False]
+    assert len(parts.joint.contract.tangents) == 1
+    assert [w.output for w in parts.joint.contract.windows] == [0, 1, 2]
+    assert [w.tracked for w in parts.joint.contract.windows] == [True, True, False]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from ingot.loops.training_contract import NativeSlots
 from ingot.native import _native
 
 
@@ -92,7 +93,7 @@ class Normed(nn.Module):
         return self.dropout(self.norm(self.linear(x)).tanh())
 
 
-@pytest.mark.parametrize("dropout, ran", [(0.0, []), (0.5, ["before"])])
+@pytest.mark.parametrize("dropout, ran", [(0.0, []), (0.5, ["state_before"])])
 def test_running_statistics_and_random_numbers(dropout, ran):
     torch.manual_seed(0)
     model, x = Normed(dropout).double(), torch.randn(5, 4, dtype=torch.float64)
@@ -173,7 +174,10 @@ def test_what_is_unusual_is_left_to_python():
     outputs, tangents = compiled(*given), [torch._efficientzerotensor((3, 4)), torch.randn(3, 4)]
     assert "_backward" in python_frames(lambda: torch.autograd.grad(outputs, given, tangents))
     outputs, tangents = compiled(*given), [torch.randn(4, 3).t(), torch.randn(3, 4)]
-    assert python_frames(lambda: torch.autograd.grad(outputs, given, tangents))[0] == "laid_out"
+    assert (
+        python_frames(lambda: torch.autograd.grad(outputs, given, tangents))[0]
+        == "tangent_in_layout"
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,20 +269,34 @@ def test_recorders_are_collected():
     "changed",
     [
         {"saved": (-1,)},
-        {"untracked": (1,)},
-        {"differentiable": (-1,)},
-        {"places": ((0, "width", 0),)},
-        {"places": ((4, "size", 0),)},
+        {"untracked_outputs": (1,)},
+        {"differentiable_outputs": (-1,)},
+        {"size_places": ((0, "width", 0),)},
+        {"size_places": ((4, "size", 0),)},
         {"tensors": 3},
     ],
 )
 def test_descriptions_are_checked(changed):
-    described: dict[str, Any] = {
-        "forward": lambda *inputs: inputs, "leaf": None, "before": None, "inputs": 2, "tensors": 2,
-        "outputs": 1, "saved": (0,), "untracked": (), "unread": (), "places": (),
-        "differentiable": (0,), "spent": (), "wanted": (),
-        "usual": True, "usual_backward": True, "looks_for_hooks": False,
-    }  # fmt: skip
+    slots = NativeSlots(
+        inputs=2,
+        tensors=2,
+        outputs=1,
+        saved=(0,),
+        untracked_outputs=(),
+        unread_inputs=(),
+        size_places=(),
+        differentiable_outputs=(0,),
+        refused_outputs=(),
+        gradient_inputs=(),
+    )
     recorder = _native.Recorder()
     with pytest.raises(ValueError):
-        recorder.describe(**(described | changed))
+        recorder.describe(
+            forward=lambda *inputs: inputs,
+            leaf=None,
+            state_before=None,
+            slots=slots._replace(**changed),
+            usual=True,
+            usual_backward=True,
+            looks_for_hooks=False,
+        )
