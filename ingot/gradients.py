@@ -257,8 +257,9 @@ def _higher_order_program(
                 )
             aten = compilation.aten
             if aten.checks and (aten.mutations or any(draws(n.target) for n in aten.graph.nodes)):
-                why = f"{aten.checks[0]} is checked where eager could not go on"
-                raise unsupported("late-error", why)
+                raise unsupported(
+                    "late-error", f"{aten.checks[0]} is checked where eager could not go on"
+                )
         except Exception as problem:
             compilation.skipped = _reason(problem)
             return functools.partial(_run_by_eager, gradients)

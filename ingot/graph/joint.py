@@ -1,7 +1,7 @@
 """The joint graph: what a captured graph computes and, behind it, the gradients of that.
 
 A captured graph goes in, and one ATen graph comes out, recorded in one trace, with the contract of
-its slots. Autograd runs above the tracer's dispatch, so each op is differentiated by eager's own
+its slots. Autograd runs above the recorder's dispatch, so each op is differentiated by eager's own
 formula, and what that formula runs is recorded like any other op. `partition.py` cuts a joint graph
 in two.
 """
@@ -169,16 +169,18 @@ class _Forward(NamedTuple):
         return {position: first + k for k, position in enumerate(self.rebased)}
 
 
-def _trace_forward(gm: torch.fx.GraphModule, fakes: Sequence[Any], tracer: AtenTracer) -> _Forward:
-    primals = [tracer.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
+def _trace_forward(
+    gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: AtenTracer
+) -> _Forward:
+    primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
     leaves = want_gradients(primals, fakes)
     try:
-        results = run_nodes(gm, tracer, primals)
+        results = run_nodes(gm, recorder, primals)
     except RuntimeError as error:  # of an operation in place
         raise unsupported(
-            "gradients-wanted", f"gradients are wanted: {first_line(error)}", tracer.where
+            "gradients-wanted", f"gradients are wanted: {first_line(error)}", recorder.where
         ) from error
-    outputs, windows = windows_on(results, primals, tracer)
+    outputs, windows = windows_on(results, primals, recorder)
     rebased = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
     outputs += [primals[k] for k in rebased]
     return _Forward(primals, leaves, len(results), outputs, rebased, windows)
@@ -196,13 +198,13 @@ def _refused_outputs(
 ) -> dict[int, Exception]:
     """The outputs whose backward raises an error, and that error; none if one of them depends on
     values."""
-    tracer, refused = AtenTracer(context), dict[int, Exception]()
-    with preserved(), tracer:
-        forward = _trace_forward(gm, fakes, tracer)
+    recorder, refused = AtenTracer(context), dict[int, Exception]()
+    with preserved(), recorder:
+        forward = _trace_forward(gm, fakes, recorder)
         leaves = [forward.leaves[k] for k in _requiring_gradients(forward.leaves)]
         for k in forward.tracked_outputs:
             output = forward.outputs[k]
-            tangent = tracer.input("", _tangent_of(output))
+            tangent = recorder.input("", _tangent_of(output))
             try:
                 torch.autograd.grad(output, leaves, tangent, True, allow_unused=True)
             except (RuntimeError, NotImplementedError) as error:
@@ -220,27 +222,27 @@ def _trace(
     choice: _Choice = _WHOLE,
     again: Sequence[Symbol] = (),
 ) -> JointGraph:
-    tracer = AtenTracer(context, again)
-    with preserved(), tracer:
-        forward = _trace_forward(gm, fakes, tracer)
-        tracer.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
-        names = frozenset(node.name for node in tracer.graph.nodes)
+    recorder = AtenTracer(context, again)
+    with preserved(), recorder:
+        forward = _trace_forward(gm, fakes, recorder)
+        recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
+        names = frozenset(node.name for node in recorder.graph.nodes)
         differentiable = [k for k in forward.tracked_outputs if k not in refused]
         if choice.outputs is not None:
             differentiable = [k for k in differentiable if k in choice.outputs]
         heads = [forward.outputs[k] for k in differentiable]
         paths = _paths_of(heads)
         groups = () if refused else _groups(forward, fakes, differentiable)
-        readable = _Readable(tracer, forward, differentiable)
+        readable = _Readable(recorder, forward, differentiable)
         tangents = [
-            tracer.input(f"tangent_{k}", _tangent_of(forward.outputs[k])) for k in differentiable
+            recorder.input(f"tangent_{k}", _tangent_of(forward.outputs[k])) for k in differentiable
         ]
         requiring = _requiring_gradients(forward.leaves)
         if choice.inputs is not None:
             requiring = [k for k in requiring if k in choice.inputs]
         gradients = _gradients(heads, [forward.leaves[k] for k in requiring], tangents)
     reads = readable.reads()
-    aten = tracer.finish([*forward.returned, *(g for g in gradients if g is not None)])
+    aten = recorder.finish([*forward.returned, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
     tangent_nodes = aten.inputs[len(forward.primals) :]
     if groups and _acts_for_several(groups, differentiable, tangent_nodes):
@@ -350,16 +352,16 @@ class _Readable:
     are made at that."""
 
     def __init__(
-        self, tracer: AtenTracer, forward: _Forward, differentiable: Sequence[int]
+        self, recorder: AtenTracer, forward: _Forward, differentiable: Sequence[int]
     ) -> None:
-        self._graph, self._count = tracer.graph, len(forward.primals)
-        self._last = next(iter(reversed(tracer.graph.nodes)))
-        self._written = {k: tracer.node_of(t) for k, t in tracer.written_inputs()}
+        self._graph, self._count = recorder.graph, len(forward.primals)
+        self._last = next(iter(reversed(recorder.graph.nodes)))
+        self._written = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         self._outputs: dict[int, torch.fx.Node] = {}
         in_node = {window.output for window in forward.windows_in_node}
         for k in differentiable:
             if k not in in_node:
-                self._outputs[k] = tracer.node_of(tracer.tracked(forward.outputs[k]))
+                self._outputs[k] = recorder.node_of(recorder.tracked(forward.outputs[k]))
 
     def reads(self) -> _EagerReads:
         """What is read, once the gradients are traced."""

@@ -103,10 +103,10 @@ def size_places(
 
 
 def windows_on(
-    outputs: Sequence[Any], primals: Sequence[Any], tracer: AtenTracer
+    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
 ) -> OutputsAndWindows:
     """The windows among the outputs of a trace whose inputs are `primals`."""
-    sharing, memories = _sharing_outputs(outputs, primals, tracer)
+    sharing, memories = _sharing_outputs(outputs, primals, recorder)
     remaining = [*outputs, *memories]
     anchors = _Anchors()
     for _, _, base, memory in sharing:
@@ -126,7 +126,7 @@ def windows_on(
 
 
 def _sharing_outputs(
-    outputs: Sequence[Any], primals: Sequence[Any], tracer: AtenTracer
+    outputs: Sequence[Any], primals: Sequence[Any], recorder: AtenTracer
 ) -> tuple[list[_SharingOutput], list[FakeTensor]]:
     """The outputs that share a storage with an input or with one another, and the new memory of
     the latter."""
@@ -136,7 +136,7 @@ def _sharing_outputs(
     for k, output in enumerate(outputs):
         if not isinstance(output, FakeTensor):
             continue
-        spec = tracer.output(output)
+        spec = recorder.output(output)
         if spec.position is None:
             new_storages.setdefault(spec.storage, []).append((k, spec))
         else:
@@ -144,7 +144,7 @@ def _sharing_outputs(
             sharing.append(_SharingOutput(k, spec, base, primals[spec.position]))
     for members in new_storages.values():
         if len({id(outputs[k]) for k, _ in members}) > 1:
-            memory = tracer.tracked(outputs[members[0][0]]).base.fake
+            memory = recorder.tracked(outputs[members[0][0]]).base.fake
             base = Slot("output", len(outputs) + len(memories))
             memories.append(memory)
             sharing += [_SharingOutput(k, spec, base, memory) for k, spec in members]
