@@ -1,5 +1,9 @@
-"""`compiled_backward`: backward passes whose whole graph, over all the graphs of a forward, is
-compiled as one."""
+"""`compiled_backward`: backward passes that are compiled as one graph, over all graphs of a
+forward.
+
+Heads and tangents go in as to autograd's engine, and the same gradients come out. Nothing has been
+done yet where a backward is left to the engine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from ingot.backward import functions
 from ingot.backward.hooks import Hooks
 from ingot.backward.sizes import Conditions, Seen, before
 from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, read
-from ingot.backward.tracing import Traced, trace_backward
+from ingot.backward.tracing import TracedGradients, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation, stage
@@ -60,7 +64,7 @@ class compiled_backward:  # noqa: N801 - it is called like a function
             if _OFF is None:
                 set_engine(_run_backward)
             else:
-                _keep(_OFF)
+                _report(_OFF)
         return self
 
     def __exit__(
@@ -91,7 +95,7 @@ _users = [0]
 class Entry:
     """One compiled backward."""
 
-    traced: Traced
+    traced: TracedGradients
     program: Any
     hooks: Hooks
     conditions: Conditions | None
@@ -102,12 +106,9 @@ class Entry:
         """Whether what it relied on of its sizes, hooks and functions holds of others."""
         if self.conditions is not None and not self.conditions.hold(geometry):
             return False
-        asked = self.traced.materialized.items()
-        if any(
-            functions.materialized(structure.steps[position].node) != zeros
-            for position, zeros in asked
-        ):
-            return False
+        for position, zeros in self.traced.materialized.items():
+            if functions.materialized(structure.steps[position].node) != zeros:
+                return False
         return not any(condition.fails(hooks) for condition in self.hooks.conditions)
 
 
@@ -151,9 +152,9 @@ def _run_backward(
     accumulate_grad: bool = False,
 ) -> tuple[Any, ...]:
     """In place of what torch.autograd calls to run its engine."""
-    rest = (keep_graph, create_graph, targets, allow_unreachable, accumulate_grad)
+    rest = (keep_graph, create_graph, targets, allow_unreachable)
     if not getattr(_thread, "depth", 0) or any(isinstance(t, FakeTensor) for t in heads):
-        return engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+        return engine_run_backward(heads, tangents, *rest, accumulate_grad=accumulate_grad)
     try:
         structure, entry = _prepared(heads, tangents, create_graph, targets, accumulate_grad)
         present = entry.traced.present
@@ -161,15 +162,15 @@ def _run_backward(
             raise unsupported("backward-call", "a gradient of what is not in the graph")
         arguments = _arguments(structure, tangents, entry)
     except Unsupported as reason:
-        _keep(reason)
+        _report(reason)
     except RuntimeError as error:  # of autograd, which its engine raises if it comes to that
-        _keep(unsupported("backward-refused", f"autograd raises {str(error).splitlines()[0]}"))
+        _report(unsupported("backward-refused", f"autograd raises {str(error).splitlines()[0]}"))
     except Exception as bug:  # nothing has been done yet
-        log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
-        _keep(unsupported("internal-error", f"internal error: {type(bug).__name__}: {bug}"))
+        log.error(_IN_EAGER, exc_info=bug)
+        _report(unsupported("internal-error", _internal_error(bug)))
     else:
         return _run(structure, entry, heads, arguments, keep_graph, targets)
-    return engine_run_backward(heads, tangents, *rest[:-1], accumulate_grad=accumulate_grad)
+    return engine_run_backward(heads, tangents, *rest, accumulate_grad=accumulate_grad)
 
 
 def _prepared(
@@ -183,37 +184,43 @@ def _prepared(
     eager."""
     if create_graph:
         raise unsupported("backward-call", "gradients are to be differentiated (create_graph=True)")
+    _refuse_modes()
+    _refuse_tensors(heads, tangents, targets if accumulates else ())
+    structure = read(heads, targets, accumulates)
+    modes, geometry = read_global_state()._replace(grad_mode=False), structure.geometry(tangents)
+    key, hooks = (structure.key(tangents), modes), structure.hooks()
+    entry = _served(key, geometry, hooks, structure)
+    if entry is None:
+        if _count[0] >= MAX_PROGRAMS:
+            raise unsupported(
+                "backward-call", f"more than {MAX_PROGRAMS} different backward passes"
+            )
+        entry = _compile_unless_served(key, structure, tangents, geometry, modes)
+    if isinstance(entry, Unsupported):
+        raise entry
+    return structure, entry
+
+
+def _refuse_modes() -> None:
+    """Raises Unsupported for modes of the thread that a compiled backward would not heed."""
     if operations_are_watched():
         raise unsupported("watched", WATCHED)
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         raise unsupported("backward-call", "a backward within autocast")
     if current_stance() != DEFAULT:
         raise unsupported("backward-call", f"the stance {current_stance()!r}")
+
+
+def _refuse_tensors(heads: Sequence[Any], tangents: Sequence[Any], leaves: Sequence[Any]) -> None:
+    """Raises Unsupported for tensors that autograd may refuse, or treat in a way of its own."""
     if not all(type(t) is torch.Tensor and not t.requires_grad for t in tangents):
         raise unsupported(
             "backward-call", "a gradient to begin with that is none, or has a history"
         )
     if not all(isinstance(t, torch.Tensor) and t.requires_grad for t in heads):
         raise unsupported("backward-call", "a tensor without a history")
-    if (
-        accumulates
-        and targets
-        and not all(isinstance(t, torch.Tensor) and t.is_leaf for t in targets)
-    ):
+    if not all(isinstance(t, torch.Tensor) and t.is_leaf for t in leaves):
         raise unsupported("backward-call", "gradients to be added up in tensors that are no leaves")
-    structure = read(heads, targets, accumulates)
-    modes, geometry = read_global_state()._replace(grad_mode=False), structure.geometry(tangents)
-    key, hooks = (structure.key(tangents), modes), structure.hooks()
-    found = _served(key, geometry, hooks, structure)
-    if found is None:
-        if _count[0] >= MAX_PROGRAMS:
-            raise unsupported(
-                "backward-call", f"more than {MAX_PROGRAMS} different backward passes"
-            )
-        found = _compile_unless_served(key, structure, tangents, geometry, modes)
-    if isinstance(found, Unsupported):
-        raise found
-    return structure, found
 
 
 @serial
@@ -225,19 +232,19 @@ def _compile_unless_served(
     modes: Any,
 ) -> Entry | Unsupported:
     with undisturbed(), paused_collection():
-        found = _served(key, geometry, structure.hooks(), structure)
-        if found is None:
-            found = _compile(structure, tangents, geometry, modes)
-            general = isinstance(found, Entry) and found.conditions is not None
-            _entries.setdefault((*key, None if general else geometry), []).append(found)
+        entry = _served(key, geometry, structure.hooks(), structure)
+        if entry is None:
+            entry = _compile(structure, tangents, geometry, modes)
+            is_dynamic = isinstance(entry, Entry) and entry.conditions is not None
+            _entries.setdefault((*key, None if is_dynamic else geometry), []).append(entry)
             _count[0] += 1
-        return found
+        return entry
 
 
 def _served(
     key: tuple[Any, ...], geometry: Geometry, hooks: Sequence[tuple[Any, ...]], structure: Structure
 ) -> Entry | Unsupported | None:
-    """What was compiled for such a graph with such hooks: for its sizes, or any."""
+    """The entry for such a graph with such hooks: for its sizes, or any."""
     with torch.no_grad():  # in which hooks were captured
         for sizes in (geometry, None):
             for entry in _entries.get((*key, sizes), ()):
@@ -252,61 +259,67 @@ def _compile(
     """With symbols for sizes that differ from those of a graph like this one before, where that can
     be done."""
     family = (structure.family(), modes)
-    known, _seen[family] = _seen.get(family), Seen.of(structure, geometry)
+    seen, _seen[family] = _seen.get(family), Seen.of(structure, geometry)
+    why_static = ""
     try:
-        then = before(structure, geometry, known)
-        if then is not None:
-            return _compile_for(structure, tangents, geometry, then)
-        why = ""
+        sizes_before = before(structure, geometry, seen)
+        if sizes_before is not None:
+            return _compile_for(structure, tangents, geometry, sizes_before)
     except Unsupported as reason:
-        why = f"sizes that vary are compiled for: {reason.reason}"
+        why_static = f"sizes that vary are compiled for: {reason.reason}"
     except Exception as bug:
-        log.error(
-            "internal error, sizes that vary are compiled for; please report this", exc_info=bug
-        )
-        why = f"sizes that vary are compiled for: internal error: {type(bug).__name__}: {bug}"
+        text = "internal error, sizes that vary are compiled for; please report this"
+        log.error(text, exc_info=bug)
+        why_static = f"sizes that vary are compiled for: {_internal_error(bug)}"
     try:
-        return _compile_for(structure, tangents, geometry, None, why)
+        return _compile_for(structure, tangents, geometry, None, why_static)
     except Unsupported as reason:
         return Unsupported(replace(reason.why, function="", action=BREAK))
     except Exception as bug:
-        log.error("internal error, the backward runs in eager; please report this", exc_info=bug)
-        return unsupported("internal-error", f"internal error: {type(bug).__name__}: {bug}")
+        log.error(_IN_EAGER, exc_info=bug)
+        return unsupported("internal-error", _internal_error(bug))
+
+
+_IN_EAGER = "internal error, the backward runs in eager; please report this"
+
+
+def _internal_error(bug: Exception) -> str:
+    return f"internal error: {type(bug).__name__}: {bug}"
 
 
 def _compile_for(
     structure: Structure,
     tangents: Sequence[torch.Tensor],
     geometry: Geometry,
-    then: Sequence[tuple[int, ...]] | None,
-    why: str = "",
+    sizes_before: Sequence[tuple[int, ...]] | None,
+    why_static: str = "",
 ) -> Entry:
-    """Where it is known what sizes were `then`, with symbols for those that vary; `why` there are
-    none."""
+    """With symbols for the sizes that are not what they were before, if that is known; else
+    `why_static` is the reason for there being none."""
     from ingot.pipeline import compile_aten
 
+    fixed_sizes = [why_static] if why_static else []
     compilation = Compilation(
-        "backward", _place(), recompiled=_recompiled(), fixed_sizes=[why] if why else []
+        "backward", _place(), recompiled=_recompiled(), fixed_sizes=fixed_sizes
     )
     hooks = Hooks(structure.tables(), structure.functions())
     with stage(compilation, "trace"):
-        traced = trace_backward(structure, tangents, hooks, geometry, then)
-    compilation.aten = traced.graph
-    compilation.captured = Recorded(traced.graph)
+        backward = trace_backward(structure, tangents, hooks, geometry, sizes_before)
+    compilation.aten = backward.graph
+    compilation.captured = Recorded(backward.graph)
     program = compile_aten(compilation)
     _compilations.append(compilation)
-    assert traced.sizes is not None
-    return Entry(traced, program, hooks, traced.sizes.conditions())
+    return Entry(backward.gradients, program, hooks, backward.sizes.conditions())
 
 
 def _recompiled() -> str:
-    return (
-        "another graph, or other sizes" if any(c.program is not None for c in _compilations) else ""
-    )
+    """Why another backward is compiled, if one was before."""
+    compiled = any(c.program is not None for c in _compilations)
+    return "another graph, or other sizes" if compiled else ""
 
 
-def _keep(reason: Unsupported) -> None:
-    """Keep why a backward runs in eager: once."""
+def _report(reason: Unsupported) -> None:
+    """Reports why a backward runs in eager: once."""
     if reason.reason in _reasons or len(_reasons) > MAX_PROGRAMS:
         return
     _reasons.add(reason.reason)
@@ -328,21 +341,19 @@ def _place() -> str:
 
 def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: Entry) -> list[Any]:
     """What the program takes."""
-    found = [*tangents, *(t for step in structure.steps for t in step.saved)]
-    found += [t for step in structure.steps for t in structure.tensors_of(step)[len(step.saved) :]]
-    written = (
-        {t.untyped_storage()._cdata for t in found[-len(entry.traced.into) :]}
-        if entry.traced.into
-        else ()
-    )
+    arguments = [*tangents, *(t for step in structure.steps for t in step.saved)]
+    arguments += [t for step in structure.steps for t in structure.gradients_of(step)]
+    updated = len(entry.traced.updated_leaves)
+    written = arguments[len(arguments) - updated :]
+    storages = {t.untyped_storage()._cdata for t in written}
     hooks = structure.hooks() if entry.hooks.conditions else ()
     for condition in entry.hooks.conditions:
         for source in condition.reads:
-            read_by_hook = source.load(hooks[condition.position])
-            if read_by_hook.untyped_storage()._cdata in written:
+            tensor = source.load(hooks[condition.position])
+            if tensor.untyped_storage()._cdata in storages:
                 raise unsupported("backward-hook", "a hook reads a gradient that is being added to")
-            found.append(read_by_hook)
-    return found
+            arguments.append(tensor)
+    return arguments
 
 
 def _run(
@@ -364,9 +375,9 @@ def _run(
     if not structure.accumulates:
         remaining = iter(results)
         return tuple([next(remaining) if present else None for present in traced.present])
-    for position, gradient in zip(traced.leaves, results):
+    for position, gradient in zip(traced.new_leaves, results):
         structure.steps[position].variable.grad = gradient  # type: ignore[union-attr]
-    for position in traced.order:
+    for position in traced.leaf_order:
         for hook in [*structure.steps[position].accumulated_hooks.values()]:
             with torch.no_grad():
                 hook(structure.steps[position].variable)
@@ -380,14 +391,14 @@ def _release(
     heads: Sequence[torch.Tensor],
     targets: Sequence[torch.Tensor],
 ) -> None:
-    """Has autograd let go of what the nodes keep: its engine passes them with no gradients, past
-    which no hook is called."""
-    for position, passed in entry.traced.passed.items():
+    """Has autograd free what the nodes saved: its engine passes them with no gradients, past which
+    no hook is called."""
+    for position, consumed in entry.traced.consumed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
-        step.node.consumed_elsewhere = [True if came else None for came in passed]
-    zeros = [s.node for s in structure.steps if s.kind == IDENTITY]
-    for node in zeros:  # else there would be gradients
+        step.node.consumed_elsewhere = [True if came else None for came in consumed]
+    materializing = [s.node for s in structure.steps if s.kind == IDENTITY]
+    for node in materializing:  # else there would be gradients
         node.set_materialize_grads(False)
     silent = [structure.steps[k].node for k in structure.functions()]
     for node in silent:
@@ -395,12 +406,12 @@ def _release(
     try:
         with _without_hooks(structure), torch.enable_grad():
             end = _End.apply(*heads)
-            aims, tangent = tuple(targets), torch.ones_like(end)
+            tangent, accumulates = torch.ones_like(end), structure.accumulates
             engine_run_backward(
-                (end,), (tangent,), False, False, aims, True, accumulate_grad=structure.accumulates
+                (end,), (tangent,), False, False, tuple(targets), True, accumulate_grad=accumulates
             )
     finally:
-        for node in zeros:
+        for node in materializing:
             node.set_materialize_grads(True)
         for node in silent:
             functions.unsilence(node)

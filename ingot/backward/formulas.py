@@ -1,6 +1,9 @@
-"""Formulas of nodes of autograd's graph that look at sizes: torch's nodes have these as numbers,
-and keep tensors that have them, so where they vary the formula is written here, with symbols.
-Others are torch's own only if they are known to look at none."""
+"""Formulas of nodes of autograd's graph, for dynamic sizes.
+
+What a node saved and the gradients that come in go in, and its gradients come out. torch's nodes
+have sizes as numbers, so a formula that looks at sizes is written here, with symbols. torch's own
+formula serves only nodes that are known to look at none.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,12 @@ LOOK_AT_NO_SIZES = frozenset(
 """Nodes whose formula is the same operations whatever sizes there are, with the same numbers."""
 
 
-class Kept(NamedTuple):
-    """What a node keeps: numbers that may be symbols by their attribute, all else that is no
-    tensor, and tensors; `inputs` are the shapes of what the node's arguments were, None where these
-    have no gradient."""
+class SavedValues(NamedTuple):
+    """What a node saved.
+
+    `numbers`, which may be symbols, and `tensors` are by their attribute; `node` has all else.
+    `inputs` are the shapes of what the node's arguments were, None where these have no gradient.
+    """
 
     numbers: Mapping[str, Sequence[Any]]
     node: Any
@@ -58,26 +63,33 @@ class Kept(NamedTuple):
     def dim(self, rank: int) -> int:
         return _signed(self.plain("dim")) % max(rank, 1)
 
+    def dims(self) -> list[int]:
+        """The dimensions of `self` that are named; none where all are reduced."""
+        rank = max(len(self.sizes()), 1)
+        return [_signed(d) % rank for d in self.plain("dim") or ()]
+
 
 def _signed(number: int) -> int:
     """torch shows negative integers of some nodes as unsigned ones."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-Formula = Callable[[Kept, Sequence[Any]], Any]
+Formula = Callable[[SavedValues, Sequence[Any]], Any]
 FORMULAS: dict[str, Formula] = {}
 
 
 def formula(
     *names: str,
-) -> Callable[[Callable[[Kept, Tensor], Any]], Callable[[Kept, Tensor], Any]]:
-    """That of nodes with one gradient that comes in, and one or several that they give;
-    NotImplemented stands for torch's own."""
+) -> Callable[[Callable[[SavedValues, Tensor], Any]], Callable[[SavedValues, Tensor], Any]]:
+    """Registers the formula of nodes with one gradient that comes in, and one or several that they
+    give; NotImplemented stands for torch's own."""
 
-    def add(function: Callable[[Kept, Tensor], Any]) -> Callable[[Kept, Tensor], Any]:
-        def run(kept: Kept, gradients: Sequence[Any]) -> Any:
-            found = function(kept, gradients[0])
-            return found if isinstance(found, tuple) or found is NotImplemented else (found,)
+    def add(function: Callable[[SavedValues, Tensor], Any]) -> Callable[[SavedValues, Tensor], Any]:
+        def run(saved: SavedValues, gradients: Sequence[Any]) -> Any:
+            result = function(saved, gradients[0])
+            if isinstance(result, tuple) or result is NotImplemented:
+                return result
+            return (result,)
 
         FORMULAS.update(dict.fromkeys(names, run))
         return function
@@ -86,36 +98,36 @@ def formula(
 
 
 @formula("SumBackward0")
-def _sum(kept: Kept, g: Tensor) -> Tensor:
-    return g.expand(kept.sizes())
+def _sum(saved: SavedValues, g: Tensor) -> Tensor:
+    return g.expand(saved.sizes())
 
 
 @formula("SumBackward1")
-def _sum_along(kept: Kept, g: Tensor) -> Tensor:
-    return _spread(
-        kept, g, [_signed(d) % max(len(kept.sizes()), 1) for d in kept.plain("dim") or ()]
-    )
+def _sum_along(saved: SavedValues, g: Tensor) -> Tensor:
+    return _spread(saved, g, saved.dims())
 
 
-def _spread(kept: Kept, g: Tensor, dims: Sequence[int]) -> Tensor:
+def _spread(saved: SavedValues, g: Tensor, dims: Sequence[int]) -> Tensor:
     """The gradient of a sum along some dimensions, all if there are none."""
-    if dims and not kept.plain("keepdim"):
+    if dims and not saved.plain("keepdim"):
         for d in sorted(dims):
             g = g.unsqueeze(d)
-    return g.expand(kept.sizes())
+    return g.expand(saved.sizes())
 
 
 @formula("MeanBackward0")
-def _mean(kept: Kept, g: Tensor) -> Tensor:
-    return g.expand(kept.sizes()) / kept.number("self_sym_numel")
+def _mean(saved: SavedValues, g: Tensor) -> Tensor:
+    return g.expand(saved.sizes()) / saved.number("self_sym_numel")
 
 
 @formula("MeanBackward1")
-def _mean_along(kept: Kept, g: Tensor) -> Tensor:
-    sizes = kept.sizes()
-    dims = [_signed(d) % max(len(sizes), 1) for d in kept.plain("dim") or ()]
-    count = math.prod([sizes[d] for d in dims]) if dims and sizes else kept.number("self_sym_numel")
-    return _spread(kept, g, dims) / count
+def _mean_along(saved: SavedValues, g: Tensor) -> Tensor:
+    sizes, dims = saved.sizes(), saved.dims()
+    if dims and sizes:
+        count = math.prod([sizes[d] for d in dims])
+    else:
+        count = saved.number("self_sym_numel")
+    return _spread(saved, g, dims) / count
 
 
 @formula(
@@ -125,110 +137,114 @@ def _mean_along(kept: Kept, g: Tensor) -> Tensor:
     "SqueezeBackward0",
     "SqueezeBackward1",
 )
-def _view(kept: Kept, g: Tensor) -> Tensor:
-    return g.reshape(kept.sizes())
+def _view(saved: SavedValues, g: Tensor) -> Tensor:
+    return g.reshape(saved.sizes())
 
 
 @formula("ExpandBackward0")
-def _expand(kept: Kept, g: Tensor) -> Tensor:
-    return g.sum_to_size(kept.sizes())
+def _expand(saved: SavedValues, g: Tensor) -> Tensor:
+    return g.sum_to_size(saved.sizes())
 
 
 @formula("SelectBackward0")
-def _select(kept: Kept, g: Tensor) -> Any:
+def _select(saved: SavedValues, g: Tensor) -> Any:
     return aten.select_backward.default(
-        g, kept.sizes(), kept.dim(len(kept.sizes())), _signed(kept.plain("index"))
+        g, saved.sizes(), saved.dim(len(saved.sizes())), _signed(saved.plain("index"))
     )
 
 
 @formula("SliceBackward0")
-def _slice(kept: Kept, g: Tensor) -> Any:
-    start, end = [
-        n if isinstance(n, torch.SymInt) else _signed(n) for n in map(kept.number, ("start", "end"))
-    ]
-    step = kept.plain("step")
-    return aten.slice_backward.default(
-        g, kept.sizes(), kept.dim(len(kept.sizes())), start, end, step
-    )
+def _slice(saved: SavedValues, g: Tensor) -> Any:
+    sizes = saved.sizes()
+    start, end = _position(saved.number("start")), _position(saved.number("end"))
+    dim, step = saved.dim(len(sizes)), saved.plain("step")
+    return aten.slice_backward.default(g, sizes, dim, start, end, step)
+
+
+def _position(number: Any) -> Any:
+    return number if isinstance(number, torch.SymInt) else _signed(number)
 
 
 @formula("IndexBackward0")
-def _index(kept: Kept, g: Tensor) -> Any:
-    return g.new_zeros(kept.sizes()).index_put(kept.tensors["indices"], g, accumulate=True)
+def _index(saved: SavedValues, g: Tensor) -> Any:
+    return g.new_zeros(saved.sizes()).index_put(saved.tensors["indices"], g, accumulate=True)
 
 
 @formula("IndexSelectBackward0")
-def _index_select(kept: Kept, g: Tensor) -> Any:
-    return g.new_zeros(kept.sizes()).index_add(
-        kept.dim(len(kept.sizes())), kept.tensors["index"], g
+def _index_select(saved: SavedValues, g: Tensor) -> Any:
+    return g.new_zeros(saved.sizes()).index_add(
+        saved.dim(len(saved.sizes())), saved.tensors["index"], g
     )
 
 
 @formula("MaxBackward0", "MinBackward0", "TopkBackward0", "SortBackward0", "SortBackward1")
-def _chosen(kept: Kept, g: Tensor) -> Any:
-    keeps = not hasattr(kept.node, "_saved_keepdim") or kept.plain("keepdim")
-    sizes = kept.sizes()
+def _chosen(saved: SavedValues, g: Tensor) -> Any:
+    keeps = not hasattr(saved.node, "_saved_keepdim") or saved.plain("keepdim")
+    sizes = saved.sizes()
     return aten.value_selecting_reduction_backward(
-        g, kept.dim(len(sizes)), kept.tensors["indices"], sizes, keeps
+        g, saved.dim(len(sizes)), saved.tensors["indices"], sizes, keeps
     )
 
 
 @formula("GatherBackward0")
-def _gather(kept: Kept, g: Tensor) -> Any:
-    like = kept.tensors["self"]
-    return g.new_zeros(like.shape).scatter_add(kept.dim(like.dim()), kept.tensors["index"], g)
+def _gather(saved: SavedValues, g: Tensor) -> Any:
+    like = saved.tensors["self"]
+    return g.new_zeros(like.shape).scatter_add(saved.dim(like.dim()), saved.tensors["index"], g)
 
 
 @formula("AmaxBackward0", "AminBackward0")
-def _extreme_along(kept: Kept, g: Tensor) -> Tensor:
-    x = kept.tensors["self"]
-    dims = _dims(kept, x)
-    result, g = (_with_dims(kept, t, dims) for t in (kept.tensors["result"], g))
+def _extreme_along(saved: SavedValues, g: Tensor) -> Tensor:
+    x = saved.tensors["self"]
+    dims = _dims(saved, x)
+    result, g = _with_dims(saved, saved.tensors["result"], dims), _with_dims(saved, g, dims)
     is_it = result == x
     return g / is_it.sum(dims, True) * is_it if dims else g
 
 
 @formula("MaxBackward1", "MinBackward1")
-def _extreme(kept: Kept, g: Tensor) -> Tensor:
-    x, result = kept.tensors["self"], kept.tensors["result"]
+def _extreme(saved: SavedValues, g: Tensor) -> Tensor:
+    x, result = saved.tensors["self"], saved.tensors["result"]
     is_it = (result == x) | (x.isnan() & result.isnan())
     return g / is_it.sum() * is_it
 
 
-def _dims(kept: Kept, x: Tensor) -> list[int]:
-    """The dimensions of x that were reduced; none given are all."""
-    given = kept.plain("dim") if x.dim() else ()
-    return sorted([_signed(d) % x.dim() for d in given]) if given else [*range(x.dim())]
+def _dims(saved: SavedValues, x: Tensor) -> list[int]:
+    """The dimensions of x that were reduced: all, if none are named."""
+    named = saved.plain("dim") if x.dim() else ()
+    if not named:
+        return [*range(x.dim())]
+    return sorted([_signed(d) % x.dim() for d in named])
 
 
-def _with_dims(kept: Kept, t: Tensor, dims: Sequence[int]) -> Tensor:
+def _with_dims(saved: SavedValues, t: Tensor, dims: Sequence[int]) -> Tensor:
     """With dimensions of size 1 for those that were reduced."""
-    for d in () if kept.plain("keepdim") else dims:
+    if saved.plain("keepdim"):
+        return t
+    for d in dims:
         t = t.unsqueeze(d)
     return t
 
 
 @formula("VarBackward0")
-def _var(kept: Kept, g: Tensor) -> Tensor:
-    x, correction = kept.tensors["self"], kept.plain("correction")
-    dims = _dims(kept, x)
+def _var(saved: SavedValues, g: Tensor) -> Tensor:
+    x, correction = saved.tensors["self"], saved.plain("correction")
+    dims = _dims(saved, x)
     count = math.prod([x.shape[d] for d in dims])
-    away = x - x.mean(dims, True) if dims else x - x
-    return (
-        _with_dims(kept, g, dims) * away * 2 / (count - (1 if correction is None else correction))
-    )
+    deviation = x - x.mean(dims, True) if dims else x - x
+    degrees = count - (1 if correction is None else correction)
+    return _with_dims(saved, g, dims) * deviation * 2 / degrees
 
 
 @formula("StdBackward0")
-def _std(kept: Kept, g: Tensor) -> Tensor:
-    result = kept.tensors["result"]
-    return _var(kept, (g / (result * 2)).masked_fill(result == 0, 0))
+def _std(saved: SavedValues, g: Tensor) -> Tensor:
+    result = saved.tensors["result"]
+    return _var(saved, (g / (result * 2)).masked_fill(result == 0, 0))
 
 
 @formula("RepeatBackward0")
-def _repeat(kept: Kept, g: Tensor) -> Tensor:
+def _repeat(saved: SavedValues, g: Tensor) -> Tensor:
     """The sum of the pieces."""
-    sizes, repeats = kept.sizes(), kept.plain("repeats")
+    sizes, repeats = saved.sizes(), saved.plain("repeats")
     if 0 in repeats:
         return g.new_zeros(sizes)
     more = len(repeats) - len(sizes)  # dimensions in front
@@ -238,62 +254,59 @@ def _repeat(kept: Kept, g: Tensor) -> Tensor:
 
 
 @formula("UnfoldBackward0")
-def _unfold(kept: Kept, g: Tensor) -> Any:
-    sizes = kept.sizes()
-    dim = _signed(kept.plain("dimension")) % max(len(sizes), 1)
-    return aten.unfold_backward.default(g, sizes, dim, kept.plain("size"), kept.plain("step"))
+def _unfold(saved: SavedValues, g: Tensor) -> Any:
+    sizes = saved.sizes()
+    dim = _signed(saved.plain("dimension")) % max(len(sizes), 1)
+    return aten.unfold_backward.default(g, sizes, dim, saved.plain("size"), saved.plain("step"))
 
 
 @formula("BinaryCrossEntropyWithLogitsBackward0")
-def _bce(kept: Kept, g: Tensor) -> tuple[Tensor, Tensor | None]:
-    x, target, weight, of_ones = [
-        kept.tensors[name] for name in ("self", "target", "weight", "pos_weight")
-    ]
-    wanted = len(kept.inputs) > 1 and kept.inputs[1] is not None
-    if of_ones is None:
-        found = [(x.sigmoid() - target) * g, -x * g if wanted else None]
+def _bce(saved: SavedValues, g: Tensor) -> tuple[Tensor, Tensor | None]:
+    names = ("self", "target", "weight", "pos_weight")
+    x, target, weight, pos_weight = [saved.tensors[name] for name in names]
+    if pos_weight is None:
+        of_x = (x.sigmoid() - target) * g
     else:
-        ones, log = of_ones * target, torch.nn.functional.logsigmoid
-        found = [
-            ((ones + 1 - target) * x.sigmoid() - ones) * g,
-            (log(-x) - of_ones * log(x)) * g if wanted else None,
-        ]
-    count = math.prod(x.shape) if kept.plain("reduction") == 1 else 1
-    of_x, of_target = [f if f is None or weight is None else f * weight for f in found]
+        ones = pos_weight * target
+        of_x = ((ones + 1 - target) * x.sigmoid() - ones) * g
+    of_target = None
+    if len(saved.inputs) > 1 and saved.inputs[1] is not None:
+        log = torch.nn.functional.logsigmoid
+        of_target = -x * g if pos_weight is None else (log(-x) - pos_weight * log(x)) * g
+    if weight is not None:
+        of_x = of_x * weight
+        of_target = None if of_target is None else of_target * weight
+    count = math.prod(x.shape) if saved.plain("reduction") == 1 else 1
     return of_x / count, None if of_target is None else of_target / count
 
 
 @formula("DivBackward0", "MulBackward0")
-def _by_number(kept: Kept, g: Tensor) -> Any:
+def _by_number(saved: SavedValues, g: Tensor) -> Any:
     """Of a number of Python's; the other argument's gradient is not asked for."""
-    name = type(kept.node).__name__
-    by = next(
-        (kept.numbers[n][0] for n in ("_saved_other", "_saved_self") if n in kept.numbers), None
-    )
-    if by is None or (name == "DivBackward0" and "_saved_other" not in kept.numbers):
+    divides = type(saved.node).__name__ == "DivBackward0"
+    names = ("_saved_other",) if divides else ("_saved_other", "_saved_self")
+    name = next((name for name in names if name in saved.numbers), None)
+    if name is None:
         return NotImplemented
-    return tuple(
-        [
-            None if sizes is None else g / by if name == "DivBackward0" else g * by
-            for sizes in kept.inputs
-        ]
-    )
+    (number,) = saved.numbers[name]
+    of_argument = g / number if divides else g * number
+    return tuple([None if sizes is None else of_argument for sizes in saved.inputs])
 
 
 @formula("MmBackward0")
-def _mm(kept: Kept, g: Tensor) -> Any:
-    return _product(kept, g, "self", "mat2", 1)
+def _mm(saved: SavedValues, g: Tensor) -> Any:
+    return _product(saved, g, "self", "mat2", 1)
 
 
 @formula("AddmmBackward0")
-def _addmm(kept: Kept, g: Tensor) -> Any:
-    beta = kept.plain("beta")
-    return (g if beta == 1 else g * beta, *_product(kept, g, "mat1", "mat2", kept.plain("alpha")))
+def _addmm(saved: SavedValues, g: Tensor) -> Any:
+    beta = saved.plain("beta")
+    return (g if beta == 1 else g * beta, *_product(saved, g, "mat1", "mat2", saved.plain("alpha")))
 
 
-def _product(kept: Kept, g: Tensor, left: str, right: str, alpha: Any) -> tuple[Any, Any]:
-    """The gradients of both operands, where what they need was kept."""
-    a, b = kept.tensors[left], kept.tensors[right]
+def _product(saved: SavedValues, g: Tensor, left: str, right: str, alpha: Any) -> tuple[Any, Any]:
+    """The gradients of both operands, where what they need was saved."""
+    a, b = saved.tensors[left], saved.tensors[right]
     of_a = None if b is None else g.mm(b.t().conj())
     of_b = None if a is None else a.t().conj().mm(g)
     if alpha == 1:
@@ -302,13 +315,13 @@ def _product(kept: Kept, g: Tensor, left: str, right: str, alpha: Any) -> tuple[
 
 
 @formula("CatBackward0")
-def _cat(kept: Kept, g: Tensor) -> Any:
-    dim = kept.dim(g.dim())
-    if any(sizes is not None and len(sizes) != g.dim() for sizes in kept.inputs):
+def _cat(saved: SavedValues, g: Tensor) -> Any:
+    dim = saved.dim(g.dim())
+    if any(sizes is not None and len(sizes) != g.dim() for sizes in saved.inputs):
         raise unsupported(
             "backward-node", "CatBackward0 of tensors of other dimensions, which have no elements"
         )
-    known = [None if sizes is None else sizes[dim] for sizes in kept.inputs]
+    known = [None if sizes is None else sizes[dim] for sizes in saved.inputs]
     if known.count(None) > 1:  # of those whose gradients are not asked for it is not known, either
         raise unsupported(
             "backward-node", "CatBackward0 of several tensors whose gradients are not asked for"
@@ -321,16 +334,16 @@ def _cat(kept: Kept, g: Tensor) -> Any:
     return tuple(found)
 
 
-def _split(kept: Kept, gradients: Sequence[Any]) -> Any:
+def _split(saved: SavedValues, gradients: Sequence[Any]) -> Any:
     """Of pieces, some of which may have none."""
-    sizes = kept.sizes()
-    dim, step = kept.dim(len(sizes)), kept.number("split_size")
+    sizes = saved.sizes()
+    dim, step = saved.dim(len(sizes)), saved.number("split_size")
     return _joined(sizes, dim, [step] * (len(gradients) - 1), gradients)
 
 
-def _split_in(kept: Kept, gradients: Sequence[Any]) -> Any:
-    sizes = kept.sizes()
-    return _joined(sizes, kept.dim(len(sizes)), kept.plain("split_sizes")[:-1], gradients)
+def _split_in(saved: SavedValues, gradients: Sequence[Any]) -> Any:
+    sizes = saved.sizes()
+    return _joined(sizes, saved.dim(len(sizes)), saved.plain("split_sizes")[:-1], gradients)
 
 
 def _joined(

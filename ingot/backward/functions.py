@@ -1,5 +1,8 @@
-"""Nodes of torch.autograd.Function in a compiled backward: what the user wrote is captured as hooks
-are, with a stand-in for the node, which shows what the node does."""
+"""Nodes of torch.autograd.Function in a compiled backward.
+
+What the user wrote is captured as hooks are, with a stand-in for the node's context. A node is read
+here and never run, but to see what it makes of gradients that do not come in.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from ingot.torch_private import engine_run_backward
 _BASE = torch.autograd.Function
 
 Edges = tuple[tuple[int, int] | None, ...]
+"""Where the gradients of a node go, see `structure.Edge`."""
+
 Materialized = tuple[tuple[tuple[int, ...], torch.dtype, torch.device] | None, ...]
 """What a node makes of gradients that do not come in: the zeros for each, or None where they stay
 None."""
@@ -25,8 +30,8 @@ None."""
 def facts_of(node: Any, edges: Edges) -> tuple[Any, ...]:
     """What tells a node from others at once."""
     code = kind_of(_backward_of(node))
-    name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
-    if [True for e in edges if e is not None] != [True for need in needed if need]:
+    name, needed = _name(node), node.needs_input_grad
+    if sum(edge is not None for edge in edges) != sum(map(bool, needed)):
         raise unsupported(
             "backward-function",
             f"the backward of {name}, whose context was told which gradients are needed",
@@ -34,22 +39,24 @@ def facts_of(node: Any, edges: Edges) -> tuple[Any, ...]:
     return name, code, needed
 
 
+def _name(node: Any) -> str:
+    return type(node).__name__.removesuffix("Backward")
+
+
 def call_of(node: Any) -> tuple[Any, ...]:
     """The user's function, and what it is given before the gradients."""
     refuse_unpacking(node._raw_saved_tensors)
-    context = FunctionCtx()
+    context: Any = FunctionCtx()
     needed = node.needs_input_grad
     vars(context).update(vars(node), saved_tensors=node.saved_tensors, needs_input_grad=needed)
-    context._input_grad_buffers = (None,) * len(needed)  # type: ignore[attr-defined]  # autograd may always have none
+    context._input_grad_buffers = (None,) * len(needed)  # autograd may always have none
     return _backward_of(node), context
 
 
 def _backward_of(node: Any) -> Any:
-    plain = (
-        isinstance(node, BackwardCFunction)
-        and getattr(node.apply, "__func__", None) is BackwardCFunction.apply
-    )  # type: ignore
-    if not plain or getattr(node._forward_cls, "boxed_grads_call", False):
+    applied: Any = getattr(getattr(node, "apply", None), "__func__", None)
+    is_plain = isinstance(node, BackwardCFunction) and applied is BackwardCFunction.apply
+    if not is_plain or getattr(node._forward_cls, "boxed_grads_call", False):
         raise unsupported(
             "backward-function", f"{type(node).__name__}, which runs in a way of its own"
         )
@@ -61,31 +68,32 @@ def _backward_of(node: Any) -> Any:
     return cls.backward if cls.vjp is _BASE.vjp else cls.vjp
 
 
-def refuse_unpacking(kept: Sequence[Any]) -> None:
-    """Raises Unsupported for tensors that hooks keep."""
-    if any(one is not None and one.unpack_hook is not None for one in kept):
+def refuse_unpacking(saved: Sequence[Any]) -> None:
+    """Raises Unsupported for saved tensors that hooks pack and unpack."""
+    if any(one is not None and one.unpack_hook is not None for one in saved):
         raise unsupported(
             "backward-function",
             "a tensor that is kept by way of hooks (torch.autograd.graph.saved_tensors_hooks)",
         )
 
 
-def of_edges(node: Any, edges: Edges, found: Any) -> list[Any]:
+def by_edge(node: Any, edges: Edges, result: Any) -> list[Any]:
     """What the user's function gives, by the edges of the node. Raises Unsupported for what
     autograd refuses."""
-    name, needed = type(node).__name__.removesuffix("Backward"), node.needs_input_grad
-    gradients = found if isinstance(found, tuple) else (found,)
-    if len(gradients) < len(needed) or any(g is not None for g in gradients[len(needed) :]):
+    name, needed = _name(node), node.needs_input_grad
+    gradients = result if isinstance(result, tuple) else (result,)
+    surplus = gradients[len(needed) :]
+    if len(gradients) < len(needed) or any(g is not None for g in surplus):
         raise unsupported(
             "backward-function", f"{name} gives another number of gradients than it has arguments"
         )
     if not all(g is None or isinstance(g, torch.Tensor) for g in gradients):
         raise unsupported("backward-function", f"{name} gives a gradient that is no tensor")
-    if len(edges) < len(needed) and any(
-        g is not None for g, need in zip(gradients, needed) if not need
-    ):
+    of_needed = [g for g, is_needed in zip(gradients, needed) if is_needed]
+    others = [g for g, is_needed in zip(gradients, needed) if not is_needed]
+    if len(edges) < len(needed) and any(g is not None for g in others):
         raise unsupported("backward-function", f"{name} gives a gradient of what may be no tensor")
-    remaining = iter([g for g, need in zip(gradients, needed) if need])
+    remaining = iter(of_needed)
     return [None if edge is None else next(remaining) for edge in edges]
 
 
@@ -97,19 +105,17 @@ def materialized(node: Any) -> Materialized:
         seen.extend(tangents)
         raise _Seen
 
-    one = next(
-        k
-        for k, m in enumerate(node._input_metadata)
-        if m.dtype.is_floating_point or m.dtype.is_complex
+    number, like = next(
+        (k, metadata)
+        for k, metadata in enumerate(node._input_metadata)
+        if metadata.dtype.is_floating_point or metadata.dtype.is_complex
     )
-    like = node._input_metadata[one]
+    edge = (GradientEdge(node, number),)
     tangent = torch.zeros(tuple(like.shape), dtype=like.dtype, device=like.device)
     node.apply = look
     try:
         with torch.no_grad():
-            engine_run_backward(
-                (GradientEdge(node, one),), (tangent,), True, False, (), True, accumulate_grad=True
-            )
+            engine_run_backward(edge, (tangent,), True, False, (), True, accumulate_grad=True)
     except _Seen:
         pass
     finally:

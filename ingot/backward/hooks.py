@@ -1,5 +1,9 @@
-"""Hooks in a compiled backward: those that are functions of the gradients are captured, and belong
-to its graph."""
+"""Hooks in a compiled backward.
+
+A hook and fake gradients go in. The hook is captured, if it is a function of the gradients, and the
+gradients come out that it gives in their place; what the capture relied on is a `Condition` of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +33,22 @@ Table = Mapping[int, Any]
 def of_module(hook: Any) -> BackwardHook | None:
     """What torch keeps of the hooks of one call of a module, of which `hook` is the part at a
     node."""
-    if getattr(hook, "__module__", "") != "torch.utils.hooks" or not hook.__closure__:
+    if getattr(hook, "__module__", "") != "torch.utils.hooks":
         return None
-    held = [
-        cell.cell_contents
-        for cell in hook.__closure__
-        if isinstance(cell.cell_contents, BackwardHook)
-    ]
-    return held[0] if held else None
+    for cell in hook.__closure__ or ():
+        if isinstance(cell.cell_contents, BackwardHook):
+            return cell.cell_contents
+    return None
 
 
 def called_by(hook: Any) -> list[tuple[Any, ...]]:
     """The user's hooks that a hook on a node comes to, each with what it is always given before the
     gradients."""
-    parts = of_module(hook)
-    if parts is None:
+    module_hooks = of_module(hook)
+    if module_hooks is None:
         return [(hook,)]
-    return [(own, parts.module) for own in (*parts.user_pre_hooks, *parts.user_hooks)]
+    users = (*module_hooks.user_pre_hooks, *module_hooks.user_hooks)
+    return [(own, module_hooks.module) for own in users]
 
 
 def kind_of(hook: Any) -> Any:
@@ -58,8 +61,8 @@ def kind_of(hook: Any) -> Any:
 
 @dataclass
 class Condition:
-    """What has to hold of the user's hook at `position` of those of the graph, and what it reads
-    besides gradients."""
+    """What has to hold of the user's hook at a `position` among those of the graph, and what the
+    hook reads besides gradients."""
 
     position: int
     guards: list[Guard]
@@ -119,11 +122,12 @@ class Hooks:
     ) -> tuple[Any, ...]:
         """What hooks on a node make of the gradients that it has made of those that came in."""
         for key, hook in table.items():
-            first, parts = self._first[id(table), key], of_module(hook)
-            if parts is None:
+            first, module_hooks = self._first[id(table), key], of_module(hook)
+            if module_hooks is None:
                 result = self._call(recorder, first, (hook,), (gradients, incoming))
             else:
-                result = self._of_module(recorder, first, hook, parts, gradients, incoming)
+                both = gradients, incoming
+                result = self._of_module(recorder, first, hook, module_hooks, *both)
             gradients = _replaced(gradients, result)
         return gradients
 
@@ -132,28 +136,29 @@ class Hooks:
         recorder: AtenTracer,
         first: int,
         hook: Any,
-        parts: BackwardHook,
+        module_hooks: BackwardHook,
         *gradients: tuple[Any, ...],
     ) -> Any:
-        """Has torch's own part of a module's hooks run, with the user's replaced by what they are
+        """Runs torch's own part of a module's hooks, with the user's replaced by what they are
         captured as."""
-        if parts.input_tensors_index is None:
+        if module_hooks.input_tensors_index is None:
             raise unsupported(
                 "backward-hook", "hooks on a module none of whose arguments requires a gradient"
             )
-        before, behind = parts.user_pre_hooks, parts.user_hooks
+        before, behind = module_hooks.user_pre_hooks, module_hooks.user_hooks
 
         def stand_in(position: int, own: Any) -> Callable[..., Any]:
-            return lambda module, *given: self._call(recorder, position, (own, module), given)
+            return lambda module, *arguments: self._call(
+                recorder, position, (own, module), arguments
+            )
 
+        stand_ins = [stand_in(first + k, own) for k, own in enumerate((*before, *behind))]
         try:
-            parts.user_pre_hooks = [stand_in(first + k, own) for k, own in enumerate(before)]
-            parts.user_hooks = [
-                stand_in(first + len(before) + k, own) for k, own in enumerate(behind)
-            ]
+            module_hooks.user_pre_hooks = stand_ins[: len(before)]
+            module_hooks.user_hooks = stand_ins[len(before) :]
             return hook(*gradients)
         finally:
-            parts.user_pre_hooks, parts.user_hooks = before, behind
+            module_hooks.user_pre_hooks, module_hooks.user_hooks = before, behind
 
     def function(
         self, recorder: AtenTracer, step: int, call: tuple[Any, ...], tangents: tuple[Any, ...]
@@ -165,46 +170,48 @@ class Hooks:
     # -- one hook ----------------------------------------------------------------------------------
 
     def _call(
-        self, recorder: AtenTracer, position: int, fixed: tuple[Any, ...], given: tuple[Any, ...]
+        self,
+        recorder: AtenTracer,
+        position: int,
+        fixed: tuple[Any, ...],
+        gradients: tuple[Any, ...],
     ) -> Any:
-        """What a hook makes of gradients."""
+        """What a hook, and what it is always given (`fixed`), makes of gradients."""
         with disable_current_modes():
-            captured = _captured(fixed, given)
-        slots = (*fixed, given)
-        inputs, reads = [], []
+            captured = _captured(fixed, gradients)
+        slots = (*fixed, gradients)
+        inputs: list[Any] = []
+        reads: list[Source] = []
         for entry in captured.inputs:
             if not isinstance(entry.fake, FakeTensor):
                 raise unsupported("backward-hook", "a hook that reads a number which varies")
-            if _is_given(entry.source, len(fixed)):
-                inputs.append(entry.source.load(slots))
-            else:
+            value = entry.source.load(slots)
+            if not _is_in_slot(entry.source, len(fixed)):
                 reads.append(entry.source)
-                name = f"read_{len(self.conditions)}_{len(reads)}"
-                inputs.append(self._make_input(name, entry.source.load(slots)))
-        guards = [
-            g
-            for g in captured.guards
-            if g.source is not None and not _is_given(g.source, len(fixed))
-        ]
-        guards = [g for g in guards if not any(_is_given(s, len(fixed)) for s in _others(g))]
+                value = self._make_input(f"read_{len(self.conditions)}_{len(reads)}", value)
+            inputs.append(value)
+        guards = [guard for guard in captured.guards if not _is_about(guard, len(fixed))]
         self.conditions.append(Condition(position, guards, captured.guards.symbols, reads))
         where, region = recorder.where, recorder.region
-        versions = [recorder.tracked(t).storage.version for t in inputs]
+        versions = _versions(recorder, inputs)
         outputs = run_nodes(captured.graph_module, recorder, inputs)
         recorder.where, recorder.region = where, region
-        if captured.writes and versions != [recorder.tracked(t).storage.version for t in inputs]:
+        if captured.writes and versions != _versions(recorder, inputs):
             raise unsupported("backward-hook", f"{_name(fixed)} has effects")
         return captured.residual.build(outputs, slots)
 
 
-def _captured(fixed: tuple[Any, ...], given: tuple[Any, ...]) -> Captured:
+def _versions(recorder: AtenTracer, fakes: Sequence[FakeTensor]) -> list[int]:
+    """How often each storage was written."""
+    return [recorder.tracked(fake).storage.version for fake in fakes]
+
+
+def _captured(fixed: tuple[Any, ...], gradients: tuple[Any, ...]) -> Captured:
     """The graph of a hook. Raises Unsupported where it is no function of the gradients."""
     call = hook_calls.call_of_module if len(fixed) == 2 else hook_calls.call
-    name = _name(fixed)
+    name, arguments = _name(fixed), (*fixed, _stand_ins(gradients))
     try:
-        captured = capture_call(
-            call, (*fixed, _stand_ins(given)), {}, Request(Options(dynamic=False))
-        )
+        captured = capture_call(call, arguments, {}, Request(Options(dynamic=False)))
     except Unsupported as reason:
         sentence = f"{name}: {reason.reason}"
         raise Unsupported(
@@ -223,9 +230,9 @@ def _name(fixed: tuple[Any, ...]) -> str:
 
 
 def _stand_ins(value: Any) -> Any:
-    """Tensors that lie as fakes do, in their place; what is in them does not matter."""
+    """Tensors of the geometry of fakes, in their place; what is in them does not matter."""
     if isinstance(value, tuple):
-        return tuple([_stand_ins(v) for v in value])
+        return tuple(map(_stand_ins, value))
     if not isinstance(value, FakeTensor):
         return value
     if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())):
@@ -236,25 +243,25 @@ def _stand_ins(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _is_given(source: Source, slot: int) -> bool:
-    """Whether a value is one of the gradients, or of what holds them."""
+def _is_in_slot(source: Source, slot: int) -> bool:
+    """Whether a value is that of a slot, or a part of it."""
     root = [source, *source.owners()][-1]
     return isinstance(root, ArgSource) and root.index == slot
 
 
-def _others(guard: Guard) -> list[Source]:
-    """The values besides the first that a guard compares."""
+def _is_about(guard: Guard, slot: int) -> bool:
+    """Whether a guard is about what is in a slot, or about no value."""
+    if guard.source is None:
+        return True
     data = guard.data if isinstance(guard.data, (tuple, list)) else (guard.data,)
-    return [each for each in data if isinstance(each, Source)]
+    others = [each for each in data if isinstance(each, Source)]
+    return any(_is_in_slot(source, slot) for source in (guard.source, *others))
 
 
 def _checked(gradient: Any, result: Any) -> Any:
     """What a hook gives in place of a gradient; eager refuses another shape or type."""
-    if (
-        not isinstance(result, FakeTensor)
-        or result.shape != gradient.shape
-        or result.dtype != gradient.dtype
-    ):
+    is_fake = isinstance(result, FakeTensor)
+    if not is_fake or result.shape != gradient.shape or result.dtype != gradient.dtype:
         raise unsupported(
             "gradient-hook-arguments",
             "a hook gives something else than a gradient like that which it is given",
@@ -263,6 +270,7 @@ def _checked(gradient: Any, result: Any) -> Any:
 
 
 def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    """The gradients after a hook that gives `result`."""
     if result is None:
         return gradients
     results = result if isinstance(result, tuple) else (result,)
@@ -270,12 +278,12 @@ def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         raise unsupported(
             "gradient-hook-arguments", "a hook gives another number of gradients than it is given"
         )
+    replaced: list[Any] = []
     for old, new in zip(gradients, results):
         if (old is None) != (new is None):
             raise unsupported(
                 "backward-hook",
                 "a hook gives a gradient where there is none, or none where there is one",
             )
-    return tuple(
-        [None if old is None else _checked(old, new) for old, new in zip(gradients, results)]
-    )
+        replaced.append(None if old is None else _checked(old, new))
+    return tuple(replaced)

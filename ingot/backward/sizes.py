@@ -1,5 +1,8 @@
-"""Sizes of a backward that vary: those that differ from what they were in a graph that is alike
-become symbols, and the program serves others for which all that it relied on holds."""
+"""Dynamic sizes of a compiled backward.
+
+The geometry of a graph goes in, and that of a graph like it that was met before. The sizes that
+differ become symbols; out come the conditions under which the program serves other sizes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ingot.backward.structure import PROGRAM, Geometry, Structure
+from ingot.backward.structure import PROGRAM, Geometry, Step, Structure
 from ingot.errors import unsupported
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
@@ -17,6 +20,7 @@ from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.loops.training_contract import evaluated
 from ingot.runtime.tangents import Demand
 
 UNKNOWN = -1
@@ -28,49 +32,50 @@ def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple
     another program made a step, its own symbols tell what varies."""
     if seen is None:
         return None
-    then: list[tuple[int, ...]] = []
-    for position, (groups, known) in enumerate(
-        zip(now.by_step(), seen.geometry.by_step(), strict=True)
-    ):
-        program = (
-            structure.steps[position - 1].node.program
-            if position and _is_program(structure, position)
-            else None
-        )
-        if program is not None and program is not seen.programs[position - 1]:
+    groups, *groups_of_steps = now.by_step()
+    known, *known_of_steps = seen.geometry.by_step()
+    if not _alike(groups, known):
+        return None
+    then = [*known]
+    programs = map(_program_of, structure.steps)
+    parts = zip(programs, seen.programs, groups_of_steps, known_of_steps, strict=True)
+    for program, program_then, groups, known in parts:
+        if program is not None and program is not program_then:
             then += _as_symbols(program, groups)
-        elif [len(g) for g in groups] != [len(g) for g in known]:
-            return None
-        else:
+        elif _alike(groups, known):
             then += known
+        else:
+            return None
     return then if then != list(now.groups) else None
 
 
-def _is_program(structure: Structure, position: int) -> bool:
-    step = structure.steps[position - 1]
-    return step.kind == PROGRAM and step.needed
+def _alike(groups: Sequence[Sequence[int]], known: Sequence[Sequence[int]]) -> bool:
+    return list(map(len, groups)) == list(map(len, known))
+
+
+def _program_of(step: Step) -> Any:
+    """The program whose backward a step is, if it is needed and is one."""
+    return step.node.program if step.kind == PROGRAM and step.needed else None
 
 
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of the
-    tensors that it keeps."""
+    """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of its saved
+    tensors."""
     whole = Demand((True,) * len(program.contract.tangents))
     part = program.backwards.graph(whole, None)
     if part is None:
         raise unsupported(
             "backward-part", "a compiled forward's outputs, whose gradients need its inputs again"
         )
-    kept = [node.meta["val"] for node in part.aten.inputs]
-    found = []
-    for number, group in enumerate(groups):
-        tensor, strides = divmod(number, 2)
-        if number == len(groups) - 1:
-            found.append((UNKNOWN,) * len(group))
-            continue
-        like = kept[tensor].stride() if strides else kept[tensor].shape
-        varying = [isinstance(n, torch.SymInt) for n in like]
-        found.append(tuple([UNKNOWN if varies else n for varies, n in zip(varying, group)]))
-    return found
+    saved = [node.meta["val"] for node in part.aten.inputs]
+    *of_tensors, sizes = groups
+    then = []
+    for number, group in enumerate(of_tensors):
+        tensor, is_strides = divmod(number, 2)
+        like = saved[tensor].stride() if is_strides else saved[tensor].shape
+        pairs = zip(like, group)
+        then.append(tuple([UNKNOWN if isinstance(n, torch.SymInt) else now for n, now in pairs]))
+    return [*then, (UNKNOWN,) * len(sizes)]
 
 
 @dataclass
@@ -82,16 +87,13 @@ class Seen:
 
     @classmethod
     def of(cls, structure: Structure, geometry: Geometry) -> Seen:
-        return cls(
-            geometry,
-            [s.node.program if s.kind == PROGRAM and s.needed else None for s in structure.steps],
-        )
+        return cls(geometry, [_program_of(step) for step in structure.steps])
 
 
 @dataclass
 class Conditions:
-    """What has to hold of the geometry of a graph: `expected` says what each number is, in terms of
-    the `symbols`, which are read at (group, position)."""
+    """What has to hold of the geometry of a graph. `expected` are its numbers in terms of the
+    `symbols`, which are read at (group, position)."""
 
     expected: list[tuple[int | Expr, ...]]
     symbols: dict[Symbol, tuple[int, int]]
@@ -101,16 +103,15 @@ class Conditions:
         values = {symbol: geometry.groups[group][k] for symbol, (group, k) in self.symbols.items()}
         if any(value < symbol.lower for symbol, value in values.items()):
             return False
-        for expected, found in zip(self.expected, geometry.groups, strict=True):
-            for e, number in zip(expected, found, strict=True):
-                if (e if isinstance(e, int) else e.evaluate(values)) != number:
-                    return False
+        for expected, group in zip(self.expected, geometry.groups, strict=True):
+            if evaluated(expected, values) != group:
+                return False
         return all(guard.holds(values) for guard in self.guards)
 
 
 class Sizes:
-    """The numbers of one geometry as they are to be traced: ints, and symbols for those that are
-    not what they were `before`, if that is known."""
+    """The numbers of one geometry as they are to be traced: symbols for those that are not what
+    they were `before`, if that is known, and ints for the others."""
 
     def __init__(
         self, context: FakeContext, geometry: Geometry, before: Sequence[tuple[int, ...]] | None
@@ -125,7 +126,7 @@ class Sizes:
         if self.before is None:
             return self.context.fake(t.detach())
         now, then = self.geometry.groups[group], self.before[group]
-        dims = frozenset(d for d, (a, b) in enumerate(zip(then, now)) if a != b)
+        dims = frozenset(d for d, number in enumerate(now) if number != then[d])
         if any(now[d] < 2 for d in dims):
             raise unsupported("backward-sizes", "a size that varies and is 0 or 1")
         # what is read may share memory
@@ -149,8 +150,10 @@ class Sizes:
         """A symbol that was and is the same, as far as that is known."""
         if (then, now) in self._known:
             return self._known[then, now]
-        candidates = [s for (a, b), s in self._known.items() if b == now and UNKNOWN in (a, then)]
-        return candidates[0] if candidates else None
+        for (a, b), symbol in self._known.items():
+            if b == now and UNKNOWN in (a, then):
+                return symbol
+        return None
 
     def numbers(self, group: int) -> tuple[Any, ...]:
         """Those of a group that belong to no tensor."""
@@ -162,22 +165,37 @@ class Sizes:
     def _number(self, then: int, now: int) -> Any:
         """A number that varies, in terms of sizes that do. (Whether it is that is asked at each
         call.)"""
-        known = self._like(then, now)
-        if known is not None:
-            return known
+        number = self._like(then, now)
+        if number is None:
+            number = self._multiple(then, now)
+        if number is None:
+            number = self._product(then, now)
+        if number is None:
+            number = self._fraction(then, now)
+        if number is None:
+            raise unsupported(
+                "backward-sizes", f"a number that varies, {now}, and is no size of a tensor's"
+            )
+        return number
+
+    def _multiple(self, then: int, now: int) -> Any:
         for (a, b), symbol in self._known.items():
             if b and now % b == 0 and (UNKNOWN in (a, then) or then == now // b * a):
                 return now // b * symbol
+        return None
+
+    def _product(self, then: int, now: int) -> Any:
         for (a, b), one in self._known.items():
             for (c, d), other in self._known.items():
                 if b * d == now and (UNKNOWN in (a, c, then) or a * c == then):
                     return one * other
+        return None
+
+    def _fraction(self, then: int, now: int) -> Any:
         for (a, b), whole in self._known.items():
             if now and b % now == 0 and (UNKNOWN in (a, then) or a == b // now * then):
                 return whole // (b // now)
-        raise unsupported(
-            "backward-sizes", f"a number that varies, {now}, and is no size of a tensor's"
-        )
+        return None
 
     def conditions(self) -> Conditions | None:
         """What has to hold elsewhere, once all is compiled; None where there are no symbols."""

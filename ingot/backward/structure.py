@@ -1,10 +1,13 @@
-"""Autograd's graph behind some tensors, read as data: its nodes in an order, what each keeps, and a
-key that is equal for graphs that one program serves."""
+"""Autograd's graph behind some tensors, read as data.
+
+Tensors go in; a `Structure` comes out: the nodes in an order, what each saved, and a key that is
+equal for graphs that one program serves. Reading a graph runs none of the user's code.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,22 +30,30 @@ _OF_TORCH = re.compile(r"\w+Backward\d+")
 _HIDING = re.compile(
     r"(AsStrided|BlockDiag|Foreach|Nested|Sparse|Cudnn|Miopen|Mps)\w*|\w*Nested\w*"
 )
-"""Nodes that keep more than can be asked of them (a geometry, sizes of several tensors), or that no
+"""Nodes that save more than can be asked of them (a geometry, sizes of several tensors), or that no
 test sees here."""
+
+
+Edge = tuple[int, int]
+"""Where a gradient goes: the position of a node, and which of its inputs."""
 
 
 @dataclass
 class Step:
-    """One node: `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch),
-    IDENTITY (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function, of
-    which `call` has the backward and what it is given before the gradients). `edges` are (position
-    of the node, which of its inputs) or None, `saved` the tensors that it keeps, `variable` what a
-    node accumulates into, `facts` what tells it from others, apart from `numbers`: sizes that may
-    vary, by what they are of. `needed`: its gradients lead to what is asked for."""
+    """One node.
+
+    - `kind` is ACCUMULATE, PROGRAM (a compiled entry), FORMULA (an operation of torch), IDENTITY
+      (where torch has the hooks of a module) or FUNCTION (a torch.autograd.Function).
+    - `saved` are its saved tensors; `facts` tell it from others, apart from `numbers`: sizes that
+      may vary, by what they are of.
+    - `variable` is what a node accumulates into; `call` is the backward of a Function, with what it
+      is given before the gradients.
+    - `needed`: its gradients lead to what is asked for.
+    """
 
     node: Any
     kind: str
-    edges: tuple[tuple[int, int] | None, ...]
+    edges: tuple[Edge | None, ...]
     saved: tuple[torch.Tensor, ...]
     facts: tuple[Any, ...]
     hooks: NodeHooks
@@ -50,6 +61,16 @@ class Step:
     needed: bool = True
     call: tuple[Any, ...] = ()
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def known_edges(self) -> list[Edge]:
+        """The edges that lead to a node."""
+        return [edge for edge in self.edges if edge is not None]
+
+    @property
+    def has_node_hooks(self) -> bool:
+        """Whether there are hooks on the node itself."""
+        return any(self.hooks.before) or any(self.hooks.behind)
 
     @property
     def kind_of_program(self) -> tuple[Any, ...]:
@@ -60,24 +81,22 @@ class Step:
     @property
     def leaf_hooks(self) -> dict[int, Any]:
         """The hooks on the gradient of the tensor that the node accumulates into."""
-        return (self.variable._backward_hooks if self.variable is not None else None) or {}
+        return {} if self.variable is None else self.variable._backward_hooks or {}
 
     @property
     def accumulated_hooks(self) -> dict[int, Any]:
         """The hooks that run when that tensor has its gradient."""
-        return (
-            self.variable._post_accumulate_grad_hooks if self.variable is not None else None
-        ) or {}
+        return {} if self.variable is None else self.variable._post_accumulate_grad_hooks or {}
 
 
 @dataclass
 class Structure:
-    """The graph behind `heads`, (position of the node, which of its inputs), and what is asked of
-    it: `targets`, in the same form, or that leaves get their gradients."""
+    """The graph behind `heads`, and what is asked of it: the gradients of `targets`, or that leaves
+    get theirs."""
 
     steps: list[Step]
-    heads: tuple[tuple[int, int], ...]
-    targets: tuple[tuple[int, int] | None, ...] | None
+    heads: tuple[Edge, ...]
+    targets: tuple[Edge | None, ...] | None
     accumulates: bool
 
     def tables(self) -> Iterator[dict[int, Any]]:
@@ -96,74 +115,77 @@ class Structure:
     def hooks(self) -> list[tuple[Any, ...]]:
         """The user's hooks, in the order of the tables, and backwards, each with what it is always
         given before the gradients."""
-        hooks = [
-            own for table in self.tables() for hook in table.values() for own in called_by(hook)
-        ]
+        hooks: list[tuple[Any, ...]] = []
+        for table in self.tables():
+            for hook in table.values():
+                hooks += called_by(hook)
         return hooks + [step.call for step in self.steps if step.call]
 
     def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
         """The sizes in the graph."""
-        groups = [g for t in tangents for g in (tuple(t.shape), t.stride())]
+        groups = _groups_of(tangents)
         ends = [len(groups)]
         for step in self.steps:
-            groups += [g for t in self.tensors_of(step) for g in (tuple(t.shape), t.stride())]
+            groups += _groups_of([*step.saved, *self.gradients_of(step)])
             groups += step.numbers.values()
             ends.append(len(groups))
         return Geometry(tuple(groups), tuple(ends))
 
-    def tensors_of(self, step: Step) -> list[torch.Tensor]:
-        """What the program is given of a step: what it keeps, and the gradient that is added to."""
-        adds = (
-            self.accumulates
-            and step.variable is not None
-            and step.needed
-            and step.variable.grad is not None
-        )
-        return [*step.saved, step.variable.grad] if adds else [*step.saved]  # type: ignore[union-attr, list-item]
+    def gradients_of(self, step: Step) -> list[torch.Tensor]:
+        """The gradient that a step's own is added to, if there is one."""
+        if not self.accumulates or step.variable is None or not step.needed:
+            return []
+        return [] if step.variable.grad is None else [step.variable.grad]
 
     def family(self) -> tuple[Any, ...]:
         """Equal for graphs that are alike but for sizes, which may have led to other programs in
         the forward."""
-        adds = tuple([len(self.tensors_of(step)) - len(step.saved) for step in self.steps])
-        return (
-            self.heads,
-            self.targets,
-            self.accumulates,
-            adds,
-            *[step.kind_of_program for step in self.steps],
-        )
+        adds = tuple([len(self.gradients_of(step)) for step in self.steps])
+        kinds = [step.kind_of_program for step in self.steps]
+        return self.heads, self.targets, self.accumulates, adds, *kinds
 
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Equal for two graphs of equal geometry where the program of one computes the gradients of
         the other, but for what hooks look at."""
         memory: dict[int, int] = {}
-        parts: list[Any] = [
-            self.heads,
-            self.targets,
-            self.accumulates,
-            tuple([_facts(t, memory) for t in tangents]),
-        ]
+        parts: list[Any] = [self.heads, self.targets, self.accumulates]
+        parts.append(tuple([_facts(t, memory) for t in tangents]))
         for step in self.steps:
-            parts += [step.kind, step.edges, step.facts, step.needed]
-            parts += [tuple(step.numbers), tuple([_facts(t, memory) for t in step.saved])]
+            parts += [step.kind, step.edges, step.facts, step.needed, tuple(step.numbers)]
+            parts.append(tuple([_facts(t, memory) for t in step.saved]))
             if step.hooks is not NO_HOOKS:
-                parts.append(
-                    tuple([(hook_kinds(t), position) for t, position in step.hooks.tensor])
-                )
-                parts.append(tuple([hook_kinds(table) for table in step.hooks.before]))
-                parts.append(tuple([hook_kinds(table) for table in step.hooks.behind]))
-                parts.append(step.hooks.retained)
-            variable = step.variable
-            if variable is not None:
-                grad = variable.grad if self.accumulates else None
-                of_grad = None if grad is None else (_facts(grad, memory), grad.requires_grad)
-                parts += [
-                    _facts(variable, {}),
-                    variable.requires_grad,
-                    of_grad,
-                    hook_kinds(step.leaf_hooks),
-                ]
+                parts += _key_of_hooks(step.hooks)
+            if step.variable is not None:
+                parts += self._key_of_variable(step, step.variable, memory)
         return tuple(parts)
+
+    def _key_of_variable(
+        self, step: Step, variable: torch.Tensor, memory: dict[int, int]
+    ) -> list[Any]:
+        """The part of a key that is about what a step accumulates into."""
+        of_gradient = None
+        if self.accumulates and variable.grad is not None:
+            of_gradient = _facts(variable.grad, memory), variable.grad.requires_grad
+        hooks = hook_kinds(step.leaf_hooks)
+        return [_facts(variable, {}), variable.requires_grad, of_gradient, hooks]
+
+
+def _key_of_hooks(hooks: NodeHooks) -> list[Any]:
+    """The part of a key that is about the hooks of a step."""
+    return [
+        tuple([(hook_kinds(table), position) for table, position in hooks.tensor]),
+        tuple(map(hook_kinds, hooks.before)),
+        tuple(map(hook_kinds, hooks.behind)),
+        hooks.retained,
+    ]
+
+
+def _groups_of(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """The sizes and strides of tensors, one after the other."""
+    groups: list[tuple[int, ...]] = []
+    for t in tensors:
+        groups += [tuple(t.shape), t.stride()]
+    return groups
 
 
 class Geometry(NamedTuple):
@@ -219,106 +241,106 @@ def node_of(t: torch.Tensor) -> Any:
 
 def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Structure:
     """The graph behind `heads`. Raises Unsupported for one that is not understood, and what
-    autograd raises where a tensor that is kept was let go, or was written."""
+    autograd raises where a saved tensor was freed, or was written."""
     if not all(isinstance(t, torch.Tensor) for t in (*heads, *targets)):
         raise unsupported(
             "backward-gradient", "a backward from, or to, an edge of autograd's graph"
         )
-    positions: dict[Any, int] = {}
-    nodes: list[Any] = []
-    stack = [node_of(t) for t in reversed(heads)]
-    following: list[Any] = []
-    while stack:
-        node = stack.pop()
-        if node in positions:
-            continue
-        positions[node] = len(nodes)
-        nodes.append(node)
-        edges = node.next_functions
-        following.append(edges)
-        stack.extend([n for n, _ in reversed(edges) if n is not None and n not in positions])
-    aims = [(node_of(t), t.output_nr) for t in targets]
-    found = (
-        tuple([(positions[n], k) if n in positions else None for n, k in aims]) if targets else None
-    )
-    edges_of = [
-        tuple([None if n is None else (positions[n], k) for n, k in edges]) for edges in following
-    ]
-    needed = (
-        _needed(edges_of, {p[0] for p in found if p is not None})
-        if found is not None
-        else [True] * len(nodes)
-    )
-    steps = [_step(*parts) for parts in zip(nodes, edges_of, needed)]
-    if targets and any(
-        step.kind == PROGRAM and step.node.program.reentrant_tangents for step in steps
-    ):
+    following = _next_functions(heads)
+    positions = {node: k for k, node in enumerate(following)}
+    edges = [_edges(functions, positions) for functions in following.values()]
+    aims: tuple[Edge | None, ...] | None = None
+    needed = [True] * len(edges)
+    if targets:
+        ends = [(node_of(t), t.output_nr) for t in targets]
+        aims = tuple([(positions[n], k) if n in positions else None for n, k in ends])
+        needed = _needed(edges, {aim[0] for aim in aims if aim is not None})
+    steps = [_step(*parts) for parts in zip(positions, edges, needed)]
+    if targets and any(map(_is_reentrant, steps)):
         raise unsupported(
             "backward-part",
             "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
         )
-    return Structure(
-        steps, tuple([(positions[node_of(t)], t.output_nr) for t in heads]), found, accumulates
-    )
+    starts = tuple([(positions[node_of(t)], t.output_nr) for t in heads])
+    return Structure(steps, starts, aims, accumulates)
 
 
-def _needed(edges: Sequence[Sequence[tuple[int, int] | None]], aims: set[int]) -> list[bool]:
+def _next_functions(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
+    """The nodes behind tensors, in the order in which they are first met, and where each leads."""
+    following: dict[Any, Sequence[tuple[Any, int]]] = {}
+    stack = [node_of(t) for t in reversed(heads)]
+    while stack:
+        node = stack.pop()
+        if node not in following:
+            edges = following[node] = node.next_functions
+            stack.extend([n for n, _ in reversed(edges) if n is not None and n not in following])
+    return following
+
+
+def _edges(
+    functions: Sequence[tuple[Any, int]], positions: Mapping[Any, int]
+) -> tuple[Edge | None, ...]:
+    return tuple([None if node is None else (positions[node], k) for node, k in functions])
+
+
+def _is_reentrant(step: Step) -> bool:
+    return step.kind == PROGRAM and bool(step.node.program.reentrant_tangents)
+
+
+def _needed(edges: Sequence[Sequence[Edge | None]], aims: set[int]) -> list[bool]:
     """Which nodes lead to some of the `aims`."""
     leading: list[list[int]] = [[] for _ in edges]
     for position, following in enumerate(edges):
         for edge in following:
             if edge is not None:
                 leading[edge[0]].append(position)
-    found, stack = set(aims), list(aims)
+    needed, stack = set(aims), list(aims)
     while stack:
         for position in leading[stack.pop()]:
-            if position not in found:
-                found.add(position)
+            if position not in needed:
+                needed.add(position)
                 stack.append(position)
-    return [position in found for position in range(len(edges))]
+    return [position in needed for position in range(len(edges))]
 
 
-def _step(node: Any, edges: tuple[tuple[int, int] | None, ...], needed: bool) -> Step:
+def _step(node: Any, edges: tuple[Edge | None, ...], needed: bool) -> Step:
     name = type(node).__name__
     if not needed:
         return Step(node, FORMULA, edges, (), (name,), NO_HOOKS, needed=False)
     hooks = hooks_of(node)
     if name == "AccumulateGrad":
-        variable = node.variable
-        if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
-            raise unsupported(
-                "backward-gradient",
-                "a gradient of another type than what it is one of (grad_dtype)",
-            )
-        numbers = {"sizes": tuple(variable.shape), "strides": variable.stride()}
-        return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
+        return _accumulation(node, edges, hooks)
     if is_of_program(node):
-        if any(
-            number in node.program.downstream
-            for number in (*hooks.retained, *(k for _, k in hooks.tensor))
-        ):
+        hooked = {*hooks.retained, *(position for _, position in hooks.tensor)}
+        if not hooked.isdisjoint(node.program.downstream):
             raise unsupported(
                 "backward-hook", "a hook on a result that another one is computed from"
             )
         saved, facts = _of_program(node)
         return Step(node, PROGRAM, edges, saved, facts, hooks, numbers={"sizes": node.sizes})
+    shapes = _shapes_of_inputs(node)
     if isinstance(node, BackwardHookNode):
-        return Step(
-            node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=_shapes_of_inputs(node)
-        )
+        return Step(node, IDENTITY, edges, (), _of_inputs(node), hooks, numbers=shapes)
     if isinstance(node, FunctionBase):
         facts, call = functions.facts_of(node, edges), functions.call_of(node)
-        return Step(
-            node, FUNCTION, edges, (), facts, hooks, call=call, numbers=_shapes_of_inputs(node)
-        )
+        return Step(node, FUNCTION, edges, (), facts, hooks, call=call, numbers=shapes)
     if not _OF_TORCH.fullmatch(name) or _HIDING.fullmatch(name):
         raise unsupported("backward-node", f"{name}, which is not known to show all that it keeps")
-    if name == "CatBackward0" and sum(edge is None for edge in edges) > 1:
+    if name == "CatBackward0" and edges.count(None) > 1:
         raise unsupported("backward-node", "CatBackward0 of several tensors without a gradient")
     saved, facts, numbers = _of_formula(node, name)
-    return Step(
-        node, FORMULA, edges, saved, facts, hooks, numbers=_shapes_of_inputs(node) | numbers
-    )
+    return Step(node, FORMULA, edges, saved, facts, hooks, numbers=shapes | numbers)
+
+
+def _accumulation(node: Any, edges: tuple[Edge | None, ...], hooks: NodeHooks) -> Step:
+    """The step of a node that accumulates."""
+    variable = node.variable
+    if getattr(variable, "grad_dtype", variable.dtype) is not variable.dtype:
+        raise unsupported(
+            "backward-gradient", "a gradient of another type than what it is one of (grad_dtype)"
+        )
+    numbers = {"sizes": tuple(variable.shape), "strides": variable.stride()}
+    return Step(node, ACCUMULATE, edges, (), (), hooks, variable, numbers=numbers)
 
 
 def _of_program(node: Any) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
@@ -347,24 +369,21 @@ def _shapes_of_inputs(node: Any) -> dict[str, tuple[int, ...]]:
 def _of_formula(
     node: Any, name: str
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...], dict[str, tuple[int, ...]]]:
-    """What a node of torch's keeps: the tensors, all else, and numbers that may vary."""
+    """What a node of torch's saved: the tensors, all else, and numbers that may vary."""
     tensors: list[torch.Tensor] = []
     facts: list[Any] = [name, _of_inputs(node)]
     numbers: dict[str, tuple[int, ...]] = {}
-    for attribute in kept_by(type(node)):
-        if attribute.startswith("_raw"):
-            kept = getattr(node, attribute)
-            refuse_unpacking(kept if isinstance(kept, (list, tuple)) else (kept,))
-            continue
+    for attribute in saved_attributes(type(node)):
         value = getattr(node, attribute)
+        several = value if isinstance(value, (list, tuple)) else (value,)
+        if attribute.startswith("_raw"):
+            refuse_unpacking(several)
+            continue
         if attribute in ("_saved_sparse", "_saved_sparse_grad") and value:
             raise unsupported("backward-gradient", f"{name} gives a sparse gradient")
-        if "_sym_" in attribute or attribute in ("_saved_start", "_saved_end", "_saved_split_size"):
-            found = value if isinstance(value, (list, tuple)) else (value,)
-            if all(type(n) is int for n in found):
-                numbers[attribute] = tuple(found)
-                continue
-        several = value if isinstance(value, (list, tuple)) else (value,)
+        if _is_size(attribute) and all(type(n) is int for n in several):
+            numbers[attribute] = tuple(several)
+            continue
         if _is_number(value) and value.dtype is torch.int64:
             numbers[attribute] = (value.item(),)
         elif _is_number(value):
@@ -372,11 +391,20 @@ def _of_formula(
         if any(isinstance(v, torch.Tensor) for v in several):
             facts.append(tuple([v is not None for v in several]))
             tensors += [v.detach() for v in several if v is not None]
-        elif is_plain_constant(value if not isinstance(value, list) else tuple(value)):
+        elif is_plain_constant(tuple(value) if isinstance(value, list) else value):
             facts.append((type(value), _exact(value)))
         else:
             raise unsupported("backward-node", f"{name} keeps a {type(value).__name__}")
     return tuple(tensors), tuple(facts), numbers
+
+
+def _is_size(attribute: str) -> bool:
+    """Whether an attribute of a node has sizes, or positions that may be sizes."""
+    return "_sym_" in attribute or attribute in (
+        "_saved_start",
+        "_saved_end",
+        "_saved_split_size",
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -408,8 +436,8 @@ def _exact(value: Any) -> Any:
 _attributes: dict[type, tuple[str, ...]] = {}
 
 
-def kept_by(cls: type) -> tuple[str, ...]:
-    """The attributes of a kind of nodes that show what one keeps."""
+def saved_attributes(cls: type) -> tuple[str, ...]:
+    """The attributes of a kind of nodes that show what one saved."""
     if cls not in _attributes:
         _attributes[cls] = tuple([n for n in dir(cls) if n.startswith(("_saved_", "_raw_saved_"))])
     return _attributes[cls]

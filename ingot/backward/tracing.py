@@ -1,18 +1,23 @@
-"""One graph of a whole backward: autograd's graph run node by node on fakes, under a recorder, in
-the order in which its engine takes the nodes."""
+"""One ATen graph of a whole backward.
+
+A `Structure` of autograd's graph goes in; a graph comes out that computes the gradients. The nodes
+run one by one on fake tensors, under a recorder, in the order in which autograd's engine takes
+them.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
 
 from ingot.backward import functions
-from ingot.backward.formulas import FORMULAS, LOOK_AT_NO_SIZES, Kept
+from ingot.backward.formulas import FORMULAS, LOOK_AT_NO_SIZES, SavedValues
 from ingot.backward.hooks import Hooks
 from ingot.backward.sizes import Sizes, at
 from ingot.backward.structure import (
@@ -24,7 +29,7 @@ from ingot.backward.structure import (
     Geometry,
     Step,
     Structure,
-    kept_by,
+    saved_attributes,
 )
 from ingot.errors import unsupported
 from ingot.graph.ambient import preserved
@@ -41,40 +46,47 @@ from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
 @dataclass
-class Traced:
-    """The graph of a backward. Its inputs are the tangents, what the steps keep, the gradients that
-    are there, and what `conditions` load; its outputs the gradients of `leaves` that had none
-    (positions of steps), or of the targets, None for those that have none, and then those that are
-    `retained`, by step and which of its inputs. `into` are the steps with a gradient that is
-    written; `conditions` have to hold of the hooks; `order` is that in which leaves get their
-    gradients."""
+class TracedGradients:
+    """What is known of the outputs of a traced backward, by positions of steps.
+
+    The outputs are the gradients of `new_leaves`, which had none, or of the targets, where one is
+    `present`; then the `retained` ones, by step and which of its inputs. `updated_leaves` have a
+    gradient that is written; `leaf_order` is that in which leaves get their gradients. `consumed`
+    tells of a step that is a program which of its outputs had a gradient, `materialized` what
+    became of gradients that did not come in.
+    """
+
+    consumed: dict[int, tuple[bool, ...]]
+    materialized: dict[int, functions.Materialized]
+    new_leaves: list[int] = field(default_factory=list)
+    updated_leaves: list[int] = field(default_factory=list)
+    present: list[bool] = field(default_factory=list)
+    leaf_order: list[int] = field(default_factory=list)
+    retained: list[tuple[int, int]] = field(default_factory=list)
+
+
+class TracedBackward(NamedTuple):
+    """A backward as a graph. It takes the tangents, what the steps saved, the gradients that are
+    there, and what the conditions of hooks load."""
 
     graph: AtenGraph
-    leaves: list[int] = field(default_factory=list)
-    into: list[int] = field(default_factory=list)
-    present: list[bool] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
-    retained: list[tuple[int, int]] = field(default_factory=list)
-    # by step of a program: tangents that came in
-    passed: dict[int, tuple[bool, ...]] = field(default_factory=dict)
-    sizes: Sizes | None = None
-    # by step that was asked
-    materialized: dict[int, functions.Materialized] = field(default_factory=dict)
+    sizes: Sizes
+    gradients: TracedGradients
 
 
 class BackwardTracer(AtenTracer):
-    """Records what nodes of autograd's graph do. Tensors that they keep stand for inputs of the
+    """Records what nodes of autograd's graph do. Tensors that they saved stand for inputs of the
     graph."""
 
     def __init__(self, context: FakeContext) -> None:
         super().__init__(context)
-        # None: a tensor is a constant of the graph's
-        self.kept: dict[tuple[Any, ...], FakeTensor] | None = None
+        # by place; None: a tensor is a constant of the graph's
+        self.saved: dict[tuple[Any, ...], FakeTensor] | None = None
 
     def __torch_dispatch__(
         self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if self.kept is not None:
+        if self.saved is not None:
             args, kwargs = self._as_inputs(args), self._as_inputs(kwargs or {})
         return super().__torch_dispatch__(op, types, args, kwargs)
 
@@ -82,13 +94,13 @@ class BackwardTracer(AtenTracer):
         if isinstance(tree, FakeTensor) or tree is None:
             return tree
         if isinstance(tree, torch.Tensor):
-            assert self.kept is not None
-            found = self.kept.get(place_of(tree))
-            if found is None:
+            assert self.saved is not None
+            fake = self.saved.get(place_of(tree))
+            if fake is None:
                 raise unsupported(
                     "backward-node", f"{self.where} reads a tensor that it does not show"
                 )
-            return found
+            return fake
         if isinstance(tree, (list, tuple)):
             return type(tree)([self._as_inputs(item) for item in tree])
         if isinstance(tree, dict):
@@ -107,7 +119,7 @@ def trace_backward(
     hooks: Hooks,
     geometry: Geometry,
     before: Sequence[tuple[int, ...]] | None,
-) -> Traced:
+) -> TracedBackward:
     """The graph of a backward: where it is known what its sizes were `before`, with symbols for
     those that vary. Raises Unsupported for what cannot be one."""
     context = FakeContext()
@@ -115,65 +127,65 @@ def trace_backward(
     recorder = BackwardTracer(context)
     with preserved(), torch.no_grad(), recorder:
         recorder.region = BEHIND
-        traced, outputs = _Trace(structure, sizes, recorder, hooks).run(tangents)
-    traced.graph, traced.sizes = recorder.finish(outputs), sizes
-    placeholders_first(traced.graph.graph)
+        gradients, outputs = _Trace(structure, sizes, recorder, hooks).run(tangents)
+    graph = recorder.finish(outputs)
+    placeholders_first(graph.graph)
     context.release()
-    run_passes(traced.graph)
-    return traced
+    run_passes(graph)
+    return TracedBackward(graph, sizes, gradients)
 
 
 class _Trace:
+    """The state of a backward that is traced. Gradients that have come in at a node wait in its
+    buffer, by the number of the input."""
+
     def __init__(
         self, structure: Structure, sizes: Sizes, recorder: BackwardTracer, hooks: Hooks
     ) -> None:
         self.structure, self.sizes, self.recorder, self.hooks = structure, sizes, recorder, hooks
         self.buffers: list[dict[int, Any]] = [{} for _ in structure.steps]
-        self.captured: dict[tuple[int, int], Any] = {}
-        self.results: dict[int, Any] = {}  # by step that accumulates
-        self.order: list[int] = []
+        self.target_gradients: dict[tuple[int, int], Any] = {}
+        self.leaf_gradients: dict[int, Any] = {}  # by step that accumulates
         self.retained: dict[tuple[int, int], Any] = {}
-        self.passed: dict[int, tuple[bool, ...]] = {}
+        self.consumed: dict[int, tuple[bool, ...]] = {}
         self.materialized: dict[int, functions.Materialized] = {}
 
-    def run(self, tangents: Sequence[torch.Tensor]) -> tuple[Traced, list[Any]]:
+    def run(self, tangents: Sequence[torch.Tensor]) -> tuple[TracedGradients, list[Any]]:
         """What is known of the graph, and its outputs."""
-        steps = self.structure.steps
-        given = [self._input(f"tangent_{k}", t, 2 * k) for k, t in enumerate(tangents)]
-        first = [*self.sizes.geometry.ends]
-        self.kept = [
-            [self._input(f"kept_{n}_{k}", t, first[n] + 2 * k) for k, t in enumerate(s.saved)]
-            for n, s in enumerate(steps)
-        ]
-        grads = {
-            n: self._input(f"grad_{n}", t, first[n] + 2 * len(s.saved))
-            for n, s in enumerate(steps)
-            for t in self.structure.tensors_of(s)[len(s.saved) :]
-        }
-        if self.sizes.before is not None and grads:
-            self._refuse_shared([*tangents, *(t for s in steps for t in s.saved)])
-        self.numbers = [
-            {
-                name: self.sizes.numbers(first[n + 1] - len(s.numbers) + k)
-                for k, name in enumerate(s.numbers)
-            }
-            for n, s in enumerate(steps)
-        ]
+        steps, ends = self.structure.steps, self.sizes.geometry.ends
+        heads = [self._input(f"tangent_{k}", t, 2 * k) for k, t in enumerate(tangents)]
+        self.saved: list[list[FakeTensor]] = []
+        for n, step in enumerate(steps):
+            named = enumerate(step.saved)
+            self.saved.append([self._input(f"kept_{n}_{k}", t, ends[n] + 2 * k) for k, t in named])
+        written: dict[int, FakeTensor] = {}  # the gradients that are there, by step
+        for n, step in enumerate(steps):
+            for gradient in self.structure.gradients_of(step):
+                group = ends[n] + 2 * len(step.saved)
+                written[n] = self._input(f"grad_{n}", gradient, group)
+        if self.sizes.before is not None and written:
+            self._refuse_shared([*tangents, *(t for step in steps for t in step.saved)])
+        self.numbers = [self._numbers(step, end) for step, end in zip(steps, ends[1:])]
         self.hooks.begin(self._read_by_hook)
-        for (position, number), tangent in zip(self.structure.heads, given):
+        for (position, number), tangent in zip(self.structure.heads, heads):
             self._add(position, number, tangent)
         for position in self._engine_order():
             self._pass(position)
-        return self._finish(grads)
+        return self._finish(written)
+
+    def _numbers(self, step: Step, end: int) -> dict[str, Any]:
+        """The numbers of a step, whose groups of the geometry end at `end`."""
+        first = end - len(step.numbers)
+        return {name: self.sizes.numbers(first + k) for k, name in enumerate(step.numbers)}
 
     def _refuse_shared(self, read: Sequence[torch.Tensor]) -> None:
-        """Gradients that are written are not among what is read, whose memory is not looked at with
-        symbols."""
-        added = [
-            t for s in self.structure.steps for t in self.structure.tensors_of(s)[len(s.saved) :]
-        ]
-        written = {t.untyped_storage()._cdata for t in added}
-        if len(written) < len(added) or written & {t.untyped_storage()._cdata for t in read}:
+        """Raises Unsupported where a gradient that is written is among what is read, whose memory
+        is not looked at with symbols."""
+        structure = self.structure
+        written = [t for step in structure.steps for t in structure.gradients_of(step)]
+        storages = {t.untyped_storage()._cdata for t in written}
+        shared = storages & {t.untyped_storage()._cdata for t in read}
+        if shared or len(storages) < len(written):
             raise unsupported(
                 "backward-gradient", "a gradient that is added to, and shares its memory"
             )
@@ -188,31 +200,32 @@ class _Trace:
 
     # -- the order of the engine -------------------------------------------------------------------
 
-    def _engine_order(self) -> Any:
+    def _engine_order(self) -> Iterator[int]:
         """The positions of the nodes, each when all that lead to it have been passed; later ones of
         the forward first."""
         steps = self.structure.steps
         waiting = [0] * len(steps)
         for step in steps:
-            for edge in step.edges:
-                if edge is not None:
-                    waiting[edge[0]] += 1
+            for position, _ in step.known_edges:
+                waiting[position] += 1
         ready: list[tuple[int, int, int]] = []
-        count = 0
+        count = itertools.count()
+
+        def push(position: int) -> None:
+            order = -steps[position].node._sequence_nr()
+            heapq.heappush(ready, (order, next(count), position))
+
         for position in dict.fromkeys(position for position, _ in self.structure.heads):
             if not waiting[position]:
-                heapq.heappush(ready, (-steps[position].node._sequence_nr(), count, position))
-                count += 1
+                push(position)
         while ready:
             position = heapq.heappop(ready)[-1]
             if steps[position].needed:
                 yield position
-            for edge in steps[position].edges:
-                if edge is not None:
-                    waiting[edge[0]] -= 1
-                    if not waiting[edge[0]]:
-                        heapq.heappush(ready, (-steps[edge[0]].node._sequence_nr(), count, edge[0]))
-                        count += 1
+            for following, _ in steps[position].known_edges:
+                waiting[following] -= 1
+                if not waiting[following]:
+                    push(following)
 
     def _add(self, position: int, number: int, gradient: Any) -> None:
         """A gradient comes in."""
@@ -227,52 +240,63 @@ class _Trace:
         step = self.structure.steps[position]
         buffer, self.buffers[position] = self.buffers[position], {}
         self.recorder.where = type(step.node).__name__
+        self._run_tensor_hooks(step, buffer)
+        self._capture(position, step, buffer)
+        if step.kind == ACCUMULATE:
+            self._accumulate(position, step, buffer)
+        elif not self._leads_to_target(step):
+            return
+        elif all(gradient is None for gradient in buffer.values()):
+            _refuse_untouched(step)
+        else:
+            self._hand_on(position, step, buffer)
+
+    def _run_tensor_hooks(self, step: Step, buffer: dict[int, Any]) -> None:
         for table, number in step.hooks.tensor:
             buffer[number] = self.hooks.on_gradient(self.recorder, table, buffer.get(number))
         if step.leaf_hooks:
             buffer[0] = self.hooks.on_gradient(self.recorder, step.leaf_hooks, buffer.get(0))
+
+    def _capture(self, position: int, step: Step, buffer: dict[int, Any]) -> None:
+        """Notes the gradients that tensors retain, and those that are asked for."""
         for number in step.hooks.retained:
             if buffer.get(number) is not None:
                 self.retained[position, number] = buffer[number]
-        for aim in self.structure.targets or ():
-            if aim is not None and aim[0] == position:
-                self.captured[aim] = buffer.get(aim[1])
-        if step.kind == ACCUMULATE:
-            assert step.variable is not None
-            # it may have been told so since
-            if not self.structure.accumulates or not step.variable.requires_grad:
-                return
-            if buffer.get(0) is None and step.accumulated_hooks:
+        for target in self.structure.targets or ():
+            if target is not None and target[0] == position:
+                self.target_gradients[target] = buffer.get(target[1])
+
+    def _accumulate(self, position: int, step: Step, buffer: dict[int, Any]) -> None:
+        assert step.variable is not None
+        # requires_grad may have been set since
+        if not self.structure.accumulates or not step.variable.requires_grad:
+            return
+        if buffer.get(0) is None:
+            if step.accumulated_hooks:
                 raise unsupported("backward-hook", "a hook on a gradient that does not come in")
-            if buffer.get(0) is not None:
-                if any(step.hooks.before) or any(step.hooks.behind):
-                    raise unsupported(
-                        "backward-hook", "hooks on a node that accumulates a gradient"
-                    )
-                self.results[position] = buffer[0]
-                self.order.append(position)
             return
-        if self.structure.targets and not any(
-            e is not None and self._leads_on(e[0]) for e in step.edges
-        ):
-            return  # no gradient of it is asked for
-        if not any(t is not None for t in buffer.values()):
-            if step.hooks is not NO_HOOKS:
-                raise unsupported("backward-hook", "a hook on a node that no gradient comes to")
-            if step.kind == FUNCTION:
-                raise unsupported(
-                    "backward-function", "a torch.autograd.Function that no gradient comes to"
-                )
-            return
-        if any(step.hooks.before) or any(step.hooks.behind):
+        if step.has_node_hooks:
+            raise unsupported("backward-hook", "hooks on a node that accumulates a gradient")
+        self.leaf_gradients[position] = buffer[0]
+
+    def _leads_to_target(self, step: Step) -> bool:
+        """Whether a gradient of a step leads to what is asked for."""
+        if not self.structure.targets:
+            return True
+        return any(self.structure.steps[position].needed for position, _ in step.known_edges)
+
+    def _hand_on(self, position: int, step: Step, buffer: dict[int, Any]) -> None:
+        """Computes a step's gradients, and has them come in where its edges lead."""
+        if step.has_node_hooks:
             buffer = dict(enumerate(self._incoming(step, buffer)))
-        found = self._RUN[step.kind](self, position, step, buffer)
-        gradients = tuple(
-            [
-                None if edge is None or g is None else self._validated(*edge, g)
-                for edge, g in zip(step.edges, found)
-            ]
-        )
+        results = self._RUN[step.kind](self, position, step, buffer)
+        validated: list[Any] = []
+        for edge, result in zip(step.edges, results):
+            if edge is None or result is None:
+                validated.append(None)
+            else:
+                validated.append(self._validated(*edge, result))
+        gradients = tuple(validated)
         for table in step.hooks.behind:
             gradients = self.hooks.behind(self.recorder, table, gradients, tuple(buffer.values()))
         for edge, gradient in zip(step.edges, gradients):
@@ -289,68 +313,66 @@ class _Trace:
     def _run_identity(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         """The node at which torch has a module's hooks: it hands gradients on, zeros where none
         came in."""
-        metadata = enumerate(step.node._input_metadata)
-        sizes = self.numbers[position]
-        return [
-            _zeros(sizes[f"input {k}"], m) if buffer.get(k) is None else buffer[k]
-            for k, m in metadata
-        ]
-
-    def _leads_on(self, position: int) -> bool:
-        return self.structure.steps[position].needed
+        sizes, gradients = self.numbers[position], []
+        for k, metadata in enumerate(step.node._input_metadata):
+            if buffer.get(k) is None:
+                gradients.append(_zeros(sizes[f"input {k}"], metadata))
+            else:
+                gradients.append(buffer[k])
+        return gradients
 
     def _run_formula(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         if self.sizes.before is not None:
-            found = self._with_symbols(position, step, buffer)
-            if found is not NotImplemented:
-                return found  # type: ignore[no-any-return]
-        self.recorder.kept = {place_of(t): own for t, own in zip(step.saved, self.kept[position])}
+            results = self._with_symbols(position, step, buffer)
+            if results is not NotImplemented:
+                return results  # type: ignore[no-any-return]
+        self.recorder.saved = self._by_place(position, step)
         metadata = step.node._input_metadata
         try:
-            found = step.node(*[buffer.get(k) for k in range(len(metadata))])
+            results = step.node(*[buffer.get(k) for k in range(len(metadata))])
         except NotImplementedError as error:
             raise unsupported("backward-refused", f"{type(step.node).__name__}: {error}") from error
         finally:
-            self.recorder.kept = None
-        return found if isinstance(found, (list, tuple)) else (found,)
+            self.recorder.saved = None
+        return results if isinstance(results, (list, tuple)) else (results,)
+
+    def _by_place(self, position: int, step: Step) -> dict[tuple[Any, ...], FakeTensor]:
+        """The fakes of a step's saved tensors, by the places of these."""
+        return {place_of(t): fake for t, fake in zip(step.saved, self.saved[position])}
 
     def _with_symbols(self, position: int, step: Step, buffer: dict[int, Any]) -> Any:
         """What the node gives where sizes are symbols; NotImplemented where that is as it is
         without."""
-        name, numbers = type(step.node).__name__, self.numbers[position]
+        name = type(step.node).__name__
         if name in FORMULAS:
             gradients = [buffer.get(k) for k in range(len(step.node._input_metadata))]
-            found = FORMULAS[name](self._kept_by(position, step), gradients)
-            if found is not NotImplemented:
-                if any(edge is not None for edge in step.edges[len(found) :]):
+            results = FORMULAS[name](self._saved_values(position, step), gradients)
+            if results is not NotImplemented:
+                if any(edge is not None for edge in step.edges[len(results) :]):
                     raise unsupported("backward-node", f"the gradients of some inputs of {name}")
-                return found
-        varies = any(
-            isinstance(n, torch.SymInt)
-            for key in numbers
-            if key.startswith("_")
-            for n in numbers[key]
-        )
+                return results
+        own = [n for key, ns in self.numbers[position].items() if key[0] == "_" for n in ns]
+        varies = any(isinstance(n, torch.SymInt) for n in own)
         if varies or name not in LOOK_AT_NO_SIZES:
             raise unsupported("backward-sizes", f"{name} has a formula that looks at sizes")
         return NotImplemented
 
-    def _kept_by(self, position: int, step: Step) -> Kept:
-        """What a node keeps, in terms of symbols."""
-        own = {place_of(t): fake for t, fake in zip(step.saved, self.kept[position])}
+    def _saved_values(self, position: int, step: Step) -> SavedValues:
+        """What a node saved, in terms of symbols."""
+        fakes = self._by_place(position, step)
 
-        def found(value: Any) -> Any:
+        def fake_of(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
-                return [found(v) for v in value]
-            return own[place_of(value.detach())] if isinstance(value, torch.Tensor) else None
+                return [fake_of(v) for v in value]
+            return fakes[place_of(value.detach())] if isinstance(value, torch.Tensor) else None
 
+        tensors = {}
         with disable_current_modes():
-            names = [name for name in kept_by(type(step.node)) if name.startswith("_saved_")]
-            tensors = {
-                name.removeprefix("_saved_"): found(getattr(step.node, name)) for name in names
-            }
+            for name in saved_attributes(type(step.node)):
+                if name.startswith("_saved_"):
+                    tensors[name.removeprefix("_saved_")] = fake_of(getattr(step.node, name))
         inputs = [None if edge is None else self._sizes_of(*edge) for edge in step.edges]
-        return Kept(self.numbers[position], step.node, tensors, inputs)
+        return SavedValues(self.numbers[position], step.node, tensors, inputs)
 
     def _sizes_of(self, position: int, number: int) -> Sequence[Any] | None:
         """Of the gradient that comes in at a step, as far as it is known."""
@@ -358,8 +380,8 @@ class _Trace:
         if step.kind == ACCUMULATE:
             return numbers["sizes"]
         if step.kind == PROGRAM:
-            by_output = {t.output: t for t in at(step.node.program.tangents, numbers["sizes"])}
-            return by_output[number].sizes if number in by_output else None
+            tangent = self._like(position, number)
+            return None if tangent is None else tangent.sizes
         return numbers[f"input {number}"] if step.needed else None
 
     def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
@@ -367,28 +389,32 @@ class _Trace:
         tangents = at(program.tangents, sizes)
         if any(buffer.get(output) is not None for output in program.refused_outputs):
             raise unsupported("backward-refused", "a backward that autograd refuses")
-        given = tuple([buffer.get(t.output) is not None for t in tangents])
-        self.passed[position] = tuple([buffer.get(k) is not None for k in range(program.outputs)])
-        gradients: list[Any] = program.no_gradients()
-        if program.gradient_inputs and any(given):
-            known = all(isinstance(size, int) for size in sizes)
-            with disable_current_modes():  # it may be traced for this
-                part = program.backwards.graph(Demand(given), tuple(sizes) if known else None)
-            if part is None:
-                raise unsupported(
-                    "backward-part",
-                    "a part of a compiled forward's outputs, whose gradients need its inputs again",
-                )
-            laid = [
-                self._laid_out(t, buffer.get(t.output))
-                for t, takes in zip(tangents, part.takes)
-                if takes
-            ]
-            results = part.aten.function()(*self.kept[position], *laid, *sizes)
+        demand = Demand(tuple([buffer.get(t.output) is not None for t in tangents]))
+        outputs = range(program.outputs)
+        self.consumed[position] = tuple([buffer.get(k) is not None for k in outputs])
+        gradients = program.no_gradients()
+        if program.gradient_inputs and any(demand.present):
+            part = self._graph_of_backward(program, demand, sizes)
+            arguments: list[Any] = [*self.saved[position]]
+            for tangent, takes in zip(tangents, part.takes):
+                if takes:
+                    arguments.append(_in_layout(tangent, buffer.get(tangent.output)))
+            results = part.aten.function()(*arguments, *sizes)
             for k, index in zip(part.picked, part.gradient_inputs):
                 gradients[index] = results[k]
         of_tensors = gradients[: program.contract.tensors]
         return of_tensors if program.leaf is None else [None, *of_tensors]
+
+    def _graph_of_backward(self, program: Any, demand: Demand, sizes: Sequence[Any]) -> Any:
+        known = all(isinstance(size, int) for size in sizes)
+        with disable_current_modes():  # it may be traced for this
+            part = program.backwards.graph(demand, tuple(sizes) if known else None)
+        if part is None:
+            raise unsupported(
+                "backward-part",
+                "a part of a compiled forward's outputs, whose gradients need its inputs again",
+            )
+        return part
 
     def _run_function(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         tangents = [buffer.get(k) for k in range(len(step.node._input_metadata))]
@@ -401,8 +427,8 @@ class _Trace:
             with disable_current_modes():
                 zeros = self.materialized[position] = functions.materialized(step.node)
             tangents = [_zeros_of(zero) if t is None else t for t, zero in zip(tangents, zeros)]
-        found = self.hooks.function(self.recorder, position, step.call, tuple(tangents))
-        return functions.of_edges(step.node, step.edges, found)
+        result = self.hooks.function(self.recorder, position, step.call, tuple(tangents))
+        return functions.by_edge(step.node, step.edges, result)
 
     _RUN = {
         PROGRAM: _run_program,
@@ -411,41 +437,17 @@ class _Trace:
         FUNCTION: _run_function,
     }
 
-    def _laid_out(self, tangent: Any, given: Any) -> torch.Tensor:
-        """A gradient as a program expects it."""
-        if given is not None and given.stride() == tangent.strides:
-            return given
-        made = torch.empty_strided(
-            tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device
-        )
-        return made.zero_() if given is None else made.copy_(given)
-
     def _validated(self, position: int, number: int, gradient: Any) -> Any:
-        """A gradient in the shape and the type of what it is one of, as the engine has it."""
-        step = self.structure.steps[position]
-        like: Any
-        if step.kind == ACCUMULATE:
-            like = step.variable
-        elif step.kind == PROGRAM:
-            by_output = {
-                t.output: t for t in at(step.node.program.tangents, self.numbers[position]["sizes"])
-            }
-            if number not in by_output:
-                return gradient
-            like = by_output[number]
-        else:
-            like = step.node._input_metadata[number]
-        shape = self._sizes_of(position, number)
-        if shape is None:  # nobody goes on from there
+        """A gradient in the shape and the dtype of what it is one of, as the engine has it."""
+        like, shape = self._like(position, number), self._sizes_of(position, number)
+        if like is None or shape is None:  # nobody goes on from there
             return gradient
         if gradient.device != like.device:
             raise unsupported(
                 "backward-gradient", "a gradient on another device than what it is one of"
             )
         if gradient.dim() != len(shape) or tuple(gradient.shape) != tuple(shape):
-            if gradient.dim() < len(shape) or any(
-                size not in (1, own) for own, size in zip(reversed(gradient.shape), reversed(shape))
-            ):
+            if not _sums_to(gradient.shape, shape):
                 raise unsupported(
                     "backward-gradient", "a gradient that has not the shape of what it is one of"
                 )
@@ -456,24 +458,35 @@ class _Trace:
             gradient = gradient.to(like.dtype)
         return gradient
 
+    def _like(self, position: int, number: int) -> Any:
+        """What has the device and the dtype of the gradient that comes in at a step; None for an
+        output of a program that has no tangent."""
+        step = self.structure.steps[position]
+        if step.kind == ACCUMULATE:
+            return step.variable
+        if step.kind != PROGRAM:
+            return step.node._input_metadata[number]
+        tangents = at(step.node.program.tangents, self.numbers[position]["sizes"])
+        return {t.output: t for t in tangents}.get(number)
+
     # -- the end -----------------------------------------------------------------------------------
 
-    def _finish(self, grads: dict[int, FakeTensor]) -> tuple[Traced, list[Any]]:
+    def _finish(self, written: Mapping[int, FakeTensor]) -> tuple[TracedGradients, list[Any]]:
         outputs: list[Any] = []
-        traced = Traced(None, order=self.order, passed=self.passed, materialized=self.materialized)  # type: ignore[arg-type]
+        traced = TracedGradients(self.consumed, self.materialized)
         if self.structure.accumulates:
-            for position in self.order:
-                gradient = self.results[position]
-                if position in grads:
-                    grads[position].add_(gradient)
-                    traced.into.append(position)
+            traced.leaf_order = [*self.leaf_gradients]
+            for position, gradient in self.leaf_gradients.items():
+                if position in written:
+                    written[position].add_(gradient)
+                    traced.updated_leaves.append(position)
                 else:
                     outputs.append(self._own(gradient, self.numbers[position]))
-                    traced.leaves.append(position)
+                    traced.new_leaves.append(position)
         else:
             assert self.structure.targets is not None
-            for aim in self.structure.targets:
-                gradient = self.captured.get(aim) if aim is not None else None
+            for target in self.structure.targets:
+                gradient = None if target is None else self.target_gradients.get(target)
                 traced.present.append(gradient is not None)
                 if gradient is not None:
                     outputs.append(self._own(gradient, None))
@@ -485,16 +498,43 @@ class _Trace:
     def _own(self, gradient: FakeTensor, variable: Mapping[str, Any] | None) -> Any:
         """A gradient in memory of its own, laid out as the engine does: like what it is one of
         where that has no gaps."""
-        strides = gradient.stride()
+        sizes, strides = gradient.shape, gradient.stride()
         if variable is not None:
             sizes, strides = variable["sizes"], variable["strides"]
-            strides = strides if is_dense(sizes, strides) else tuple(_contiguous(sizes))
-        elif not is_dense(gradient.shape, strides):
-            strides = tuple(_contiguous(gradient.shape))
-        made = torch.empty_strided(
+        if not is_dense(sizes, strides):
+            strides = tuple(_contiguous(sizes))
+        own = torch.empty_strided(
             gradient.shape, strides, dtype=gradient.dtype, device=gradient.device
         )
-        return aten.copy.default(made, gradient)
+        return aten.copy.default(own, gradient)
+
+
+def _refuse_untouched(step: Step) -> None:
+    """Raises Unsupported for a step that no gradient comes to, if the user's code would see it."""
+    if step.hooks is not NO_HOOKS:
+        raise unsupported("backward-hook", "a hook on a node that no gradient comes to")
+    if step.kind == FUNCTION:
+        raise unsupported(
+            "backward-function", "a torch.autograd.Function that no gradient comes to"
+        )
+
+
+def _in_layout(tangent: Any, gradient: Any) -> torch.Tensor:
+    """A gradient in the layout of a program's tangent; zeros where there is none."""
+    if gradient is not None and gradient.stride() == tangent.strides:
+        return gradient
+    laid_out = torch.empty_strided(
+        tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device
+    )
+    return laid_out.zero_() if gradient is None else laid_out.copy_(gradient)
+
+
+def _sums_to(shape: Sequence[Any], smaller: Sequence[Any]) -> bool:
+    """Whether a gradient of one shape is what broadcasting made of another."""
+    if len(shape) < len(smaller):
+        return False
+    pairs = zip(reversed(shape), reversed(smaller))
+    return all(size in (1, own) for own, size in pairs)
 
 
 def _zeros(sizes: Sequence[Any], like: Any) -> torch.Tensor:
@@ -502,9 +542,12 @@ def _zeros(sizes: Sequence[Any], like: Any) -> torch.Tensor:
 
 
 def _zeros_of(
-    what: tuple[tuple[int, ...], torch.dtype, torch.device] | None,
+    described: tuple[tuple[int, ...], torch.dtype, torch.device] | None,
 ) -> torch.Tensor | None:
-    return None if what is None else torch.zeros(what[0], dtype=what[1], device=what[2])
+    if described is None:
+        return None
+    sizes, dtype, device = described
+    return torch.zeros(sizes, dtype=dtype, device=device)
 
 
 def _contiguous(sizes: Sequence[int]) -> list[int]:

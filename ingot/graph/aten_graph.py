@@ -41,7 +41,7 @@ class OutputSpec:
     position: int | None = None  # of the input whose memory it lives in
     storage: int = 0  # which memory it lives in: equal for outputs that alias
     tracked: bool = False  # whether eager's output requires a gradient
-    alias: str = "view"  # to autograd, of what it shares memory with: see `Window`
+    alias: str = "view"  # to autograd, of what it shares memory with: see `OutputWindow`
 
     @property
     def whole(self) -> bool:

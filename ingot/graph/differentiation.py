@@ -1,5 +1,9 @@
 """Captured graphs that differentiate: those with a call of torch.autograd.grad among their nodes,
-and the graph of the gradients of another one."""
+and the graph of the gradients of another one.
+
+Fakes go in as a program's inputs, and the leaves come out that autograd differentiates by. A graph
+of gradients is a captured graph like any other.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import torch.fx
 from ingot.graph.ambient import Modes
 from ingot.graph.aten_graph import copied
 from ingot.graph.fakes import FakeTensor
+from ingot.loops.training_contract import Slot
 from ingot.torch_private import unsafe_set_version_counter
 
 
@@ -22,21 +27,21 @@ def differentiates(gm: torch.fx.GraphModule) -> bool:
 
 
 def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
-    """Lets those of the inputs of a trace require gradients whose tensors did when the program
-    began. Returns what stands for each as a leaf: itself, or what is before one that was the result
-    of an operation."""
+    """Makes the inputs of a trace require gradients whose tensors did when the program began.
+    Returns what stands for each as a leaf: itself, or what is before one that was the result of an
+    operation."""
     leaves = list(inputs)
-    for k, (own, fake) in enumerate(zip(inputs, fakes)):
+    for k, (primal, fake) in enumerate(zip(inputs, fakes)):
         if not isinstance(fake, FakeTensor) or not fake.is_wanted:
             continue
         if fake.origin is None:
-            own.requires_grad_()
+            primal.requires_grad_()
             continue
-        leaves[k] = FakeTensor(own.meta, own.device, requires_grad=True)
+        leaves[k] = FakeTensor(primal.meta, primal.device, requires_grad=True)
         with torch.enable_grad():
-            _Begin.apply(own, leaves[k])
-        unsafe_set_version_counter((own,), (0,))
-        own.origin = own.grad_fn
+            _Begin.apply(primal, leaves[k])
+        unsafe_set_version_counter((primal,), (0,))
+        primal.origin = primal.grad_fn
     return leaves
 
 
@@ -45,9 +50,9 @@ class _Begin(torch.autograd.Function):
     may not."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        ctx.mark_dirty(own)
-        return own
+    def forward(ctx: Any, primal: Any, leaf: Any) -> Any:  # type: ignore[override]
+        ctx.mark_dirty(primal)
+        return primal
 
     @staticmethod
     def backward(ctx: Any, tangent: torch.Tensor) -> Any:  # type: ignore[override]
@@ -56,14 +61,12 @@ class _Begin(torch.autograd.Function):
 
 def new_leaves(fakes: Sequence[Any]) -> list[int]:
     """The positions of the inputs of which the program demands gradients itself."""
-    return [
-        k
-        for k, fake in enumerate(fakes)
-        if isinstance(fake, FakeTensor)
-        and fake.requires_grad
-        and fake.is_leaf
-        and not fake.is_wanted
-    ]
+    leaves = []
+    for k, fake in enumerate(fakes):
+        is_leaf = isinstance(fake, FakeTensor) and fake.requires_grad and fake.is_leaf
+        if is_leaf and not fake.is_wanted:
+            leaves.append(k)
+    return leaves
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,8 +76,8 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forget_histories(gm: torch.fx.GraphModule) -> None:
-    """Lets go of the histories of the fakes that the graph's nodes stand for, and of the numbers
-    they hold."""
+    """Drops the histories of the fakes that the graph's nodes stand for, and the numbers in
+    them."""
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             node.meta["val"] = _without_history(node.meta.get("val"))
@@ -82,7 +85,7 @@ def forget_histories(gm: torch.fx.GraphModule) -> None:
 
 def _without_history(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
-        return tuple(_without_history(part) for part in value)
+        return tuple(map(_without_history, value))
     return FakeTensor(value.meta, value.device) if isinstance(value, FakeTensor) else value
 
 
@@ -102,47 +105,53 @@ class SetModes:
 def vjp(
     gm: torch.fx.GraphModule,
     modes: Modes,
-    heads: Sequence[tuple[str, int]],
-    written: Sequence[int],
-    wanted: Sequence[int],
+    heads: Sequence[Slot],
+    mutated: Sequence[int],
+    gradient_inputs: Sequence[int],
     tangents: Sequence[FakeTensor],
 ) -> torch.fx.GraphModule:
-    """The graph of the vector-Jacobian product of `gm`, run under `modes`, which takes the tensors
-    that `gm` takes, the tangents and the integers that `gm` takes, and gives the gradients of the
-    inputs `wanted`, themselves differentiable. Inputs that `gm` writes are copied before.
+    """The graph of the vector-Jacobian product of `gm`, run under `modes`.
 
-    `heads` says for each tangent what it belongs to: ("output", position), the ("memory", position)
-    of which that output is a view, or the ("input", position) as it was written.
+    It takes the tensors that `gm` takes, the tangents, then the integers that `gm` takes, and gives
+    the gradients of `gradient_inputs`, themselves differentiable. Inputs that `gm` mutates are
+    copied before. `heads` says for each tangent what it belongs to: an output, the memory of which
+    an output is a view, or an input as it was written.
     """
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
     for node in tensors:
         copies[node] = copied(graph, node, copies.__getitem__)
-    leaves = [copies[placeholders[k]] for k in wanted]
-    count = len(placeholders)  # some may be tangents of a graph of gradients
-    given = [
-        _placeholder(graph, f"tangent_{count + k}", tangent) for k, tangent in enumerate(tangents)
-    ]
+    leaves = [copies[placeholders[k]] for k in gradient_inputs]
+    first = len(placeholders)  # some may be tangents of a graph of gradients
+    numbered = enumerate(tangents, first)
+    tangent_nodes = [_placeholder(graph, f"tangent_{k}", tangent) for k, tangent in numbered]
     for node in placeholders[len(tensors) :]:
         copies[node] = copied(graph, node, copies.__getitem__)
     _call(graph, SetModes(modes))
-    for k in written:
+    for k in mutated:
         copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])
     inputs = [copies[node] for node in placeholders]
     outputs: Any = graph.graph_copy(gm.graph, copies)
-    chosen = [
-        inputs[k]
-        if kind == "input"
-        else _call(graph, memory_of, outputs[k])
-        if kind == "memory"
-        else outputs[k]
-        for kind, k in heads
-    ]
+    head_nodes = [_head(graph, slot, inputs, outputs) for slot in heads]
     _call(graph, SetModes(without_autocast(modes)))
-    found = _call(graph, torch.autograd.grad, chosen, leaves, given, None, True, True, True)
-    graph.output(tuple(_call(graph, operator.getitem, found, k) for k in range(len(leaves))))
+    gradients = _call(
+        graph, torch.autograd.grad, head_nodes, leaves, tangent_nodes, None, True, True, True
+    )
+    results = [_call(graph, operator.getitem, gradients, k) for k in range(len(leaves))]
+    graph.output(tuple(results))
     return torch.fx.GraphModule(gm, graph)
+
+
+def _head(
+    graph: torch.fx.Graph, slot: Slot, inputs: Sequence[torch.fx.Node], outputs: Any
+) -> torch.fx.Node:
+    """What is differentiated for a tangent."""
+    if slot.role == "input":
+        return inputs[slot.position]
+    if slot.role == "memory":
+        return _call(graph, memory_of, outputs[slot.position])
+    return outputs[slot.position]
 
 
 def without_autocast(modes: Modes) -> Modes:

@@ -1,9 +1,9 @@
-"""Functionalization: programs that write to tensors, told as programs that only make new ones.
+"""Functionalization: in-place ops and views as ops that only make new tensors.
 
-Every fake of a trace is tracked as a base, which owns a storage, or as a view of another tracked
-fake. A write to a view is carried back to the base by the inverse of each view on the way, which
-gives the base a new value; the other views of that storage are made again from it when they are
-next read.
+A view op or a write of a trace goes in, and pure ops come out. Every fake of a trace is tracked as
+a base, which owns a storage, or as a view of another tracked fake. A write to a view is carried
+back to the base by the inverse of each view on the way, which gives the base a new value; the other
+views of that storage are computed again from it when they are next read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Storage:
 
 @dataclass
 class View:
-    """How a fake is made from its parent: a view op and its arguments after the tensor; `op` None
-    is the same tensor."""
+    """How a fake is computed from its parent: a view op and its arguments after the tensor; with
+    `op` None it is the same tensor."""
 
     op: OpOverload | None
     args: tuple[Any, ...] = ()
@@ -69,7 +69,7 @@ _SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.
 def views_of(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[FakeTensor]
 ) -> list[View]:
-    """The views that make `results`, in terms of single-result ops: splits are slices, unbind is
+    """The views that give `results`, in terms of single-result ops: splits are slices, unbind is
     selects."""
     rest = args[1:]
     if op in _SAME:
@@ -79,7 +79,7 @@ def views_of(
     if op is aten._reshape_alias.default:
         return [View(aten.view.default, rest[:1])]
     if op is aten.unbind.int:
-        dim = (rest or (kwargs.get("dim", 0),))[0]
+        dim = rest[0] if rest else kwargs.get("dim", 0)
         return [View(aten.select.int, (dim, i)) for i in range(len(results))]
     if op in (aten.split.Tensor, aten.split_with_sizes.default):
         dim = rest[1] if len(rest) > 1 else kwargs.get("dim", 0)
@@ -96,9 +96,9 @@ def views_of(
 
 # -- writing through views -------------------------------------------------------------------------
 
-Inverse = Callable[
-    ..., torch.Tensor
-]  # (parent, new value of the view, *arguments of the view op) -> new value of the parent
+Inverse = Callable[..., torch.Tensor]
+"""Takes the parent, the new value of the view, and the arguments of the view op. Gives the new
+value of the parent."""
 
 
 def _reshaped(parent: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -154,9 +154,9 @@ def _filled(target: torch.Tensor, value: Any) -> torch.Tensor:
 def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     if source.dtype != target.dtype or source.device != target.device:
         source = aten._to_copy(source, dtype=target.dtype, device=target.device)
-    return (
-        source if geometry.same_sizes(source.shape, target.shape) else source.expand(target.shape)
-    )
+    if geometry.same_sizes(source.shape, target.shape):
+        return source
+    return source.expand(target.shape)
 
 
 def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
@@ -174,16 +174,17 @@ def draws_in_memory_order() -> bool:
     """Whether this machine's kernel does: MKL's, on processors of Intel's, draws in logical
     order."""
     with disable_current_modes():
-        laid, plain = torch.empty(8, 8, device="cpu").t(), torch.empty(8, 8, device="cpu")
+        transposed = torch.empty(8, 8, device="cpu").t()
+        plain = torch.empty(8, 8, device="cpu")
         # a generator of its own: other threads may be drawing from the default one
-        for tensor in (laid, plain):
+        for tensor in (transposed, plain):
             tensor.bernoulli_(0.5, generator=torch.Generator("cpu").manual_seed(0))
-        return not torch.equal(laid, plain)
+        return not torch.equal(transposed, plain)
 
 
 def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
-    """Of these eager draws other numbers where the elements have gaps between them than where they
-    lie together."""
+    """An op that draws, for elements without gaps between them: eager draws other numbers where
+    there are gaps."""
 
     def draw(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not geometry.is_dense(target.shape, target.stride()):
@@ -193,7 +194,6 @@ def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
     return draw
 
 
-# In-place op -> what it writes, where that does not depend on what was there before
 OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.copy_.default: _copied,
     aten.fill_.Tensor: _copied,
@@ -203,6 +203,7 @@ OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
     aten.normal_.default: _drawn_whole(aten.normal_functional.default),
     aten.exponential_.default: _drawn_whole(aten.exponential.default),
 }
+"""In-place ops whose new value does not depend on the old one, and what gives the new value."""
 
 
 def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -217,8 +218,8 @@ def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether the strides of sizes above 1 are surely the same."""
-    return all(
-        geometry.surely_same(x, y)
-        for size, x, y in zip(a.shape, a.stride(), b.stride())
-        if not (isinstance(size, int) and size <= 1)
-    )
+    for size, stride, other in zip(a.shape, a.stride(), b.stride()):
+        is_free = isinstance(size, int) and size <= 1  # any stride gives the same tensor
+        if not is_free and not geometry.surely_same(stride, other):
+            return False
+    return True

@@ -30,8 +30,8 @@ from ingot.loops.training_contract import Alias, OutputWindow, SizePlace, Slot
 from ingot.torch_private import CreationMeta, get_creation_meta
 
 _PLAIN_VIEWS = frozenset(
-    "Alias AsStrided Diagonal Expand Permute ReshapeAlias Select Slice Split SplitWithSizes Squeeze "
-    "T Transpose Unbind Unfold UnsafeSplit UnsafeSplitWithSizes UnsafeView Unsqueeze View "
+    "Alias AsStrided Diagonal Expand Permute ReshapeAlias Select Slice Split SplitWithSizes "
+    "Squeeze T Transpose Unbind Unfold UnsafeSplit UnsafeSplitWithSizes UnsafeView Unsqueeze View "
     "ViewAsComplex ViewAsReal".split()
 )
 """The ops whose gradient is that of a window on memory."""

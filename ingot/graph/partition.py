@@ -38,7 +38,7 @@ from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.replay import drawn_again
 from ingot.graph.schemas import draws
 from ingot.graph.symbols import to_expr
-from ingot.graph.unit_tangent import compute_ahead, parts_of
+from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import SizePlace, Slot, TrainingContract
@@ -342,17 +342,18 @@ def _ahead(joint: JointGraph, saved: list[Node], held: set[Node], late: set[Node
     whole = joint.aten
     if len(joint.tangents) != 1:
         return saved
-    parts = parts_of(whole, joint.tangents[0])
-    if not parts or any(map(_is_checkpointed, whole.graph.nodes)):
+    (tangent,) = joint.tangents
+    linear = linear_values(whole, tangent)
+    if not linear or any(map(_is_checkpointed, whole.graph.nodes)):
         return saved
     roots = set(_nodes_of(joint.gradients))
-    rest = ancestors(roots, {*saved, *joint.tangents, *parts})
+    rest = ancestors(roots, {*saved, tangent, *linear})
     needed = [node for node in saved if node in roots or not rest.isdisjoint(node.users)]
     in_memory = {*needed, *held, *_stored(whole.graph, late)}
     replaced = [node for node in saved if node not in in_memory and not is_view(node)]
-    if sum(map(_bytes, parts)) > sum(map(_bytes, replaced)):
+    if sum(map(_bytes, linear)) > sum(map(_bytes, replaced)):
         return saved
-    return [*needed, *compute_ahead(whole, joint.tangents[0], parts)]
+    return [*needed, *compute_ahead(whole, tangent, linear)]
 
 
 def _is_checkpointed(node: Node) -> bool:

@@ -1,6 +1,8 @@
-"""Hooks on the gradient of a tensor in a captured graph: a node puts the graph of each on its
-tensor, and autograd runs it as it runs hooks in eager, when the gradient of the tensor is
-complete."""
+"""Hooks on the gradient of a tensor in a captured graph.
+
+The graph of a hook goes in, and a node of the captured graph puts it on its tensor. Autograd runs
+it as it runs hooks in eager: when the gradient of the tensor is complete.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ def is_hooked(node: Any) -> bool:
 
 
 class TensorHook:
-    """The node that puts a hook on a tensor. `graph` takes what the hook reads, and the gradient;
-    it gives another in place of that."""
+    """The node that puts a hook on a tensor. `graph` takes what the hook reads, and the gradient,
+    and gives another gradient in its place."""
 
     __module__, __name__ = __name__, "tensor_hook"
 
@@ -28,7 +30,7 @@ class TensorHook:
         self.graph = graph
 
     def __call__(self, tensor: torch.Tensor, read: Sequence[torch.Tensor]) -> Any:
-        """What the hook is taken off by; None where no gradients are recorded."""
+        """The handle that removes the hook; None where no gradients are recorded."""
         if not tensor.requires_grad:
             return None
         node: Any = tensor.grad_fn
@@ -38,6 +40,6 @@ class TensorHook:
 
 
 def take_off(handle: Any) -> None:
-    """The node that takes a hook off its tensor."""
+    """The node that removes a hook from its tensor."""
     if handle is not None:
         handle.remove()

@@ -1,10 +1,11 @@
-"""What a backward computes of one number, ahead of it: the gradients of a loss.
+"""The part of a backward that depends on one number, a loss's tangent, computed in the forward.
 
-A backward is linear in its tangents. Where a part of it depends on a single tangent, of one
-element, that part can be computed with 1 in the tangent's place before the tangent is known: in the
-forward, beside what it is made of. The backward multiplies by the tangent. This is done where the
-forward then keeps no more than it would, and writes no more for the backward alone: it writes the
-scores' gradient where it wrote their softmax.
+A joint graph and its tangent go in; the values come out that the forward is to save. A backward is
+linear in its tangents. A part of it that depends on a single tangent, of one element, can be
+computed with 1 in the tangent's place before the tangent is known: in the forward, beside what it
+is computed from. The backward multiplies by the tangent. This is done where the forward then saves
+no more than it would, and writes no more for the backward alone: it writes the scores' gradient
+where it wrote their softmax.
 """
 
 from __future__ import annotations
@@ -21,17 +22,31 @@ from ingot.graph.fakes import FakeTensor
 from ingot.graph.passes.ownership import is_view
 from ingot.torch_private import OpOverload, aten
 
-_WIDE = (torch.float32, torch.float64)  # of halves, what a tangent scales would not stay in range
+_WIDE = (torch.float32, torch.float64)  # halves that a tangent scales would not stay in range
 LEAST = 1 << 14  # elements of a result that is worth it
 
 
-def parts_of(whole: AtenGraph, tangent: Node) -> list[Node]:
+def linear_values(whole: AtenGraph, tangent: Node) -> list[Node]:
     """The large values that depend on `tangent` by nothing but operations that are linear in it,
-    and that something else reads or the graph returns, in order. None where others are views of
-    them."""
+    and that something else reads or the graph returns, in order. None where sizes are symbols."""
     value = tangent.meta["val"]
     if value.dtype not in _WIDE or value.dim():
         return []
+    linear = _linear_in(whole, tangent)
+    large = []
+    for node in whole.graph.nodes:
+        if node is tangent or node not in linear or linear.issuperset(node.users):
+            continue
+        shape = node.meta["val"].shape
+        if not all(isinstance(size, int) for size in shape):
+            return []
+        if math.prod(shape) >= LEAST:
+            large.append(node)
+    return large
+
+
+def _linear_in(whole: AtenGraph, tangent: Node) -> set[Node]:
+    """The nodes that are linear in `tangent`, with all between."""
     linear, reached = {tangent}, {tangent}
     for node in whole.graph.nodes:
         of_tangent = reached.intersection(node.all_input_nodes)
@@ -39,54 +54,43 @@ def parts_of(whole: AtenGraph, tangent: Node) -> list[Node]:
             reached.add(node)
             if of_tangent <= linear and node.op == "call_function" and _is_linear(node, linear):
                 linear.add(node)
-    found = []
-    for node in whole.graph.nodes:
-        if (
-            node in linear
-            and node is not tangent
-            and any(user not in linear for user in node.users)
-        ):
-            if any(not isinstance(size, int) for size in node.meta["val"].shape):
-                return []
-            if math.prod(node.meta["val"].shape) >= LEAST:
-                found.append(node)
-    return found
+    return linear
 
 
-def compute_ahead(whole: AtenGraph, tangent: Node, parts: Sequence[Node]) -> list[Node]:
-    """Makes each of `parts` the product of the tangent and of what it would be if that were 1.
+def compute_ahead(whole: AtenGraph, tangent: Node, values: Sequence[Node]) -> list[Node]:
+    """Makes each of `values` the product of the tangent and of what it would be if that were 1.
     Returns the latter."""
-    graph, needed = whole.graph, _behind(tangent, parts)
-    with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
-        one = graph.call_function(
-            aten.scalar_tensor.default,
-            (1.0,),
-            {
-                "dtype": tangent.meta["val"].dtype,
-                "layout": torch.strided,
-                "device": tangent.meta["val"].device,
-            },
-        )
-    one.meta.update(val=tangent.meta["val"], where="")
-    ahead: dict[Node, Node] = {tangent: one}
+    graph, needed = whole.graph, _between(tangent, values)
+    ahead: dict[Node, Node] = {tangent: _one(graph, tangent)}
     for node in list(graph.nodes):
         if node in needed:
             with graph.inserting_before(node):
                 ahead[node] = graph.node_copy(node, lambda n: ahead.get(n, n))
-    for part in parts:
-        readers = [user for user in part.users if user not in needed]
-        with graph.inserting_before(part):
-            scaled = _scaled(graph, ahead[part], tangent)
+    for value in values:
+        readers = [user for user in value.users if user not in needed]
+        with graph.inserting_before(value):
+            scaled = _scaled(graph, ahead[value], tangent)
         for reader in readers:
-            reader.replace_input_with(part, scaled)
+            reader.replace_input_with(value, scaled)
     for node in reversed([node for node in graph.nodes if node in needed]):
         if not node.users:
             graph.erase_node(node)
-    return [ahead[part] for part in parts]
+    return [ahead[value] for value in values]
+
+
+def _one(graph: Graph, tangent: Node) -> Node:
+    """A new node with the value 1, like the tangent."""
+    value: torch.Tensor = tangent.meta["val"]
+    kind: dict[str, Any] = {"dtype": value.dtype, "layout": torch.strided, "device": value.device}
+    with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
+        one = graph.call_function(aten.scalar_tensor.default, (1.0,), kind)
+    one.meta.update(val=value, where="")
+    return one
 
 
 def _scaled(graph: Graph, value: Node, tangent: Node) -> Node:
-    """What is 0 stays so, whatever the tangent: rows that a loss leaves out."""
+    """The product with the tangent, and 0 where the value is 0, whatever the tangent: rows that a
+    loss leaves out."""
     product = graph.call_function(aten.mul.Tensor, (value, tangent))
     product.meta.update(value.meta)
     fake = value.meta["val"]
@@ -97,21 +101,21 @@ def _scaled(graph: Graph, value: Node, tangent: Node) -> Node:
     return chosen
 
 
-def _behind(tangent: Node, parts: Sequence[Node]) -> set[Node]:
-    """What depends on the tangent, of all that the parts are made of."""
+def _between(tangent: Node, values: Sequence[Node]) -> set[Node]:
+    """The nodes that the values are computed from and that depend on the tangent."""
     reached = {tangent}
     graph: Graph = tangent.graph
     for node in graph.nodes:
         if not reached.isdisjoint(node.all_input_nodes):
             reached.add(node)
-    found: set[Node] = set()
-    stack = list(parts)
+    between: set[Node] = set()
+    stack = list(values)
     while stack:
         node = stack.pop()
-        if node in reached and node is not tangent and node not in found:
-            found.add(node)
+        if node in reached and node is not tangent and node not in between:
+            between.add(node)
             stack.extend(node.all_input_nodes)
-    return found
+    return between
 
 
 # -- what is linear --------------------------------------------------------------------------------
@@ -121,16 +125,14 @@ def _is_linear(node: Node, linear: Container[Node]) -> bool:
     """Whether a node is linear in those of its arguments that are `linear`, with 0 where these are
     0."""
     value = node.meta["val"]
-    if (
-        not isinstance(node.target, OpOverload)
-        or not isinstance(value, torch.Tensor)
-        or value.dtype not in _WIDE
-    ):
+    if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor):
+        return False
+    if value.dtype not in _WIDE:
         return False
     if is_view(node) or node.target in _BY_FIRST:
-        return node.args[0] in linear and not any(
-            n in linear for n in node.all_input_nodes if n is not node.args[0]
-        )
+        first = node.args[0]
+        others = [argument for argument in node.all_input_nodes if argument is not first]
+        return first in linear and not any(argument in linear for argument in others)
     rule = _RULES.get(node.target)
     return rule is not None and rule(node.args, linear)
 
