@@ -124,7 +124,7 @@ def _tracked_outputs(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return tracked
 
 
-class _Source(NamedTuple):
+class _CapturedGraph(NamedTuple):
     """A captured graph that records gradients, and what its programs are compiled from."""
 
     graph: torch.fx.GraphModule
@@ -158,17 +158,17 @@ def with_history(
     """The program of a graph whose outputs have a history: it, and the program of their gradients.
     `compile_program` is what becomes of each ATen graph."""
     require(GRADIENTS)
-    source = _Source(graph, fakes, context, Modes.now(), compilation, compile_program)
+    captured = _CapturedGraph(graph, fakes, context, Modes.now(), compilation, compile_program)
     with stage(compilation, "differentiate"):
         joint = trace_joint(graph, fakes, context)
         forget_histories(graph)
-        parts = partition(joint)
+        cut = partition(joint)
         context.shapes.unbacked.settle()
-    compilation.aten = parts.forward
+    compilation.aten = cut.forward
     run: Callable[..., Sequence[Any]] = compile_program(compilation)
-    contract = parts.contract()
+    contract = cut.contract()
     if contract.tangents or contract.refused_outputs:
-        run = _training_program(run, source, parts, contract)
+        run = _training_program(run, captured, cut, contract)
     if not contract.windows:
         return run
     views = windows_by_sizes(contract.views, contract.window_places if contract.views else {})
@@ -177,16 +177,16 @@ def with_history(
 
 def _training_program(
     forward: Callable[..., Sequence[Any]],
-    source: _Source,
-    parts: Partition,
+    captured: _CapturedGraph,
+    cut: Partition,
     contract: TrainingContract,
 ) -> TrainingProgram:
     """The program that records gradients, of the forward's program and those of the backward."""
-    targets = [node.target for node in source.graph.graph.nodes]
+    targets = [node.target for node in captured.graph.graph.nodes]
     hooked = any(map(sees_inputs, targets))
-    backwards = Backwards(source, parts, contract, recomputes=any(map(tells_none, targets)))
-    compile_vjp = functools.partial(_compile_vjp, source, backwards)
-    higher_order = HigherOrderProgram(compile_vjp, contract, parts.draws, hooked)
+    backwards = Backwards(captured, cut, contract, recomputes=any(map(tells_none, targets)))
+    compile_vjp = functools.partial(_compile_vjp, captured, backwards)
+    higher_order = HigherOrderProgram(compile_vjp, contract, cut.draws, hooked)
     if isinstance(forward, Replayed):
         forward.visible = len(contract.outputs)
     return TrainingProgram(forward, contract, backwards, higher_order)
@@ -217,7 +217,7 @@ def _shows_memory(window: OutputWindow, user_outputs: int) -> bool:
 
 @serial
 def _compile_vjp(
-    source: _Source, backwards: Backwards, kinds: Kinds, inputs: Inputs
+    captured: _CapturedGraph, backwards: Backwards, kinds: Kinds, inputs: Inputs
 ) -> CompiledGradients:
     """The program of the gradients of these inputs, for tangents of these kinds."""
     contract, joint = backwards.contract, backwards.joint
@@ -231,19 +231,19 @@ def _compile_vjp(
             tangents.append(_fake_tangent(node, requires))
     heads = list(itertools.compress(_head_slots(contract), present))
     mutated = contract.mutated_inputs
-    gradients = vjp(source.graph, source.modes, heads, mutated, gradient_inputs, tangents)
+    gradients = vjp(captured.graph, captured.modes, heads, mutated, gradient_inputs, tangents)
     tensors = contract.tensors
-    fakes = [*source.fakes[:tensors], *tangents, *source.fakes[tensors:]]
-    return CompiledGradients(_higher_order_program(gradients, fakes, source), gradient_inputs)
+    fakes = [*captured.fakes[:tensors], *tangents, *captured.fakes[tensors:]]
+    return CompiledGradients(_higher_order_program(gradients, fakes, captured), gradient_inputs)
 
 
 @serial
 def _higher_order_program(
-    gradients: torch.fx.GraphModule, fakes: Sequence[FakeTensor], source: _Source
+    gradients: torch.fx.GraphModule, fakes: Sequence[FakeTensor], captured: _CapturedGraph
 ) -> Callable[..., Sequence[Any]]:
     """The program of a graph of gradients that somebody wants to differentiate; eager's operations,
     one by one, where it cannot be compiled: the forward has run."""
-    outer = source.compilation
+    outer = captured.compilation
     compilation = Compilation(f"{outer.name}, gradients", outer.where)
     assert outer.backward is not None
     outer.backward.backward = compilation
@@ -251,9 +251,9 @@ def _higher_order_program(
         try:
             if torch.is_anomaly_enabled():  # which looks at the values
                 raise unsupported("backward-call", "anomalies are to be detected")
-            with source.context.shapes.above_one():
+            with captured.context.shapes.above_one():
                 program = with_history(
-                    gradients, fakes, source.context, compilation, source.compile_program
+                    gradients, fakes, captured.context, compilation, captured.compile_program
                 )
             aten = compilation.aten
             if aten.checks and (aten.mutations or any(draws(n.target) for n in aten.graph.nodes)):
@@ -323,25 +323,25 @@ class Backwards:
     """
 
     def __init__(
-        self, source: _Source, parts: Partition, contract: TrainingContract, recomputes: bool
+        self, captured: _CapturedGraph, cut: Partition, contract: TrainingContract, recomputes: bool
     ) -> None:
-        self.parts, self.joint, self.contract = parts, parts.joint, contract
-        self.recomputes, compilation = recomputes, source.compilation
-        self._trace = serial(functools.partial(source.trace_part, parts.joint))
+        self.cut, self.joint, self.contract = cut, cut.joint, contract
+        self.recomputes, compilation = recomputes, captured.compilation
+        self._trace = serial(functools.partial(captured.trace_part, cut.joint))
         self._part = functools.cache(self._trace)
         self.gradient_inputs = functools.cache(self._find_gradient_inputs)
-        self._compilation, self._compile_program = compilation, source.compile_program
+        self._compilation, self._compile_program = compilation, captured.compile_program
         self._name, where = f"{compilation.name}, backward", compilation.where
         self._program: Backward | None = None
         # choices of inputs that have programs of their own
         self._of_inputs = set[tuple[int, ...]]()
-        self.has_effects = any(has_effect(node.target) for node in parts.backward.graph.nodes)
-        self._whole = compilation.backward = Compilation(self._name, where, aten=parts.backward)
+        self.has_effects = any(has_effect(node.target) for node in cut.backward.graph.nodes)
+        self._whole = compilation.backward = Compilation(self._name, where, aten=cut.backward)
         self.tangents: Tangents = tangents_by_sizes(contract)
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""
-        return saved_for(self.parts, tangents)
+        return saved_for(self.cut, tangents)
 
     @serial
     def _find_gradient_inputs(self, demand: Demand) -> Sequence[int]:
@@ -351,13 +351,13 @@ class Backwards:
         try:
             return self._part(demand).contract.gradient_inputs
         except Unsupported:  # a size is asked about that the joint graph does not depend on
-            hints = {symbol: self._shapes.hints[symbol] for symbol in self.parts.symbols}
+            hints = {symbol: self._shapes.hints[symbol] for symbol in self.cut.symbols}
         try:  # which they are is no matter of sizes: those of the first call will do
             part, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
             return part.contract.gradient_inputs
         except Unsupported:
             present = itertools.compress(range(len(demand.present)), demand.present)
-            inputs = gradient_inputs_of(self.parts, present)
+            inputs = gradient_inputs_of(self.cut, present)
         return [k for k in inputs if demand.inputs is None or k in demand.inputs]
 
     def least(self, demand: Demand) -> Demand:
@@ -425,10 +425,10 @@ class Backwards:
         """The graph of a part, None where what is saved does not suffice, and the inputs that it
         has gradients of."""
         part = trace(demand)
-        return backward_of_part(self.parts, part), part.contract.gradient_inputs
+        return backward_of_part(self.cut, part), part.contract.gradient_inputs
 
     def _graph_of_whole(self, takes: tuple[bool, ...], inputs: Sequence[int]) -> GraphOfBackward:
-        return GraphOfBackward(self.parts.backward, takes, self._results_for(inputs), inputs)
+        return GraphOfBackward(self.cut.backward, takes, self._results_for(inputs), inputs)
 
     def _results_for(self, inputs: Sequence[int]) -> Sequence[int]:
         """Where the whole backward has the gradients of these inputs."""
@@ -545,10 +545,10 @@ def _by_eager(aten: AtenGraph) -> Backward:
         is_tensor = isinstance(value, torch.Tensor)
         layouts.append(Layout.of(value).converted(to_expr) if is_tensor else None)
 
-    def known(sizes: Mapping[Symbol, int]) -> Sequence[KnownLayout | None]:
+    def layouts_at(sizes: Mapping[Symbol, int]) -> Sequence[KnownLayout | None]:
         return [None if layout is None else layout.at(sizes) for layout in layouts]
 
-    by_sizes = BySizes(known, aten.symbols)
+    by_sizes = BySizes(layouts_at, aten.symbols)
     return lambda inputs: function(*map(_in_layout, inputs, by_sizes.at(by_sizes.read(inputs))))
 
 

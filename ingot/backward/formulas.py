@@ -321,17 +321,21 @@ def _cat(saved: SavedValues, g: Tensor) -> Any:
         raise unsupported(
             "backward-node", "CatBackward0 of tensors of other dimensions, which have no elements"
         )
-    known = [None if sizes is None else sizes[dim] for sizes in saved.inputs]
-    if known.count(None) > 1:  # of those whose gradients are not asked for it is not known, either
+    lengths = [None if sizes is None else sizes[dim] for sizes in saved.inputs]
+    if lengths.count(None) > 1:  # of inputs whose gradients are not asked for no size is known
         raise unsupported(
             "backward-node", "CatBackward0 of several tensors whose gradients are not asked for"
         )
-    rest = g.shape[dim] - sum(size for size in known if size is not None)
-    begin, found = 0, list[Any]()
-    for size in known:
-        found.append(None if size is None else g.narrow(dim, begin, size))
-        begin = begin + (rest if size is None else size)
-    return tuple(found)
+    rest = g.shape[dim] - sum(length for length in lengths if length is not None)
+    begin, gradients = 0, list[Any]()
+    for length in lengths:
+        if length is None:
+            gradients.append(None)
+            begin = begin + rest
+        else:
+            gradients.append(g.narrow(dim, begin, length))
+            begin = begin + length
+    return tuple(gradients)
 
 
 def _split(saved: SavedValues, gradients: Sequence[Any]) -> Any:
@@ -349,13 +353,15 @@ def _split_in(saved: SavedValues, gradients: Sequence[Any]) -> Any:
 def _joined(
     sizes: Sequence[Any], dim: int, lengths: Sequence[Any], gradients: Sequence[Any]
 ) -> tuple[Tensor]:
-    given = next(g for g in gradients if g is not None)
+    """The pieces as one gradient, zeros where a piece has none; the last length is the rest."""
+    like = next(g for g in gradients if g is not None)
     all_lengths = [*lengths, sizes[dim] - sum(lengths)]
-    parts = [
-        given.new_zeros((*sizes[:dim], length, *sizes[dim + 1 :])) if g is None else g
-        for g, length in zip(gradients, all_lengths, strict=True)
-    ]
-    return (torch.cat(parts, dim),)
+    pieces = []
+    for gradient, length in zip(gradients, all_lengths, strict=True):
+        if gradient is None:
+            gradient = like.new_zeros((*sizes[:dim], length, *sizes[dim + 1 :]))
+        pieces.append(gradient)
+    return (torch.cat(pieces, dim),)
 
 
 FORMULAS.update(SplitBackward0=_split, SplitWithSizesBackward0=_split_in)

@@ -33,24 +33,25 @@ def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple
     if seen is None:
         return None
     groups, *groups_of_steps = now.by_step()
-    known, *known_of_steps = seen.geometry.by_step()
-    if not _alike(groups, known):
+    groups_then, *groups_of_steps_then = seen.geometry.by_step()
+    if not _alike(groups, groups_then):
         return None
-    then = [*known]
+    then = [*groups_then]
     programs = map(_program_of, structure.steps)
-    parts = zip(programs, seen.programs, groups_of_steps, known_of_steps, strict=True)
-    for program, program_then, groups, known in parts:
+    steps = zip(programs, seen.programs, groups_of_steps, groups_of_steps_then, strict=True)
+    for program, program_then, groups, groups_then in steps:
         if program is not None and program is not program_then:
             then += _as_symbols(program, groups)
-        elif _alike(groups, known):
-            then += known
+        elif _alike(groups, groups_then):
+            then += groups_then
         else:
             return None
     return then if then != list(now.groups) else None
 
 
-def _alike(groups: Sequence[Sequence[int]], known: Sequence[Sequence[int]]) -> bool:
-    return list(map(len, groups)) == list(map(len, known))
+def _alike(groups: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> bool:
+    """Whether groups have as many numbers as others."""
+    return list(map(len, groups)) == list(map(len, others))
 
 
 def _program_of(step: Step) -> Any:
@@ -138,11 +139,11 @@ class Sizes:
             symbol = to_expr(size)
             assert isinstance(symbol, Symbol)
             self._symbols[symbol] = (group, d)
-            known = self._like(then[d], now[d])
-            if known is None:
+            equal = self._like(then[d], now[d])
+            if equal is None:
                 self._known[then[d], now[d]] = size
             else:
-                self.context.shapes.holds(symbol, "==", to_expr(known))
+                self.context.shapes.holds(symbol, "==", to_expr(equal))
         self.taken[group], self.taken[group + 1] = tuple(fake.shape), tuple(fake.stride())
         return fake
 

@@ -122,7 +122,7 @@ class Structure:
         return hooks + [step.call for step in self.steps if step.call]
 
     def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
-        """The sizes in the graph."""
+        """The geometry of the graph."""
         groups = _groups_of(tangents)
         ends = [len(groups)]
         for step in self.steps:
@@ -148,16 +148,16 @@ class Structure:
         """Equal for two graphs of equal geometry where the program of one computes the gradients of
         the other, but for what hooks look at."""
         memory: dict[int, int] = {}
-        parts: list[Any] = [self.heads, self.targets, self.accumulates]
-        parts.append(tuple([_facts(t, memory) for t in tangents]))
+        key: list[Any] = [self.heads, self.targets, self.accumulates]
+        key.append(tuple([_facts(t, memory) for t in tangents]))
         for step in self.steps:
-            parts += [step.kind, step.edges, step.facts, step.needed, tuple(step.numbers)]
-            parts.append(tuple([_facts(t, memory) for t in step.saved]))
+            key += [step.kind, step.edges, step.facts, step.needed, tuple(step.numbers)]
+            key.append(tuple([_facts(t, memory) for t in step.saved]))
             if step.hooks is not NO_HOOKS:
-                parts += _key_of_hooks(step.hooks)
+                key += _key_of_hooks(step.hooks)
             if step.variable is not None:
-                parts += self._key_of_variable(step, step.variable, memory)
-        return tuple(parts)
+                key += self._key_of_variable(step, step.variable, memory)
+        return tuple(key)
 
     def _key_of_variable(
         self, step: Step, variable: torch.Tensor, memory: dict[int, int]
@@ -255,7 +255,7 @@ def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Str
         ends = [(node_of(t), t.output_nr) for t in targets]
         aims = tuple([(positions[n], k) if n in positions else None for n, k in ends])
         needed = _needed(edges, {aim[0] for aim in aims if aim is not None})
-    steps = [_step(*parts) for parts in zip(positions, edges, needed)]
+    steps = list(map(_step, positions, edges, needed))
     if targets and any(map(_is_reentrant, steps)):
         raise unsupported(
             "backward-part",

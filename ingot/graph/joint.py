@@ -244,15 +244,14 @@ def _trace(
     reads = readable.reads()
     aten = recorder.finish([*forward.returned, *(g for g in gradients if g is not None)])
     placeholders_first(aten.graph)
-    tangent_nodes = aten.inputs[len(forward.primals) :]
-    if groups and _acts_for_several(groups, differentiable, tangent_nodes):
+    if groups and _acts_for_several(groups, differentiable, aten.inputs[len(forward.primals) :]):
         groups = ()
     run_passes(aten, JOINT_PASSES)
     computed = {k: g is not None for k, g in zip(requiring, gradients)}
     contract = JointContract(
         inputs=tuple(_input_slots(forward, aten, differentiable, reads, computed, bool(refused))),
         outputs=tuple(_output_slots(forward, differentiable, reads, refused)),
-        tangents=tuple(_tangent_slots(differentiable, tangent_nodes, paths)),
+        tangents=tuple(_tangent_slots(differentiable, aten.inputs[len(forward.primals) :], paths)),
         windows=forward.windows,
         groups=groups,
         user_outputs=forward.user_outputs,

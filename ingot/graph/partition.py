@@ -170,18 +170,18 @@ def _nodes_of(specs: Iterable[OutputSpec]) -> list[Node]:
 # -- parts of a backward ---------------------------------------------------------------------------
 
 
-def backward_of_part(parts: Partition, joint: JointGraph) -> AtenGraph | None:
-    """The backward of a joint graph that differs from that of `parts` in that fewer tangents come
-    in: it takes what the forward of `parts` saves, and the tangents that do. None where that would
+def backward_of_part(cut: Partition, joint: JointGraph) -> AtenGraph | None:
+    """The backward of a joint graph that differs from that of `cut` in that fewer tangents come
+    in: it takes what the forward of `cut` saves, and the tangents that do. None where that would
     not suffice."""
     graph = joint.aten.graph
     if any(node.target in _UP_TO_FACTORS for node in graph.nodes):
         return None
     roots = joint.aten.shapes.unbacked.roots
-    if any(roots[symbol] not in joint.decided for symbol in parts.decided):
+    if any(roots[symbol] not in joint.decided for symbol in cut.decided):
         return None
-    counterparts = _counterparts(parts.joint, joint)
-    values = [counterparts.get(node, node) for node in parts.values]
+    counterparts = _counterparts(cut.joint, joint)
+    values = [counterparts.get(node, node) for node in cut.values]
     primals, tangents = joint.primals, joint.tangents
     late = _late(graph, tangents)
     available = {*values, *tangents}
@@ -190,7 +190,7 @@ def backward_of_part(parts: Partition, joint: JointGraph) -> AtenGraph | None:
         runs_once = node not in late and _must_run(node) and not _is_checkpointed(node)
         if runs_once or node in primals:
             return None
-    backward = _backward(joint, values, parts.saved, [*parts.symbols, *parts.decided])
+    backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided])
     return None if backward.checks else backward
 
 
@@ -206,14 +206,14 @@ def _counterparts(joint: JointGraph, other: JointGraph) -> dict[Node, Node]:
             by_call.setdefault(call_key(node), node)
     same: dict[Node, Node] = {}
     for node in other.aten.graph.nodes:
-        known = None
+        counterpart = None
         if node.op == "placeholder" or node.name in other.names:
-            known = by_name.get(node.name)
-        if known is None and repeats_itself(node):
-            known = by_call.get(call_key(node, same))
-        if known is not None:
-            same[node] = known
-    return {known: node for node, known in same.items()}
+            counterpart = by_name.get(node.name)
+        if counterpart is None and repeats_itself(node):
+            counterpart = by_call.get(call_key(node, same))
+        if counterpart is not None:
+            same[node] = counterpart
+    return {counterpart: node for node, counterpart in same.items()}
 
 
 _UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}
@@ -222,17 +222,17 @@ that it does not depend on these factors; as a part of a second derivative it ma
 for all tangents is right then too."""
 
 
-def saved_for(parts: Partition, tangents: Iterable[int]) -> frozenset[int]:
+def saved_for(cut: Partition, tangents: Iterable[int]) -> frozenset[int]:
     """Which of the saved values may be read where only some of the tangents, by their position,
     come in."""
-    late = _late(parts.joint.aten.graph, [parts.joint.tangents[k] for k in tangents])
+    late = _late(cut.joint.aten.graph, [cut.joint.tangents[k] for k in tangents])
     needed = ancestors([argument for node in late for argument in node.all_input_nodes])
-    return frozenset(k for k, node in enumerate(parts.values) if node in needed)
+    return frozenset(k for k, node in enumerate(cut.values) if node in needed)
 
 
-def gradient_inputs_of(parts: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
+def gradient_inputs_of(cut: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
     """The inputs whose gradients depend on some of the tangents, by their position."""
-    joint = parts.joint
+    joint = cut.joint
     late = _late(joint.aten.graph, [joint.tangents[k] for k in tangents])
     gradients = zip(joint.contract.gradient_inputs, joint.gradients)
     return tuple([k for k, gradient in gradients if gradient.node in late])
@@ -378,8 +378,8 @@ def _compares(node: Node) -> bool:
 
 
 def _is_statistic(node: Node) -> bool:
-    """Whether a value is a small reduction, with many elements behind each of its own. Another
-    kernel may add them up in another order, and a comparison with it come out otherwise."""
+    """Whether a value is a small reduction, of many elements to each of its own. Another kernel may
+    add them up in another order, and a comparison with it come out otherwise."""
     source = node.args[0] if node.args else None
     if _REDUCTION not in getattr(node.target, "tags", ()) or not isinstance(source, Node):
         return False
@@ -449,7 +449,7 @@ def _reads_memory(node: Node) -> bool:
     return _REDUCTION not in node.target.tags
 
 
-STATISTIC = 16  # elements that each element of a small reduction is made of, at least
+STATISTIC = 16  # elements that are reduced to each element of a statistic, at least
 _REDUCTION = getattr(torch.Tag, "reduction", None)
 _PRODUCTS = {
     aten.mm.default,
@@ -513,11 +513,11 @@ def _bytes(node: Node) -> int:
 
 
 def _copied(
-    whole: AtenGraph, known: dict[Node, Node], graph: torch.fx.Graph, roots: Iterable[Node]
+    whole: AtenGraph, inputs: dict[Node, Node], graph: torch.fx.Graph, roots: Iterable[Node]
 ) -> dict[Node, Node]:
-    """Copies into `graph` what the roots depend on, behind the nodes that have a `known` copy."""
-    needed = ancestors(roots, known)
-    copies = dict(known)
+    """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for."""
+    needed = ancestors(roots, inputs)
+    copies = dict(inputs)
     for node in whole.graph.nodes:
         if node in needed:
             copies[node] = copied(graph, node, copies.__getitem__)
@@ -526,16 +526,16 @@ def _copied(
 
 def _copied_with_regions(
     whole: AtenGraph,
-    known: dict[Node, Node],
+    inputs: dict[Node, Node],
     graph: torch.fx.Graph,
     roots: Sequence[Node],
     late: set[Node],
 ) -> dict[Node, Node]:
     """The same for a backward that computes checkpointed regions again: each value right before it
     is needed."""
-    needed = ancestors(roots, known)
+    needed = ancestors(roots, inputs)
     order = {node: k for k, node in enumerate(whole.graph.nodes)}
-    copies = dict(known)
+    copies = dict(inputs)
     for last in whole.graph.nodes:
         if last not in needed or not (last in late or last in roots):
             continue
@@ -566,10 +566,10 @@ def _forward(
     joint: JointGraph, kept: list[Node], decided: Iterable[Symbol], late: set[Node]
 ) -> AtenGraph:
     whole, graph = joint.aten, torch.fx.Graph()
-    known = {node: graph.node_copy(node) for node in joint.primals}
+    inputs = {node: graph.node_copy(node) for node in joint.primals}
     roots = [*_nodes_of(joint.results), *(node for _, node in whole.mutations), *kept]
     roots += [node for node in whole.graph.nodes if node not in late and _must_run(node)]
-    copies = _copied(whole, known, graph, roots)
+    copies = _copied(whole, inputs, graph, roots)
     specs = [_on_copy(spec, copies) for spec in joint.results]
     specs += [_whole(copies[node]) for node in kept]
     specs += [OutputSpec(value=whole.shapes.wrap(symbol)) for symbol in decided]
@@ -584,21 +584,21 @@ def _backward(
 ) -> AtenGraph:
     """The backward that takes these values of the joint graph from the slots `saved`."""
     whole, tangents, graph = joint.aten, joint.tangents, torch.fx.Graph()
-    known = {}
+    inputs = {}
     for node, slot in zip(values, saved):
         # a kept value has the layout that was chosen for it, others have eager's
         value = laid_out(node) if slot.role == "kept" else node.meta["val"]
-        known[node] = _placeholder(graph, node, value)
+        inputs[node] = _placeholder(graph, node, value)
     for node in tangents:
-        known[node] = _placeholder(graph, node, node.meta["val"])
+        inputs[node] = _placeholder(graph, node, node.meta["val"])
     for symbol in symbols:
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late, gradients = _late(whole.graph, tangents), joint.gradients
     roots = [*_nodes_of(gradients), *_acting(whole.graph, late)]
     if any(map(_is_checkpointed, whole.graph.nodes)):
-        copies = _copied_with_regions(whole, known, graph, roots, late)
+        copies = _copied_with_regions(whole, inputs, graph, roots, late)
     else:
-        copies = _copied(whole, known, graph, roots)
+        copies = _copied(whole, inputs, graph, roots)
     # a gradient is never an alias, not even of a tangent
     specs = [replace(_on_copy(spec, copies), position=None) for spec in gradients]
     backward = _finished(whole, graph, specs, [])

@@ -1,8 +1,8 @@
 """The hooks on a node of autograd's graph, which torch lets one add, and not see.
 
-They are read where the node keeps them. Where that is in memory is not written down here but found
-out: hooks are put on nodes made for the purpose, and what changes tells the place. Where that is
-not as expected, on another build of torch, `hooks_of` knows nothing and says so.
+A node goes in, and its tables of hooks come out. They are read from the node's memory, at places
+that are measured: hooks are put on nodes made for the purpose, and what changes tells the place.
+Where it is not as expected, on another build of torch, `hooks_of` raises Unsupported.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from ingot.errors import Unsupported, unsupported
 from ingot.torch_private import DisableTorchDispatch, FunctionBase
 
 _WORD = 8
-_CPP_NODE = 16  # where a Python object that stands for a node of C++ keeps its address, in bytes
-_LOOKED_AT = 40  # words at the beginning of a node, which is longer than that
-_Words = ctypes.c_size_t * _LOOKED_AT
+_CPP_NODE = 16  # where a Python object that stands for a node of C++ has its address, in bytes
+_SCANNED = 40  # words at the beginning of a node, which is longer than that
+_Words = ctypes.c_size_t * _SCANNED
 
 
 class NodeHooks(NamedTuple):
-    """Hooks by when they run: on single gradients that come in (each table with the position of the
-    gradient), on all that come in, and on what the node made of them. `retained` are the positions
-    of the gradients that are stored in tensors as they come in."""
+    """Hooks by when they run.
+
+    - `tensor`: on single gradients that come in, each table with the position of the gradient.
+    - `before`: on all gradients that come in.
+    - `behind`: on the gradients that the node gives.
+
+    `retained` are the positions of the gradients that are stored in tensors as they come in.
+    """
 
     tensor: tuple[tuple[dict[int, Any], int], ...]
     before: tuple[dict[int, Any], ...]
@@ -38,10 +43,13 @@ NO_HOOKS = NodeHooks((), (), (), ())
 
 
 class _Places(NamedTuple):
-    """The words of a node that hold the vectors of hooks, the number of tensors that retain their
-    gradients, and the sequence number, by which a node is known to be one; what hooks of Python's
-    begin with; and where a Python object that stands for a function of Python's keeps the node's
-    address, in bytes."""
+    """Where nodes have their hooks.
+
+    In words of a node: the vectors of hooks, the number of tensors that retain their gradients, and
+    the sequence number, by which a node is recognized. `tables` are the words that hooks of
+    Python's begin with. In bytes: where a Python object that stands for a function of Python's has
+    the node's address.
+    """
 
     tensor: int
     before: int
@@ -54,7 +62,7 @@ class _Places(NamedTuple):
 
 def hooks_of(node: Any) -> NodeHooks:
     """The hooks of a node; of one that accumulates, without those of the tensor. Raises Unsupported
-    where they cannot be told, as those of C++ cannot."""
+    where they cannot be read, as those of C++ cannot."""
     places = _places()
     if places is None:
         raise unsupported("backward-hook", "hooks on results cannot be seen with this torch")
@@ -68,17 +76,15 @@ def hooks_of(node: Any) -> NodeHooks:
     vectors = (places.tensor, places.before, places.behind)
     if not retained and all(words[first] == words[first + 1] for first in vectors):
         return NO_HOOKS
-    tensor, before, behind = [_vector(address, first) for first in vectors]
-    return NodeHooks(
-        tuple([(_table(hook, places.tables["tensor"]), _word(hook, 2)) for hook in tensor]),
-        tuple([_table(hook, places.tables["before"]) for hook in before]),
-        tuple([_table(hook, places.tables["behind"]) for hook in behind]),
-        retained,
-    )
+    tables, hooks = places.tables, _vector(address, places.tensor)
+    tensor = tuple([(_table(hook, tables["tensor"]), _word(hook, 2)) for hook in hooks])
+    before = _tables(_vector(address, places.before), tables["before"])
+    behind = _tables(_vector(address, places.behind), tables["behind"])
+    return NodeHooks(tensor, before, behind, retained)
 
 
 def hooks_if_seen(node: Any) -> NodeHooks:
-    """The same; none where they cannot be told."""
+    """The same; none where they cannot be read."""
     try:
         return hooks_of(node)
     except Unsupported:
@@ -86,20 +92,14 @@ def hooks_if_seen(node: Any) -> NodeHooks:
 
 
 def places_of_hooks() -> tuple[int, ...] | None:
-    """Where nodes that are functions of Python's keep their hooks: the words of the vectors, of the
+    """Where nodes that are functions of Python's have their hooks: the words of the vectors, of the
     number of tensors that retain their gradients and of the sequence number, and the byte of the
     node's address."""
     places = _places()
     if places is None:
         return None
-    return (
-        places.tensor,
-        places.before,
-        places.behind,
-        places.retained,
-        places.sequence,
-        places.python_node,
-    )
+    vectors = places.tensor, places.before, places.behind
+    return *vectors, places.retained, places.sequence, places.python_node
 
 
 def _address(node: Any, python_node: int) -> int:
@@ -120,12 +120,16 @@ def _vector(address: int, position: int) -> list[int]:
 def _positions(address: int, retained: int) -> tuple[int, ...]:
     """The keys of the map whose number of elements is the word `retained`: before it is the first
     of a list."""
-    found, count = list[int](), _word(address, retained)
+    positions, count = list[int](), _word(address, retained)
     entry = _word(address, retained - 1) if count else 0
-    while entry and len(found) < count:
-        found.append(_word(entry, 1))
+    while entry and len(positions) < count:
+        positions.append(_word(entry, 1))
         entry = _word(entry, 0)
-    return tuple(found)
+    return tuple(positions)
+
+
+def _tables(hooks: list[int], kind: int) -> tuple[dict[int, Any], ...]:
+    return tuple([_table(hook, kind) for hook in hooks])
 
 
 def _table(hook: int, kind: int) -> dict[int, Any]:
@@ -136,10 +140,10 @@ def _table(hook: int, kind: int) -> dict[int, Any]:
 
 @functools.cache
 def _places() -> _Places | None:
-    """Where nodes keep what is looked for; None where that cannot be told."""
+    """Where nodes have their hooks; None where that is not as expected."""
     try:
         with torch.enable_grad(), DisableTorchDispatch():
-            return _found_places()
+            return _measured_places()
     except _Unexpected:
         return None
 
@@ -148,7 +152,7 @@ class _Unexpected(Exception):
     pass
 
 
-def _found_places() -> _Places:
+def _measured_places() -> _Places:
     def tensor_hook(y: torch.Tensor) -> Any:
         y.register_hook(_nothing)
         return y._backward_hooks
@@ -211,9 +215,9 @@ def _changes(
     and after it."""
     y = torch.zeros(1, requires_grad=True).sin() if y is None else y
     address = _address(y.grad_fn, 0)
-    before = [_word(address, k) for k in range(_LOOKED_AT)]
+    before = [_word(address, k) for k in range(_SCANNED)]
     change(y)
-    after = [_word(address, k) for k in range(_LOOKED_AT)]
+    after = [_word(address, k) for k in range(_SCANNED)]
     return [(k, old, new) for k, (old, new) in enumerate(zip(before, after)) if old != new]
 
 
@@ -223,9 +227,8 @@ def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
     y, tables = torch.zeros(1, requires_grad=True).sin(), list[Any]()
     changed = _changes(lambda y: tables.append(add(y)), y)
     first = changed[0][0] if changed else 0
-    if [k for k, *_ in changed] != [first, first + 1, first + 2] or any(
-        old for _, old, _ in changed
-    ):
+    expected = [(first, 0), (first + 1, 0), (first + 2, 0)]
+    if [(k, old) for k, old, _ in changed] != expected:
         raise _Unexpected
     if changed[1][2] - changed[0][2] != _WORD:
         raise _Unexpected
@@ -235,7 +238,7 @@ def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
     return first, _word(hook, 0)
 
 
-def _only(found: list[int]) -> int:
-    if len(found) != 1:
+def _only(places: list[int]) -> int:
+    if len(places) != 1:
         raise _Unexpected
-    return found[0]
+    return places[0]

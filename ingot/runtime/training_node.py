@@ -233,7 +233,7 @@ _Node: Any = backward_class(_Graph)
 # until a backward, or somebody who looks on, says otherwise
 _Node.used_tangents, _Node.remaining_saved, _Node.consumed_elsewhere = None, None, None
 _Node.siblings, _Node.own_tangents = None, None
-# the engine calls it, and would be told by `BackwardCFunction.apply` which it is
+# the engine calls it; `BackwardCFunction.apply` would look up the same function
 _Node.apply = _native.node_backward
 
 apply_node = super(torch.autograd.Function, _Graph).apply  # type: ignore[misc]
