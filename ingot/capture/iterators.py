@@ -13,19 +13,17 @@ import itertools
 import operator
 from typing import Any
 
+from ingot.capture.meanings import How, means
 from ingot.capture.polyfills import _MISSING, class_member, fails
 from ingot.native import _native
 
 _NONE: Any = None
-REPLACEMENTS: dict[Any, Any] = {}
-"""By C class or function: the class or function here."""
 
 
 def _replaces(real: Any) -> Any:
     def register(cls: type) -> type:
         cls.replaces = real  # type: ignore[attr-defined]
-        REPLACEMENTS[real] = cls
-        return cls
+        return means(real, how=How.POLYFILL)(cls)
 
     return register
 
@@ -297,16 +295,15 @@ class items_reversed(_Backwards):
     replaces: Any = type(reversed({1: 1}.items()))
 
 
-REPLACEMENTS.update(
-    {
-        list.__reversed__: list_reversed,
-        dict.__reversed__: keys_reversed,
-        type({}.keys()).__reversed__: keys_reversed,
-        type({}.values()).__reversed__: values_reversed,
-        type({}.items()).__reversed__: items_reversed,
-        collections.OrderedDict.__reversed__: keys_reversed,
-    }
-)
+for _reversed, _polyfill in {
+    list.__reversed__: list_reversed,
+    dict.__reversed__: keys_reversed,
+    type({}.keys()).__reversed__: keys_reversed,
+    type({}.values()).__reversed__: values_reversed,
+    type({}.items()).__reversed__: items_reversed,
+    collections.OrderedDict.__reversed__: keys_reversed,
+}.items():
+    means(_reversed, how=How.POLYFILL)(_polyfill)
 
 
 @_replaces(type(iter(lambda: 0, 0)))
@@ -362,13 +359,11 @@ class chain(Iterator):
         )
 
 
+@means(itertools.chain.from_iterable, how=How.POLYFILL)
 def chain_from_iterable(iterables: Any, /) -> Any:
     made = chain()
     made.iterables = iter(iterables)
     return made
-
-
-REPLACEMENTS[itertools.chain.from_iterable] = chain_from_iterable
 
 
 @_replaces(itertools.islice)
@@ -702,6 +697,7 @@ class _Tee(Iterator):
         return _Tee(self.iterator, self.link)
 
 
+@means(itertools.tee, how=How.POLYFILL)
 def tee(iterable: Any, n: Any = 2, /) -> Any:
     if n < 0:
         fails(itertools.tee, (), n)
@@ -709,9 +705,6 @@ def tee(iterable: Any, n: Any = 2, /) -> Any:
     if isinstance(iterator, _tee_type):
         iterator, link = iterator.iterator, iterator.link  # type: ignore[attr-defined]
     return tuple([_Tee(iterator, link) for _ in range(n)])
-
-
-REPLACEMENTS[itertools.tee] = tee
 
 
 class _Counted(Iterator):

@@ -13,19 +13,12 @@ from typing import Any
 
 import torch
 
+from ingot.capture.meanings import How, means
 from ingot.torch_private import aten, masked_identity, masked_input_mask, masked_where
 
 _MISSING: Any = object()
-FUNCTIONS: dict[Any, Any] = {}
-"""By C function: the function here."""
 
-
-def _replaces(*functions: Any) -> Any:
-    def register(polyfill: Any) -> Any:
-        FUNCTIONS.update(dict.fromkeys(functions, polyfill))
-        return polyfill
-
-    return register
+_replaces = functools.partial(means, how=How.POLYFILL)
 
 
 # -- what capture answers itself; the bodies are for frames that go on in eager --------------------
@@ -245,7 +238,7 @@ def getstate(self: Any, /) -> Any:
     return attributes or None
 
 
-FUNCTIONS[object.__getstate__] = getstate  # type: ignore[attr-defined]
+_replaces(object.__getstate__)(getstate)  # type: ignore[attr-defined]
 
 
 @_replaces(set.__reduce__, frozenset.__reduce__)

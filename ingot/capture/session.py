@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable
-from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import CellType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any, NoReturn
 
 import torch
@@ -16,6 +16,7 @@ from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.error_paths import leaves_no_trace
 from ingot.capture.guards import MISSING, Kind, Plausible, Varying
 from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.meanings import How, Meaning, is_known_in_c, stated
 from ingot.capture.reading import Reading
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import (
@@ -53,14 +54,6 @@ _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.T
 
 _REPLACEABLE = frozenset({"sys", "warnings"})
 """Trusted modules with functions that programs replace: sys.excepthook, warnings.showwarning."""
-
-SPECIAL_FUNCTIONS: dict[Any, Callable[..., Value]] = {}
-"""Python functions with a meaning of their own during capture: handler(session, args, kwargs)."""
-
-FORWARDING: dict[Any, Callable[..., tuple[Value, Arguments, Keywords] | None]] = {}
-"""Those of them that only call another value: handler(session, args, kwargs) gives the value and
-its arguments."""
-
 
 _OF_THE_PROGRAM = (
     ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError
@@ -188,7 +181,7 @@ class Session(Semantics, Reading):
     def root_frame(self, function: FunctionValue, arguments: list[Value]) -> InterpreterFrame:
         """The frame of the compiled function itself, its parameters bound already."""
         # nn.Module.__call__(self, *args, **kwargs)
-        if self.special_function(function.object) is not None:
+        if function.meaning().how not in (How.INLINE, How.CODE):
             given = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
             target = function.callee(self, *given)
             if target is None:
@@ -415,19 +408,9 @@ class Session(Semantics, Reading):
 
     # -- callables ---------------------------------------------------------------------------------
 
-    def special_function(self, function: FunctionType | None) -> Callable[..., Value] | None:
-        """The handler of a Python function that has a meaning of its own."""
-        if function in builtin_functions.RULES:
-            return lambda session, args, kwargs: builtin_functions.call_builtin(
-                session, function, args, kwargs
-            )
-        return SPECIAL_FUNCTIONS.get(function)
-
-    def forwarded(self, function: FunctionType | None, args: Arguments, kwargs: Keywords) -> Any:
-        """(value, args, kwargs) where a call of a special function is nothing but the call of
-        another value."""
-        rule = FORWARDING.get(function)
-        return None if rule is None else rule(self, args, kwargs)
+    def call_as(self, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords) -> Value:
+        """What a function gives that is called in the way that its meaning says."""
+        return builtin_functions.call_as(self, meaning, function, args, kwargs)
 
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""
@@ -464,13 +447,13 @@ class Session(Semantics, Reading):
 
     def native_method(self, owner: Value, raw: Any) -> Value | None:
         """A C method of a value, where a polyfill has its meaning."""
-        if (
-            isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
-            and raw in builtin_functions.POLYFILLS
-        ):
-            return BoundMethod(self.builtin(raw), owner)
-        return None
+        if not isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
+            return None
+        meaning = stated(raw)
+        if meaning is None or meaning.how is not How.POLYFILL:
+            return None
+        return BoundMethod(self.builtin(raw), owner)
 
     def native_slot(self, raw: Any) -> Value | None:
         """A C method of a class, where capture knows its meaning."""
-        return self.builtin(raw) if builtin_functions.knows(raw) else None
+        return self.builtin(raw) if is_known_in_c(raw) else None

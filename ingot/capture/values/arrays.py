@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import How, means
 from ingot.capture.residual import Call
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import ConstSource, DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
-from ingot.capture.values.builtins import CONSTRUCTORS, BuiltinValue
+from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.numbers import tensor_of_number
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_data import tensor_of_numbers
 from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
 
@@ -119,6 +120,7 @@ def wrap_array(session: Session, object_: Any, source: Source) -> Value:
     return ArrayValue(None, source, object_)
 
 
+@means(torch.Tensor.numpy, how=How.METHOD)
 def _numpy(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -139,8 +141,6 @@ _SHARED = frozenset({
     torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 })  # fmt: skip
-
-METHODS["numpy"] = _numpy
 
 
 def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
@@ -177,8 +177,8 @@ def _of_known_integers(session: Session, args: Arguments, kwargs: Keywords) -> V
     return None
 
 
-FUNCTIONS[torch.from_numpy] = FUNCTIONS[torch.as_tensor] = _tensor_of_array(copies=False)
-FUNCTIONS[torch.tensor] = _tensor_of_array(copies=True)
+means(torch.from_numpy, torch.as_tensor, how=How.OPERATION)(_tensor_of_array(copies=False))
+means(torch.tensor, how=How.OPERATION)(_tensor_of_array(copies=True))
 
 
 def _recipe(results: Results, value: ArrayValue) -> Call:
@@ -266,6 +266,7 @@ def wrap_numpy_function(session: Session, object_: Any, source: Source) -> Value
     return NumpyFunction(object_, source)
 
 
+@means(np.generic, how=How.INSTANCE)
 def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     if kwargs or not issubclass(cls, (np.floating, np.integer)):
         raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
@@ -273,6 +274,3 @@ def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords)
     if type(made) is not cls:
         raise session.unsupported("numpy", f"numpy.{cls.__name__}() gives a {type(made).__name__}")
     return session.wrap_constant(made)
-
-
-CONSTRUCTORS[np.generic] = _make_number

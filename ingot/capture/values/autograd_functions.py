@@ -13,9 +13,8 @@ import torch
 from torch import fx
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means, stated
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value
-from ingot.capture.values.builtins import UNREALIZED
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
@@ -113,15 +112,20 @@ def _is_among(part: Any, tensors: Any) -> bool:
 # -- calls -----------------------------------------------------------------------------------------
 
 
-APPLIED: dict[type, Callable[[Session, list[Value]], Value]] = {}
-"""Functions of torch's own that are captured in another way."""
+_APPLY: Any = vars(_BASE)["apply"]
+"""A classmethod, or since torch 2.14 a class method that is written in C."""
 
 
+@means(
+    _APPLY if isinstance(_APPLY, ClassMethodDescriptorType) else _APPLY.__func__,
+    how=How.UNREALIZED,
+)
 def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function, *values = [session.realize(arg) for arg in args]
-    if (own := APPLIED.get(session.known(function))) is not None:  # type: ignore[arg-type]
-        return own(session, values)
     cls: Any = session.known(function)
+    if (own := stated(_APPLY.__get__(None, cls))) is not None:
+        made: Value = own.rule(session, values)
+        return made
     given = values + [session.realize(value) for value in kwargs.values()]
     if is_mapped():
         refuse_unmapped(session, cls, function.describe())
@@ -140,14 +144,6 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
             f"{function.describe()}.apply with keywords, where gradients are wanted",
         )
     return _with_gradients(session, function, cls, values, levels_of(session, function.describe()))
-
-
-# a classmethod, or since torch 2.14 a class method that is written in C
-_APPLY: Any = vars(_BASE)["apply"]
-if isinstance(_APPLY, ClassMethodDescriptorType):
-    UNREALIZED[_APPLY] = _apply
-else:
-    SPECIAL_FUNCTIONS[_APPLY.__func__] = _apply
 
 
 def _with_gradients(

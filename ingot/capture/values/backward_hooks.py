@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils.hooks import BackwardHook
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.values.autograd_functions import (
     captured_backward,
     choices_of_tangents,
@@ -54,6 +54,7 @@ def _views(tensors: Any) -> Any:
         return [tensor.view_as(tensor) for tensor in tensors]
 
 
+@means(BackwardHook.setup_input_hook, how=How.UNREALIZED)
 def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Before the forward."""
     call, given = map(session.realize, args)
@@ -82,6 +83,7 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return TupleValue(views, tuple)
 
 
+@means(BackwardHook.setup_output_hook, how=How.UNREALIZED)
 def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Behind the forward."""
     call, result = map(session.realize, args)
@@ -110,10 +112,6 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         else:
             hooked.hooks.graphs[present] = found
     return views[0] if alone else TupleValue(views, tuple)
-
-
-SPECIAL_FUNCTIONS[BackwardHook.setup_input_hook] = _setup_input  # type: ignore[index]
-SPECIAL_FUNCTIONS[BackwardHook.setup_output_hook] = _setup_output  # type: ignore[index]
 
 
 def _is_tracked(value: Value) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import cmath
-import functools
 import math
 import operator
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture import iterators, polyfills
 from ingot.capture.guards import MISSING
+from ingot.capture.meanings import How, Meaning, meaning_of, means, means_pure, stated
 from ingot.capture.values import signatures
 from ingot.capture.values.base import (
     NULL,
@@ -46,25 +46,6 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 Rule = Callable[..., Value]
-RULES: dict[Any, Rule] = {}
-"""By built-in function or class: rule(session, *args, **kwargs) on realized values."""
-
-UNREALIZED: dict[Any, Callable[[Session, Arguments, Keywords], Value]] = {}
-"""By built-in function: rule(session, args, kwargs) on values that may be used or not."""
-
-PURE: set[Any] = {
-    *(getattr(builtins, name) for name in "ascii bin chr hex oct ord".split()),
-    *(
-        f
-        for module in (math, cmath)
-        for name, f in vars(module).items()
-        if callable(f) and not name.startswith("_")
-    ),
-    str.maketrans,
-    bytes.maketrans,
-    os.fspath,
-}
-"""Called for real when all their arguments are known; none changes what it is given."""
 
 _UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans})
 """Do not ask an instance for its number."""
@@ -81,46 +62,15 @@ _HARMLESS = frozenset(
 )
 """May be called for real to see how they fail."""
 
-_PURE_CLASSES = frozenset({str, bytes, int, float, complex, bool})
-"""Their class and static methods are pure."""
-
-POLYFILLS: dict[Any, Any] = {**polyfills.FUNCTIONS, **iterators.REPLACEMENTS}
-"""Inlined in place of the built-in."""
-
-CONSTRUCTORS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {}
-"""By class and its bases, for classes that have no rule: what calling them gives."""
-
-CONTENTS: dict[type, Callable[[Session, type, Arguments, Keywords], Value]] = {}
-"""By built-in class: what its `__new__` gives for a subclass."""
-
-_OPERATORS = set(BINARY_METHODS) | set(INPLACE_METHODS)
-_UNARY: dict[Any, Any] = {f: f for f in (operator.neg, operator.pos, operator.invert, builtins.abs)}
-_UNARY.update({operator.inv: operator.invert, operator.abs: builtins.abs})
-
-
-def knows(function: Any) -> bool:
-    """Whether a C function has a rule, a polyfill, or is pure. The lists hold functions only: an
-    unhashable object is in none."""
-    if isinstance(function, functools._lru_cache_wrapper):
-        return True
-    try:
-        return any(function in known for known in (RULES, UNREALIZED, POLYFILLS, PURE, _OPERATORS))
-    except TypeError:
-        return False
-
-
-def rule(*functions: Any) -> Callable[[Rule], Rule]:
-    """Registers the meaning of built-in functions or classes."""
-
-    def register(handler: Rule) -> Rule:
-        RULES.update(dict.fromkeys(functions, handler))
-        return handler
-
-    return register
+means(*BINARY_METHODS, *INPLACE_METHODS, how=How.BINARY)(None)
+for _operator in (operator.neg, operator.pos, operator.invert, builtins.abs):
+    means(_operator, how=How.UNARY)(_operator)
+means(operator.inv, how=How.UNARY)(operator.invert)
+means(operator.abs, how=How.UNARY)(builtins.abs)
 
 
 class BuiltinValue(Value):
-    """A C function, or a class that RULES or POLYFILLS know."""
+    """A C function, or a class with a meaning that is stated."""
 
     __slots__ = ("object",)
 
@@ -165,62 +115,136 @@ class BuiltinValue(Value):
         return super().get_attribute(session, name)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        is_inlined = self.object in POLYFILLS and self.object not in RULES
-        if is_inlined and not _is_of_content(session, self.object, args):
-            _check_arguments(session, self.object, args, kwargs)
-            return session.builtin(POLYFILLS[self.object]).callee(session, args, kwargs)
-        return None
+        meaning = stated(self.object)
+        if meaning is None or meaning.how is not How.POLYFILL:
+            return None
+        if _is_of_content(session, self.object, args):
+            return None
+        _check_arguments(session, self.object, args, kwargs)
+        return session.builtin(meaning.rule).callee(session, args, kwargs)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        return call_builtin(session, self.object, args, kwargs)
+        return call_as(session, meaning_of(self.object), self.object, args, kwargs)
 
 
 def _get_method() -> None:
     """Stands for the `__get__` of a C function, of which nothing is asked yet."""
 
 
-def call_builtin(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
-    """Calls a C function on values: by rule, by polyfill, as an operator, as a method of a built-in
-    type, or for real if it is pure."""
-    if function in UNREALIZED:
-        return UNREALIZED[function](session, args, kwargs)
-    if function in RULES:
-        try:
-            return RULES[function](
-                session, *map(session.realize, args), **session.realize_all(kwargs)
-            )
-        except NotConstant as unknown:
-            raise _unknown(session, function, unknown) from None
-        except TypeError as error:
-            model = function if isinstance(function, type) or function in _HARMLESS else None
-            raise wrong_arguments(
-                session, BuiltinValue(function), error, model, args, kwargs
-            ) from None
-    if function in POLYFILLS and not _is_of_content(session, function, args):
-        _check_arguments(session, function, args, kwargs)
-        return session.call(session.builtin(POLYFILLS[function]), args, kwargs)
-    if function in _OPERATORS and len(args) == 2:
-        return session.binary(function, args[0], args[1])
-    args = [session.realize(a) for a in args]
-    if function in _UNARY and len(args) == 1:
-        return args[0].unary(session, _UNARY[function])
-    owner = getattr(function, "__objclass__", None)
-    if owner is not None and args and issubclass(args[0].python_type(), owner):
-        first = args[0]
-        if isinstance(first, ObjectValue):
-            return session.call(first.bind(session, function, function.__name__), args[1:], kwargs)
-        return session.call(first.get_attribute(session, function.__name__), args[1:], kwargs)
-    of = getattr(function, "__self__", None)
-    if isinstance(of, type):
-        if function.__name__ == "__new__":
-            return session.new(of, args, kwargs)
-        if of in _PURE_CLASSES:
-            return call_pure(session, function, args, kwargs)
-    if function not in PURE:
-        raise session.unsupported(
-            "c-function", f"{getattr(function, '__qualname__', function)}() is called, a C function"
+def call_as(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    """Calls a function or class in the way that its meaning says."""
+    carry_out = _CALLS.get(meaning.how, _call_unknown)
+    return carry_out(session, meaning, function, args, kwargs)
+
+
+def _call_rule(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    try:
+        made: Value = meaning.rule(
+            session, *map(session.realize, args), **session.realize_all(kwargs)
         )
-    return call_pure(session, function, args, kwargs)
+        return made
+    except NotConstant as unknown:
+        raise _unknown(session, function, unknown) from None
+    except TypeError as error:
+        model = function if isinstance(function, type) or function in _HARMLESS else None
+        raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
+
+
+def _call_unrealized(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    made: Value = meaning.rule(session, args, kwargs)
+    return made
+
+
+def _call_forward(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    target = meaning.rule(session, args, kwargs)
+    if target is not None:
+        return session.call(*target)
+    assert meaning.otherwise is not None
+    made: Value = meaning.otherwise(session, args, kwargs)
+    return made
+
+
+def _call_polyfill(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    if _is_of_content(session, function, args):
+        return _call_method(session, meaning, function, args, kwargs)
+    _check_arguments(session, function, args, kwargs)
+    return session.call(session.builtin(meaning.rule), args, kwargs)
+
+
+def _call_binary(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    if len(args) != 2:
+        return _call_unknown(session, meaning, function, args, kwargs)
+    return session.binary(function, args[0], args[1])
+
+
+def _call_unary(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    if len(args) != 1:
+        return _call_unknown(session, meaning, function, args, kwargs)
+    return session.realize(args[0]).unary(session, meaning.rule)
+
+
+def _call_method(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    """A method of a built-in type, called on an instance that is its first argument."""
+    args = [session.realize(a) for a in args]
+    if not args or not issubclass(args[0].python_type(), function.__objclass__):
+        return _call_unknown(session, meaning, function, args, kwargs)
+    first = args[0]
+    if isinstance(first, ObjectValue):
+        return session.call(first.bind(session, function, function.__name__), args[1:], kwargs)
+    return session.call(first.get_attribute(session, function.__name__), args[1:], kwargs)
+
+
+def _call_new(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    return session.new(function.__self__, [session.realize(a) for a in args], kwargs)
+
+
+def _call_pure(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    return call_pure(session, function, [session.realize(a) for a in args], kwargs)
+
+
+def _call_unknown(
+    session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
+) -> Value:
+    for arg in args:
+        session.realize(arg)
+    raise session.unsupported(
+        "c-function", f"{getattr(function, '__qualname__', function)}() is called, a C function"
+    )
+
+
+_CALLS: dict[How, Callable[[Session, Meaning, Any, Arguments, Keywords], Value]] = {
+    How.RULE: _call_rule,
+    How.UNREALIZED: _call_unrealized,
+    How.FORWARD: _call_forward,
+    How.POLYFILL: _call_polyfill,
+    How.BINARY: _call_binary,
+    How.UNARY: _call_unary,
+    How.METHOD: _call_method,
+    How.NEW: _call_new,
+    How.PURE: _call_pure,
+}
+"""What carries out a call, by how it is captured. Other values than `BuiltinValue` carry out the
+rest."""
 
 
 def _is_of_content(session: Session, function: Any, args: Arguments) -> bool:
@@ -310,7 +334,7 @@ def special_first(session: Session, value: Value, name: str, *args: Value) -> Va
 # -- what the polyfills ask ------------------------------------------------------------------------
 
 
-@rule(polyfills.fails)
+@means(polyfills.fails)
 def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
     known = [session.stand_in(a) for a in args]
     session.python(
@@ -328,7 +352,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or type(value) is tuple and all(map(_is_plain, value))
 
 
-@rule(polyfills.ranking)
+@means(polyfills.ranking)
 def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     try:
         known = [session.realize(rank).constant() for rank in session.unpacked(ranks)]
@@ -346,7 +370,7 @@ class _Unanswered(Exception):
     """list.sort compares the elements at two positions."""
 
 
-@rule(polyfills.sorting)
+@means(polyfills.sorting)
 def sorting(session: Session, ranks: Value, reverse: Value, answers: Value) -> Value:
     known = iter(session.known(answers))
 
@@ -364,12 +388,12 @@ def sorting(session: Session, ranks: Value, reverse: Value, answers: Value) -> V
     return session.wrap_constant((order, 0, 0))
 
 
-@rule(polyfills.is_number)
+@means(polyfills.is_number)
 def is_number(session: Session, value: Value) -> Value:
     return ConstantValue(value.is_constant() and type(value.constant()) in (int, float, bool))
 
 
-@rule(polyfills.sum_of_numbers)
+@means(polyfills.sum_of_numbers)
 def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
     return session.wrap_constant(session.python(sum, session.known(numbers), session.known(start)))
 
@@ -377,13 +401,13 @@ def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
 # -- questions -------------------------------------------------------------------------------------
 
 
-@rule(builtins.len)
+@means(builtins.len)
 def len_(session: Session, value: Value) -> Value:
     length = value.length(session)
     return length if isinstance(length, Value) else ConstantValue(length)
 
 
-@rule(builtins.callable)
+@means(builtins.callable)
 def callable_(session: Session, value: Value) -> Value:
     return ConstantValue(not find_missing(value.python_type(), "__call__"))
 
@@ -399,7 +423,7 @@ def _name(session: Session, name: Value, function: Any) -> str:
     return found
 
 
-@rule(builtins.hasattr)
+@means(builtins.hasattr)
 def hasattr_(session: Session, value: Value, name: Value) -> Value:
     try:
         value.get_attribute(session, _name(session, name, hasattr))
@@ -410,7 +434,7 @@ def hasattr_(session: Session, value: Value, name: Value) -> Value:
     return ConstantValue(True)
 
 
-@rule(builtins.getattr)
+@means(builtins.getattr)
 def getattr_(session: Session, value: Value, name: Value, default: Value = NULL) -> Value:
     try:
         return value.get_attribute(session, _name(session, name, getattr))
@@ -420,19 +444,19 @@ def getattr_(session: Session, value: Value, name: Value, default: Value = NULL)
         raise
 
 
-@rule(builtins.setattr)
+@means(builtins.setattr)
 def setattr_(session: Session, owner: Value, name: Value, value: Value) -> Value:
     owner.set_attribute(session, session.known(name), value)
     return NONE
 
 
-@rule(builtins.delattr)
+@means(builtins.delattr)
 def delattr_(session: Session, owner: Value, name: Value) -> Value:
     owner.delete_attribute(session, session.known(name))
     return NONE
 
 
-@rule(object.__setattr__)
+@means(object.__setattr__)
 def object_setattr(session: Session, owner: Value, name: Value, value: Value) -> Value:
     if isinstance(owner, ObjectValue):
         owner.assign(session, session.known(name), value)
@@ -441,7 +465,7 @@ def object_setattr(session: Session, owner: Value, name: Value, value: Value) ->
     return NONE
 
 
-@rule(object.__delattr__)
+@means(object.__delattr__)
 def object_delattr(session: Session, owner: Value, name: Value) -> Value:
     if isinstance(owner, ObjectValue):
         owner.drop(session, session.known(name))
@@ -450,7 +474,7 @@ def object_delattr(session: Session, owner: Value, name: Value) -> Value:
     return NONE
 
 
-@rule(object.__getattribute__)
+@means(object.__getattribute__)
 def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
     if not isinstance(owner, ObjectValue):
         return owner.get_attribute(session, session.known(name))
@@ -463,34 +487,34 @@ def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
 # -- what object has -------------------------------------------------------------------------------
 
 
-@rule(object.__init__, object.__init_subclass__)
+@means(object.__init__, object.__init_subclass__)
 def object_init(session: Session, *args: Value, **kwargs: Value) -> Value:
     return NONE
 
 
-@rule(object.__eq__)
+@means(object.__eq__)
 def object_eq(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(True if session.same(a, b) else NotImplemented)
 
 
-@rule(object.__ne__)
+@means(object.__ne__)
 def object_ne(session: Session, a: Value, b: Value) -> Value:
     answer = session.call(a.get_attribute(session, "__eq__"), [b], {})
     is_known = answer.python_type() is not type(NotImplemented)
     return ConstantValue(not session.truth(answer) if is_known else NotImplemented)
 
 
-@rule(*(vars(object)[name] for name in ("__lt__", "__le__", "__gt__", "__ge__")))
+@means(*(vars(object)[name] for name in ("__lt__", "__le__", "__gt__", "__ge__")))
 def object_order(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(NotImplemented)
 
 
-@rule(object.__str__)
+@means(object.__str__)
 def object_str(session: Session, value: Value) -> Value:
     return ConstantValue(session.text_of(value, repr))
 
 
-@rule(object.__format__)
+@means(object.__format__)
 def object_format(session: Session, value: Value, spec: Value) -> Value:
     if session.known(spec):
         kind = type_name(value.python_type())
@@ -498,7 +522,7 @@ def object_format(session: Session, value: Value, spec: Value) -> Value:
     return ConstantValue(session.text_of(value, str))
 
 
-@rule(builtins.dir)
+@means(builtins.dir)
 def dir_(session: Session, *values: Value) -> Value:
     if not values:
         return session.list_of(session.call(session.builtin(sorted), [locals_(session)], {}))
@@ -514,7 +538,7 @@ def dir_(session: Session, *values: Value) -> Value:
     return session.wrap_constant(sorted(names))
 
 
-@rule(builtins.vars)
+@means(builtins.vars)
 def vars_(session: Session, value: Value | None = None) -> Value:
     if value is None:
         return locals_(session)
@@ -528,7 +552,7 @@ def vars_(session: Session, value: Value | None = None) -> Value:
         raise
 
 
-@rule(builtins.locals)
+@means(builtins.locals)
 def locals_(session: Session) -> Value:
     """A new dict at each call, as it is from Python 3.13 on."""
     frame = session.frames[-1]
@@ -540,12 +564,12 @@ def locals_(session: Session) -> Value:
     return session.dict_of_values(found)
 
 
-@rule(builtins.globals)
+@means(builtins.globals)
 def globals_(session: Session) -> Value:
     return session.wrap_constant(session.frames[-1].function.namespace)
 
 
-@rule(builtins.hash)
+@means(builtins.hash)
 def hash_(session: Session, value: Value) -> Value:
     raw = session.class_lookup(value.cls, "__hash__") if isinstance(value, ObjectValue) else MISSING
     if isinstance(raw, FunctionType):
@@ -574,7 +598,7 @@ class _Hashed:
         return self.number
 
 
-@rule(builtins.id)
+@means(builtins.id)
 def id_(session: Session, value: Value) -> Value:
     return session.identity_number(value)
 
@@ -582,39 +606,39 @@ def id_(session: Session, value: Value) -> Value:
 # -- operators -------------------------------------------------------------------------------------
 
 
-@rule(operator.getitem)
+@means(operator.getitem)
 def getitem(session: Session, owner: Value, key: Value) -> Value:
     return session.get_item(owner, key)
 
 
-@rule(operator.contains)
+@means(operator.contains)
 def contains(session: Session, container: Value, item: Value) -> Value:
     return ConstantValue(session.contains(container, item))
 
 
-@rule(operator.setitem)
+@means(operator.setitem)
 def setitem(session: Session, owner: Value, key: Value, value: Value) -> Value:
     owner.set_item(session, key, value)
     return NONE
 
 
-@rule(operator.delitem)
+@means(operator.delitem)
 def delitem(session: Session, owner: Value, key: Value) -> Value:
     owner.delete_item(session, key)
     return NONE
 
 
-@rule(operator.is_)
+@means(operator.is_)
 def is_(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(session.same(a, b))
 
 
-@rule(operator.is_not)
+@means(operator.is_not)
 def is_not(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(not session.same(a, b))
 
 
-@rule(operator.not_)
+@means(operator.not_)
 def not_(session: Session, value: Value) -> Value:
     return session.negation(value)
 
@@ -622,7 +646,7 @@ def not_(session: Session, value: Value) -> Value:
 _NO_LENGTH = ConstantValue(0)
 
 
-@rule(operator.length_hint)
+@means(operator.length_hint)
 def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Value:
     if not issubclass(default.python_type(), int):
         session.python(operator.length_hint, None, session.refused(default))
@@ -637,7 +661,7 @@ def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Va
     return session.ask_hint(obj) or default
 
 
-@rule(operator.concat)
+@means(operator.concat)
 def concat(session: Session, a: Value, b: Value) -> Value:
     kind, name = plain_base(a.python_type()), "__add__"
     if kind in SEQUENCES and not (
@@ -664,12 +688,12 @@ def _is_sequence(cls: type) -> bool:
 
 if hasattr(operator, "call"):
 
-    @rule(operator.call)
+    @means(operator.call)
     def call(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
         return session.call(function, args, kwargs)
 
 
-@rule(builtins.pow)
+@means(builtins.pow)
 def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
     if mod.identity() is None:
         return session.binary(operator.pow, base, exp)
@@ -679,7 +703,7 @@ def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
     return session.wrap_constant(session.really(pow, [base, exp, mod], {}))
 
 
-@rule(builtins.divmod)
+@means(builtins.divmod)
 def divmod_(session: Session, a: Value, b: Value) -> Value:
     for owner, name, other in ((a, "__divmod__", b), (b, "__rdivmod__", a)):
         found = special_first(session, owner, name, other)
@@ -692,7 +716,7 @@ def divmod_(session: Session, a: Value, b: Value) -> Value:
     return session.wrap_constant(session.really(divmod, [a, b], {}))
 
 
-@rule(builtins.round)
+@means(builtins.round)
 def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
     digits = [] if ndigits.identity() is None else [ndigits]
     found = special_first(session, number, "__round__", *digits)
@@ -703,7 +727,7 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
 
 
 def _to_integer(function: Any, name: str) -> None:
-    @rule(function)
+    @means(function)
     def convert(session: Session, number: Value) -> Value:
         found = special_first(session, number, name)
         return call_pure(session, function, [number], {}) if found is None else found
@@ -714,25 +738,25 @@ _to_integer(math.ceil, "__ceil__")
 _to_integer(math.trunc, "__trunc__")
 
 
-@rule(operator.index)
+@means(operator.index)
 def index(session: Session, value: Value) -> Value:
     varies = hasattr(value, "specialize") and value.python_type() is int
     return value if varies else ConstantValue(operator.index(session.integer(value)))
 
 
-@rule(builtins.format)
+@means(builtins.format)
 def format_(session: Session, value: Value, spec: Value | None = None) -> Value:
     if spec is not None and not issubclass(spec.python_type(), str):
         session.python(format, "", session.refused(spec))
     return ConstantValue(session.format_of(value, "" if spec is None else session.known(spec)))
 
 
-@rule(builtins.repr)
+@means(builtins.repr)
 def repr_(session: Session, value: Value) -> Value:
     return ConstantValue(session.text_of(value, repr))
 
 
-@rule(builtins.ascii)
+@means(builtins.ascii)
 def ascii_(session: Session, value: Value) -> Value:
     return ConstantValue(session.text_of(value, ascii))
 
@@ -740,7 +764,7 @@ def ascii_(session: Session, value: Value) -> Value:
 # -- iterators -------------------------------------------------------------------------------------
 
 
-@rule(builtins.iter)
+@means(builtins.iter)
 def iter_(session: Session, value: Value, sentinel: Value = NULL) -> Value:
     if sentinel is NULL:
         return value.iterate(session)
@@ -749,7 +773,7 @@ def iter_(session: Session, value: Value, sentinel: Value = NULL) -> Value:
     return session.call(session.builtin(iterators.calls_until), [value, sentinel], {})
 
 
-@rule(builtins.next)
+@means(builtins.next)
 def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
     if default is not NULL:
         return iterator.next(session) or default
@@ -765,7 +789,7 @@ def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
     return found
 
 
-@rule(range.__reversed__)
+@means(range.__reversed__)
 def reversed_range(session: Session, value: Value) -> Value:
     return RangeIterator(iter(session.known(value)[::-1]))
 
@@ -773,6 +797,14 @@ def reversed_range(session: Session, value: Value) -> Value:
 # -- typing ----------------------------------------------------------------------------------------
 
 
-@rule(typing.cast)
+@means(typing.cast)
 def cast(session: Session, typ: Value, val: Value) -> Value:
     return val
+
+
+# -- pure functions --------------------------------------------------------------------------------
+
+means_pure(*(getattr(builtins, name) for name in "bin chr hex oct ord".split()))
+means_pure(str.maketrans, bytes.maketrans, os.fspath)
+for _module in (math, cmath):  # all of their functions that have no rule and no polyfill
+    means_pure(*(f for n, f in vars(_module).items() if callable(f) and not n.startswith("_")))

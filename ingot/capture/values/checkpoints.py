@@ -15,8 +15,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
-from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
-from ingot.capture.values.autograd_functions import APPLIED
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
@@ -147,6 +146,7 @@ def _views(tensors: Any) -> Any:
         return [tensor.view_as(tensor) for tensor in tensors]
 
 
+@means(CheckpointFunction.apply, how=How.APPLY)
 def _reentrant(session: Session, args: list[Value]) -> Value:
     """CheckpointFunction.apply."""
     function, keeps_numbers, *given = args
@@ -215,7 +215,4 @@ def _may_have_gradient(tensor: TensorValue) -> bool:
     return tensor.fake.is_floating_point() or tensor.fake.is_complex()
 
 
-APPLIED[CheckpointFunction] = _reentrant
-for _checkpoint in (checkpoint, _CHECKPOINT):
-    FORWARDING[_checkpoint] = _plain_call
-    SPECIAL_FUNCTIONS[_checkpoint] = _call
+means(checkpoint, _CHECKPOINT, how=How.FORWARD, otherwise=_call)(_plain_call)

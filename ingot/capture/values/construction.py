@@ -14,6 +14,7 @@ from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import MISSING
+from ingot.capture.meanings import How, meaning_of, meaning_of_instances, means, stated
 from ingot.capture.values.base import (
     NULL,
     Arguments,
@@ -24,15 +25,9 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.builtins import (
-    CONSTRUCTORS,
-    CONTENTS,
-    POLYFILLS,
-    PURE,
-    RULES,
     Rule,
-    call_builtin,
+    call_as,
     call_pure,
-    rule,
     special_first,
 )
 from ingot.capture.values.classes import ClassValue, SuperValue
@@ -60,10 +55,9 @@ if TYPE_CHECKING:
 
 def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """What calling a class gives."""
-    if cls in RULES or cls in POLYFILLS or cls in PURE:
-        return call_builtin(session, cls, args, kwargs)
-    if isinstance(cls, enum.EnumMeta):
-        return call_pure(session, cls, args, kwargs)
+    meaning = meaning_of(cls)
+    if meaning.how not in (How.CLASS, How.INSTANCE):
+        return call_as(session, meaning, cls, args, kwargs)
     meta = session.class_lookup(type(cls), "__call__") if type(cls) is not type else MISSING
     if isinstance(meta, FunctionType):
         return session.call(session.wrap_class_member(meta), [ClassValue(cls), *args], kwargs)
@@ -72,16 +66,17 @@ def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) ->
     return construct_plainly(session, cls, args, kwargs)
 
 
-@rule(type.__call__)
+@means(type.__call__)
 def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> Value:
     return construct_plainly(session, cls.constant(), args, kwargs)
 
 
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
-    for base in cls.__mro__:
-        if base in CONSTRUCTORS:
-            return CONSTRUCTORS[base](session, cls, args, kwargs)
+    meaning = meaning_of_instances(cls)
+    if meaning is not None:
+        made: Value = meaning.rule(session, cls, args, kwargs)
+        return made
     raw = session.class_lookup(cls, "__new__")
     maker = raw.__func__ if isinstance(raw, staticmethod) else raw
     if isinstance(maker, FunctionType):
@@ -132,8 +127,10 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
             return _exception_with_keywords(session, cls, native, args, kwargs)
         return _new_exception(session, cls, native, args)
     for owner in native.__mro__:
-        if owner in CONTENTS:
-            return CONTENTS[owner](session, cls, args, kwargs)
+        meaning = stated(owner.__new__)
+        if meaning is not None:
+            made: Value = meaning.rule(session, cls, args, kwargs)
+            return made
     raise session.unsupported(
         "construction",
         f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}",
@@ -214,9 +211,11 @@ def _is_made_by_init(session: Session, cls: type) -> bool:
     )
 
 
-for _cls in vars(builtins).values():
-    if isinstance(_cls, type) and issubclass(_cls, BaseException) and "__init__" in vars(_cls):
-        RULES[vars(_cls)["__init__"]] = _exception_init(vars(_cls)["__init__"])
+# a set, since OSError has several names
+_CLASSES = {cls for cls in vars(builtins).values() if isinstance(cls, type)}
+for _cls in _CLASSES:
+    if issubclass(_cls, BaseException) and "__init__" in vars(_cls):
+        means(vars(_cls)["__init__"])(_exception_init(vars(_cls)["__init__"]))
 
 
 # -- instances of subclasses of built-in classes ---------------------------------------------------
@@ -231,6 +230,7 @@ def _plain_content(base: type) -> Any:
     return make
 
 
+@means(tuple.__new__, how=How.NEW)
 def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     is_struct = is_struct_sequence(cls)
     if args and is_struct:
@@ -247,20 +247,34 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     return BuiltinObject(cls, TupleValue(items, tuple))
 
 
-CONTENTS[tuple] = _new_tuple
-CONTENTS[list] = lambda session, cls, args, kwargs: BuiltinObject(cls, ListValue([], list))
-CONTENTS[set] = lambda session, cls, args, kwargs: BuiltinObject(cls, SetValue([], set))
-CONTENTS[dict] = lambda session, cls, args, kwargs: DictObject(cls)
-CONTENTS[SimpleNamespace] = lambda session, cls, args, kwargs: NamespaceObject(cls)
-CONTENTS.update(
-    {base: _plain_content(base) for base in (int, float, str, bytes, complex, frozenset)}
-)
+@means(list.__new__, how=How.NEW)
+def _new_list(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return BuiltinObject(cls, ListValue([], list))
+
+
+@means(set.__new__, how=How.NEW)
+def _new_set(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return BuiltinObject(cls, SetValue([], set))
+
+
+@means(dict.__new__, how=How.NEW)
+def _new_dict(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return DictObject(cls)
+
+
+@means(SimpleNamespace.__new__, how=How.NEW)
+def _new_namespace(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return NamespaceObject(cls)
+
+
+for _base in (int, float, str, bytes, complex, frozenset):
+    means(_base.__new__, how=How.NEW)(_plain_content(_base))
 
 
 # -- the built-in classes --------------------------------------------------------------------------
 
 
-@rule(type)
+@means(type)
 def type_(session: Session, value: Value, *rest: Value) -> Value:
     if rest:
         raise class_is_made(session)
@@ -273,17 +287,17 @@ def class_is_made(session: Session) -> Exception:
     return session.unsupported("class-definition", "a class is defined")
 
 
-@rule(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
+@means(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
 def _class_factory(session: Session, *args: Value, **kwargs: Value) -> Value:
     raise class_is_made(session)
 
 
-@rule(bool)
+@means(bool)
 def bool_(session: Session, value: Value = NONE, /) -> Value:
     return session.as_bool(value)
 
 
-@rule(operator.truth)
+@means(operator.truth)
 def truth(session: Session, value: Value) -> Value:
     return session.as_bool(value)
 
@@ -317,12 +331,12 @@ def _checked(session: Session, cls: type, owner: Value, method: str, found: Valu
     return session.wrap_constant(session.python(cls, model()))
 
 
-RULES[int] = _number(int, "__int__", "__index__", "__trunc__")
-RULES[float] = _number(float, "__float__", "__index__")
-RULES[complex] = _number(complex, "__complex__", "__float__", "__index__")
+means(int)(_number(int, "__int__", "__index__", "__trunc__"))
+means(float)(_number(float, "__float__", "__index__"))
+means(complex)(_number(complex, "__complex__", "__float__", "__index__"))
 
 
-@rule(str)
+@means(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
     if rest or named:
         return session.wrap_constant(
@@ -331,7 +345,7 @@ def str_(session: Session, object: Value | None = None, *rest: Value, **named: V
     return ConstantValue("" if object is None else session.text_of(object, str))
 
 
-@rule(bytes)
+@means(bytes)
 def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
     found = special_first(session, args[0], "__bytes__") if args else None
     if found is not None:
@@ -373,15 +387,15 @@ def _bytes_read(session: Session, value: Value) -> Iterator[int]:
         yield number
 
 
-RULES.update(
-    {
-        type(value): lambda session, _v=value: ConstantValue(_v)
-        for value in (None, ..., NotImplemented)
-    }
-)
+def _singleton(value: Any) -> Rule:
+    return lambda session: ConstantValue(value)
 
 
-@rule(range)
+for _value in (None, ..., NotImplemented):
+    means(type(_value))(_singleton(_value))
+
+
+@means(range)
 def range_(session: Session, *bounds: Value) -> Value:
     bounds = tuple(map(session.realize, bounds))
     if len(bounds) in (1, 2) and any(isinstance(b, SymIntValue) for b in bounds):
@@ -398,7 +412,7 @@ def _is_known_before(bound: Value) -> bool:
     return bound.is_constant() and type(bound.constant()) is int
 
 
-@rule(slice)
+@means(slice)
 def slice_(session: Session, *parts: Value) -> Value:
     if not 1 <= len(parts) <= 3:
         session.python(slice, *[None for _ in parts])
@@ -406,24 +420,24 @@ def slice_(session: Session, *parts: Value) -> Value:
     return SliceValue(start, stop, step)
 
 
-@rule(list)
+@means(list)
 def list_(session: Session, iterable: Value | None = None, /) -> Value:
     return ListValue([], list) if iterable is None else session.list_of(iterable)
 
 
-@rule(tuple)
+@means(tuple)
 def tuple_(session: Session, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, TupleValue) and iterable.cls is tuple:
         return iterable
     return TupleValue([] if iterable is None else session.list_of(iterable).items, tuple)
 
 
-@rule(set)
+@means(set)
 def set_(session: Session, iterable: Value | None = None, /) -> Value:
     return SetValue([], set) if iterable is None else session.set_of(iterable)
 
 
-@rule(frozenset)
+@means(frozenset)
 def frozenset_(session: Session, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, SetValue) and iterable.cls is frozenset:
         return iterable
@@ -439,13 +453,11 @@ def _dict_class(cls: type) -> Rule:
     return make
 
 
-RULES[dict], RULES[collections.OrderedDict] = (
-    _dict_class(dict),
-    _dict_class(collections.OrderedDict),
-)
+means(dict)(_dict_class(dict))
+means(collections.OrderedDict)(_dict_class(collections.OrderedDict))
 
 
-@rule(collections.defaultdict)
+@means(collections.defaultdict)
 def defaultdict_(
     session: Session, factory: Value = NONE, items: Value | None = None, /, **named: Value
 ) -> Value:
@@ -458,7 +470,7 @@ def defaultdict_(
     return made
 
 
-@rule(super)
+@means(super)
 def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value:
     if cls is NULL:
         cls, instance = _surrounding(session)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import InstanceDictSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.tensor import METHODS, TensorValue
+from ingot.capture.values.tensor import TensorValue
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.torch_private import aten
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
+@means(torch.Tensor.__deepcopy__, how=How.METHOD)
 def _deepcopy(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -88,9 +90,7 @@ def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> Tenso
     return made
 
 
-METHODS["__deepcopy__"] = _deepcopy
-
-
+@means(torch.Tensor.as_subclass, how=How.METHOD)
 def _as_subclass(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -101,6 +101,3 @@ def _as_subclass(
     if not isinstance(cls, ClassValue) or cls.object is not torch.Tensor:
         return None
     return session.graph.call(session, "call_function", aten.alias.default, (tensor,), {})
-
-
-METHODS["as_subclass"] = _as_subclass

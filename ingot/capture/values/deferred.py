@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.interpreter import InterpreterFrame
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import DerivedSource, GlobalSource, Source
 from ingot.capture.steps import caller_function, user_function
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Value
-from ingot.capture.values.builtins import UNREALIZED
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
@@ -155,6 +154,7 @@ def is_none(session: Session, value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
 
 
+@means(builtins.print, how=How.UNREALIZED)
 def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
@@ -190,8 +190,6 @@ def _text_now(session: Session, value: Value) -> Value:
         raise session.unsupported("print", f"side effect: print of {value.describe()}") from None
 
 
-UNREALIZED[builtins.print] = print_
-
 # -- warnings --------------------------------------------------------------------------------------
 
 
@@ -216,6 +214,7 @@ def _warn_as_from(
     warnings.warn_explicit(message, category, filename, line, module, registry, source=source)
 
 
+@means(warnings.warn, how=How.UNREALIZED)
 def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     names = ("message", "category", "stacklevel", "source")
     given = {**dict(zip(names, args)), **kwargs}
@@ -292,8 +291,6 @@ def _category(session: Session, message: Value, category: Any) -> Any:
     return category
 
 
-UNREALIZED[warnings.warn] = warn
-
 # -- logging ---------------------------------------------------------------------------------------
 
 
@@ -358,9 +355,10 @@ _METHODS = ("debug", "info", "warning", "warn", "error", "critical", "log")
 for _owner in (logging.Logger, logging):
     for _name in _METHODS:
         _function: Any = getattr(_owner, _name)
-        SPECIAL_FUNCTIONS[_function] = _logs(_function)
+        means(_function, how=How.UNREALIZED)(_logs(_function))
 
 
+@means(logging.getLogger, how=How.UNREALIZED)
 def _get_logger(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     name = session.known([*args, *kwargs.values(), NONE][0])
     return session.builtin(session.python(logging.getLogger, name))
@@ -397,10 +395,9 @@ def _answer_of(method: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[A
     return ask
 
 
-SPECIAL_FUNCTIONS[logging.getLogger] = _get_logger
 for _question_method in (
     logging.Logger.isEnabledFor,
     logging.Logger.getEffectiveLevel,
     logging.Logger.hasHandlers,
 ):
-    SPECIAL_FUNCTIONS[_question_method] = _question(_question_method)
+    means(_question_method, how=How.UNREALIZED)(_question(_question_method))

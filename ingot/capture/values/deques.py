@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
-from ingot.capture.values.base import LazyValue, Value, find_missing
-from ingot.capture.values.builtins import CONTENTS, RULES
+from ingot.capture.values.base import Arguments, Keywords, LazyValue, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import Container, ListValue
 from ingot.capture.values.subclasses import BuiltinObject
@@ -22,7 +22,6 @@ from ingot.capture.values.wrap import wraps
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-CONTENTS[deque] = lambda session, cls, args, kwargs: BuiltinObject(cls, DequeValue(deque()))
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
@@ -285,6 +284,7 @@ def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
     return OutsideDeque(session, source, object_)
 
 
+@means(deque)
 def make_deque(session: Session, items: Value = NONE, maxlen: Value = NONE) -> Value:
     limit = session.known(maxlen)
     made = DequeValue(session.python(deque, (), limit))
@@ -293,4 +293,6 @@ def make_deque(session: Session, items: Value = NONE, maxlen: Value = NONE) -> V
     return made
 
 
-RULES[deque] = make_deque
+@means(deque.__new__, how=How.NEW)
+def _new_deque(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    return BuiltinObject(cls, DequeValue(deque()))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import SequenceValue, TupleValue
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant
 from ingot.reasons import SKIP
@@ -36,6 +37,7 @@ _PARAMETERS_OF_BACKWARD = (
 _PARAMETERS_OF_METHOD = "gradient retain_graph create_graph inputs".split()
 
 
+@means(torch.autograd.grad, how=How.OPERATION)
 def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.autograd.grad: an operation of the graph, given that all that autograd does for it is
     seen there."""
@@ -54,14 +56,13 @@ def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     return None
 
 
-FUNCTIONS[torch.autograd.grad] = _grad
-
-
+@means(torch.Tensor.backward, how=How.METHOD)
 def _backward_of(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     given = dict(zip(_PARAMETERS_OF_METHOD, args)) | kwargs
     return _backward(session, [tensor], [given.pop("gradient", NONE)], given)
 
 
+@means(torch.autograd.backward, how=How.OPERATION)
 def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     given = dict(zip(_PARAMETERS_OF_BACKWARD, args)) | kwargs
     heads, tangents = (
@@ -76,10 +77,6 @@ def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> V
     else:
         items = [tangents] if alone else session.unpacked(tangents)
     return _backward(session, heads, items, given)
-
-
-METHODS["backward"] = _backward_of
-FUNCTIONS[torch.autograd.backward] = _backward_function
 
 
 def _backward(
@@ -224,6 +221,7 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
 # -- tensors that become leaves --------------------------------------------------------------------
 
 
+@means(torch.Tensor.requires_grad_, how=How.METHOD)
 def _requires_grad(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value:
@@ -239,6 +237,3 @@ def _requires_grad(
         tensor.leaf_since = session.step_of_outermost
     yes = ConstantValue(bool(session.known(wanted)))
     return session.graph.call(session, "call_method", "requires_grad_", (tensor, yes), {})
-
-
-METHODS["requires_grad_"] = _requires_grad

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import RULES
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, SequenceValue, TupleValue
-from ingot.capture.values.tensor import FUNCTIONS, TensorMethod, TensorValue
+from ingot.capture.values.tensor import TensorMethod, TensorValue
 from ingot.torch_private import (
     Missing,
     foreach_copy_,
@@ -104,6 +104,7 @@ _GIVES_LIST: bool = not isinstance(foreach_zero_, Missing) and foreach_zero_(_ze
 """What an operation in place gives: its first argument, or None."""
 
 
+@means(foreach_pow, how=How.OPERATION)
 def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """One number to the power of many tensors, besides the usual."""
     if len(args) != 2 or kwargs or isinstance(session.realize(args[0]), SequenceValue):
@@ -115,6 +116,7 @@ def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     )
 
 
+@means(foreach_norm, how=How.OPERATION)
 def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     if not kwargs.keys() <= {"ord", "dtype"} or len(args) > 2:
         raise session.unsupported("foreach", "_foreach_norm() with further arguments")
@@ -125,6 +127,7 @@ def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     )
 
 
+@means(group_tensors_by_device_and_dtype)
 def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Value:
     """Lists of tensors, taken apart by device and dtype of those in the first one."""
     parts = [
@@ -152,12 +155,8 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
 
 for _name, _method in _METHODS.items():
     for _end in ("", "_"):
-        if hasattr(torch, f"_foreach_{_name}{_end}"):
-            FUNCTIONS[getattr(torch, f"_foreach_{_name}{_end}")] = _rule(
-                f"_foreach_{_name}{_end}", _method + _end
-            )
-FUNCTIONS[foreach_zero_] = _rule("_foreach_zero_", "zero_")
-FUNCTIONS[foreach_copy_] = _rule("_foreach_copy_", "copy_")
-FUNCTIONS[foreach_pow] = _pow
-FUNCTIONS[foreach_norm] = _norm
-RULES[group_tensors_by_device_and_dtype] = _grouped
+        _function: Any = getattr(torch, f"_foreach_{_name}{_end}", None)
+        if _function is not None and _function is not foreach_pow:  # which has a rule above
+            means(_function, how=How.OPERATION)(_rule(_function.__name__, _method + _end))
+means(foreach_zero_, how=How.OPERATION)(_rule("_foreach_zero_", "zero_"))
+means(foreach_copy_, how=How.OPERATION)(_rule("_foreach_copy_", "copy_"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import INLINE, How, Meaning, meaning_of_code, stated
 from ingot.capture.sources import (
     AttrSource,
     CellSource,
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-SPECIAL_CODES: dict[int, Callable[..., Value]] = {}
-"""By id of the code of inner functions with a meaning of their own: handler(session, function,
-args, kwargs)."""
+_STATED = frozenset({How.RULE, How.UNREALIZED, How.FORWARD, How.POLYFILL})
+"""How Python functions are called that are not inlined."""
 
 
 class CellValue(Value):
@@ -224,17 +224,30 @@ class FunctionValue(Value):
     def method___get__(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
         return BoundMethod(self, instance)
 
+    def meaning(self) -> Meaning:
+        """What a call of it means."""
+        meaning = stated(self.object)
+        if meaning is not None and meaning.how in _STATED:
+            return meaning
+        return meaning_of_code(self.code) or INLINE
+
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        if session.special_function(self.object) is None and id(self.code) not in SPECIAL_CODES:
+        meaning = self.meaning()
+        if meaning is INLINE:
             return self, args, kwargs
-        forwarded = session.forwarded(self.object, args, kwargs)
-        return None if forwarded is None else forwarded[0].callee(session, *forwarded[1:])
+        if meaning.how is not How.FORWARD:
+            return None
+        target = meaning.rule(session, args, kwargs)
+        return None if target is None else target[0].callee(session, *target[1:])
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        special = session.special_function(self.object)
-        if special is None and id(self.code) in SPECIAL_CODES:
-            return SPECIAL_CODES[id(self.code)](session, self, args, kwargs)
-        return special(session, args, kwargs) if special else session.inline(self, args, kwargs)
+        meaning = self.meaning()
+        if meaning is INLINE:
+            return session.inline(self, args, kwargs)
+        if meaning.how is How.CODE:
+            made: Value = meaning.rule(session, self, args, kwargs)
+            return made
+        return session.call_as(meaning, self.object, args, kwargs)
 
 
 class BoundMethod(Value):

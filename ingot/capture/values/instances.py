@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import VERSION
 from ingot.capture.guards import Kind
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource, DerivedSource
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value, find_missing
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import TupleValue
@@ -32,7 +31,7 @@ _PROTOCOL_CHECK: Any = vars(type(typing.Protocol))["__instancecheck__"]
 # -- isinstance ------------------------------------------------------------------------------------
 
 
-@rule(builtins.isinstance)
+@means(builtins.isinstance)
 def isinstance_(session: Session, value: Value, classes: Value) -> Value:
     return ConstantValue(is_instance(session, value, classes))
 
@@ -181,23 +180,21 @@ def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
     return [part for part in union.__args__ if isinstance(part, type)]
 
 
-@rule(type.__instancecheck__)
+@means(type.__instancecheck__)
 def type_instancecheck(session: Session, cls: Value, value: Value) -> Value:
     return ConstantValue(_is_plainly(session, value, cls.constant()))
 
 
+@means(_ABC_CHECK, how=How.UNREALIZED)
 def _abc_instancecheck(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     cls, value = map(session.realize, args)
     return ConstantValue(_is_registered(session, value, cls.constant()))
 
 
-SPECIAL_FUNCTIONS[_ABC_CHECK] = _abc_instancecheck
-
-
 # -- issubclass ------------------------------------------------------------------------------------
 
 
-@rule(builtins.issubclass)
+@means(builtins.issubclass)
 def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
     return ConstantValue(_is_subclass(session, cls, classes))
 

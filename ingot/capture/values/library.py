@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture import residual
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import How, means
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import call_pure, rule
+from ingot.capture.values.builtins import call_pure
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
-from ingot.capture.values.functions import SPECIAL_CODES, BoundMethod, FunctionValue
+from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.outside_containers import OutsideDict
 from ingot.capture.values.wrap import wraps
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 # -- functools -------------------------------------------------------------------------------------
 
 
+@means(functools.singledispatch(lambda value: value).dispatch.__code__, how=How.CODE)
 def _dispatch(
     session: Session, function: FunctionValue, args: Arguments, kwargs: Keywords
 ) -> Value:
@@ -52,18 +54,15 @@ def _dispatch(
     return session.realize(registry.entries[session.wrap_constant(key).key(session)])
 
 
-_DISPATCH_CODE = functools.singledispatch(lambda value: value).dispatch.__code__
-SPECIAL_CODES[id(_DISPATCH_CODE)] = _dispatch
-
 # -- types, sys ------------------------------------------------------------------------------------
 
 
-@rule(MethodType)
+@means(MethodType)
 def method(session: Session, function: Value, instance: Value) -> Value:
     return BoundMethod(function, instance)
 
 
-@rule(sys.exc_info)
+@means(sys.exc_info)
 def exc_info(session: Session) -> Value:
     handled = session.handled
     if not isinstance(handled, ExceptionValue):
@@ -75,7 +74,7 @@ def exc_info(session: Session) -> Value:
 
 if hasattr(sys, "exception"):
 
-    @rule(sys.exception)
+    @means(sys.exception)
     def exception(session: Session) -> Value:
         return session.handled
 
@@ -83,7 +82,7 @@ if hasattr(sys, "exception"):
 # -- dataclasses -----------------------------------------------------------------------------------
 
 
-@rule(dataclasses.fields)
+@means(dataclasses.fields)
 def fields(session: Session, class_or_instance: Value) -> Value:
     value = class_or_instance
     return session.wrap_constant(
@@ -97,7 +96,7 @@ def fields(session: Session, class_or_instance: Value) -> Value:
 # -- re --------------------------------------------------------------------------------------------
 
 
-@rule(re.compile, re._compile)  # type: ignore[attr-defined]
+@means(re.compile, re._compile)  # type: ignore[attr-defined]
 def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
     return call_pure(session, re.compile, args, kwargs)
 
@@ -105,7 +104,7 @@ def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
 # -- inspect ---------------------------------------------------------------------------------------
 
 
-@rule(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
+@means(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
 def signature(session: Session, obj: Value, **options: Value) -> Value:
     """The signature of a function, method or class."""
     known = {name: session.known(value) for name, value in options.items()}
@@ -285,7 +284,7 @@ def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
     return ProxyValue(owner, source, object_)
 
 
-@rule(MappingProxyType)
+@means(MappingProxyType)
 def mapping_proxy(session: Session, mapping: Value) -> Value:
     if not isinstance(mapping, DictValue):
         raise session.unsupported("construction", f"a view of {mapping.describe()} is made")
@@ -294,6 +293,6 @@ def mapping_proxy(session: Session, mapping: Value) -> Value:
     return ProxyValue(mapping)
 
 
-@rule(property, staticmethod, classmethod)
+@means(property, staticmethod, classmethod)
 def descriptor(session: Session, *args: Value) -> Value:
     raise session.unsupported("construction", "a descriptor is made")

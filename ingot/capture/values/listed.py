@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from ingot.capture.guards import Kind, Quantity
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.containers import TupleValue
-from ingot.capture.values.tensor import METHODS, TensorValue
+from ingot.capture.values.tensor import TensorValue
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import COMPUTES, MOST
 from ingot.graph.repeats import is_torchs
@@ -43,6 +44,7 @@ def integers(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.flatten().tolist())
 
 
+@means(torch.Tensor.tolist, how=How.METHOD)
 def _tolist(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -66,9 +68,6 @@ def _tolist(
         for source, number in _facts(tensor.source, session.graph.value_of(tensor))
     ]
     return _nested(session, items, tensor.fake.shape)
-
-
-METHODS["tolist"] = _tolist
 
 
 def _holds_integers(fake: torch.Tensor) -> bool:

@@ -19,10 +19,9 @@ import torch
 from torch.autograd.profiler import record_function
 
 from ingot.capture.guards import Kind
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import CONSTRUCTORS, RULES
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
@@ -70,16 +69,19 @@ def _refuse_unknown(session: Session, function: Callable[..., Any], args: list[A
         raise session.unsupported("mode", "autocast to a type other than bfloat16 and float16")
 
 
+@means(torch.autocast_increment_nesting)
 def _enter_autocast(session: Session) -> Value:
     session.graph.modes.depth += 1
     return ConstantValue(torch.autocast_increment_nesting())
 
 
+@means(torch.autocast_decrement_nesting)
 def _leave_autocast(session: Session) -> Value:
     session.graph.modes.depth -= 1
     return ConstantValue(torch.autocast_decrement_nesting())
 
 
+@means(torch.clear_autocast_cache)
 def _clear_cache(session: Session) -> Value:
     session.graph.modes.cleared = True
     torch.clear_autocast_cache()
@@ -92,10 +94,7 @@ for _function in (
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
 ):
-    RULES[_function] = _sets_mode(_function)
-RULES[torch.autocast_increment_nesting] = _enter_autocast
-RULES[torch.autocast_decrement_nesting] = _leave_autocast
-RULES[torch.clear_autocast_cache] = _clear_cache
+    means(_function)(_sets_mode(_function))
 
 # -- inference mode --------------------------------------------------------------------------------
 
@@ -146,15 +145,15 @@ def refuse_inside(session: Session, step: int | None) -> None:
         )
 
 
+@means(InferenceMode, how=How.INSTANCE)
 def _make_guard(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     return InferenceGuard(bool(session.known(*args, **kwargs)))
 
 
-CONSTRUCTORS[InferenceMode] = _make_guard
-
 # -- context managers ------------------------------------------------------------------------------
 
 
+@means(DecoratorContextManager, how=How.INSTANCE)
 def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """An instance of one of torch's context managers; given a function, what decorates it."""
     decorates = bool(args) and (
@@ -171,9 +170,7 @@ def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords
     return made
 
 
-CONSTRUCTORS[DecoratorContextManager] = _make_context
-
-
+@means(record_function.__init__, how=How.UNREALIZED)
 def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """record_function.__init__, whose annotations for TorchScript cannot be followed."""
     given = dict(zip(("self", "name", "args"), args)) | kwargs
@@ -183,6 +180,7 @@ def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return NONE
 
 
+@means(record_function.__enter__, how=How.UNREALIZED)
 def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """A label for a profiler, over operations that are compiled into one: there is nothing to
     mark."""
@@ -191,15 +189,12 @@ def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return label
 
 
-SPECIAL_FUNCTIONS[record_function.__init__] = _make_label  # type: ignore[index]
-SPECIAL_FUNCTIONS[record_function.__enter__] = _enter_label  # type: ignore[index]
-
-
 @functools.lru_cache(1024)
 def _renamed(code: CodeType, name: str) -> CodeType:
     return code.replace(co_name=name, co_qualname=name)
 
 
+@means(set_stack_frame_name, how=How.UNREALIZED)
 def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """A mode's decorator names what it makes as the mode: by a code object that is the same each
     time."""
@@ -211,16 +206,13 @@ def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Valu
     return session.inline(FunctionValue.outside(session, own, ConstSource(own)), args, kwargs)
 
 
-SPECIAL_FUNCTIONS[set_stack_frame_name] = _set_frame_name
-
-
 def _no_flags(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Flags of a library that this torch is made without: nothing asks for them."""
     return session.call(session.wrap_constant(nullcontext), [], {})
 
 
 if not torch.backends.cudnn.is_available():
-    SPECIAL_FUNCTIONS[torch.backends.cudnn.flags] = _no_flags
+    means(torch.backends.cudnn.flags, how=How.UNREALIZED)(_no_flags)
 
 
 class DeviceValue(ConstantValue):

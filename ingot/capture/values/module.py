@@ -9,10 +9,9 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.session import FORWARDING, SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource, ConstSource, GlobalSource, ItemSource, Source
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, LazyValue, Value
-from ingot.capture.values.builtins import CONSTRUCTORS
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
@@ -144,6 +143,7 @@ class _CallInOnePiece(_HookedCall):
 _CALL_IMPL: Any = call_impl
 
 
+@means(_CALL_IMPL, how=How.FORWARD)
 def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
     """What `Module._call_impl` comes to: the module's forward, where there are no hooks."""
     module = session.realize(args[0])
@@ -161,6 +161,7 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     return session.realize(module.get_attribute(session, "forward")), args[1:], kwargs
 
 
+@means(wrapped_call_impl, how=How.FORWARD)
 def _wrapped_call(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded:
     """What `Module.__call__` comes to. One that torch.compile has compiled in place is called as if
     it were not."""
@@ -201,17 +202,6 @@ _TORCH: dict[str, Any] = vars(torch.nn.modules.module)
 _OF_ALL_MODULES = {name: GlobalSource(_TORCH, f"_global{name}") for name in _HOOKS}
 """By name of a module's own table of hooks: that of the hooks of all modules."""
 
-FORWARDING[wrapped_call_impl] = _wrapped_call
-FORWARDING[_CALL_IMPL] = _forwarded
-
-
-def _call_forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    target, args, kwargs = _wrapped_call(session, args, kwargs)
-    return session.call(target, args, kwargs)
-
-
-SPECIAL_FUNCTIONS[wrapped_call_impl] = SPECIAL_FUNCTIONS[_CALL_IMPL] = _call_forwarded
-
 
 def is_stand_in(cls: type) -> bool:
     """Whether a class was made for one compiled or disabled module, as a subclass of the module's
@@ -227,6 +217,7 @@ def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
     )
 
 
+@means(nn.Module, how=How.INSTANCE)
 def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """A module that the program makes: a new object, and its `__init__` inlined."""
     if (
@@ -241,6 +232,7 @@ def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keyw
     return made
 
 
+@means(nn.Module.__getattr__, how=How.UNREALIZED)
 def _getattr(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Module.__getattr__, called by name: for instance by an override of it."""
     module, name = session.realize(args[0]), session.known(args[1])
@@ -253,11 +245,10 @@ def _getattr(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return found
 
 
-SPECIAL_FUNCTIONS[nn.Module.__getattr__] = _getattr  # type: ignore[index]
-
 # -- methods with a meaning of their own -----------------------------------------------------------
 
 
+@means(rnn_weights_have_changed, how=How.UNREALIZED)
 def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """What an LSTM asks through weak references: whether its list of weights still holds its
     parameters."""
@@ -271,7 +262,3 @@ def _weights_have_changed(session: Session, args: Arguments, kwargs: Keywords) -
                 "module-state", f"the weights of {module.describe()} have changed"
             )
     return ConstantValue(False)
-
-
-SPECIAL_FUNCTIONS[rnn_weights_have_changed] = _weights_have_changed
-CONSTRUCTORS[nn.Module] = _construct_module

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import (
@@ -22,7 +23,7 @@ from ingot.capture.values.numbers import (
     method,
     read,
 )
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.graph.functional import draws_in_memory_order
 
 if TYPE_CHECKING:
@@ -352,6 +353,7 @@ _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value |
 numbers that are not known during capture."""
 
 
+@means(torch.where, how=How.OPERATION)
 def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.where of a number that is not known."""
     given = dict(zip(("condition", "input", "other"), args)) | kwargs
@@ -372,9 +374,6 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     )
 
 
-FUNCTIONS[torch.where] = _where
-
-
 def _computes(name: str) -> Callable[..., Value | None]:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
@@ -384,5 +383,6 @@ def _computes(name: str) -> Callable[..., Value | None]:
     return rule
 
 
-METHODS.update({name: _computes(name) for name in (*_BY_NAME, *_FORMS)})
-METHODS.update({name: _computes(name) for form in _SCALED for name in (form, f"{form}_")})
+for _name in {*_BY_NAME, *_FORMS, *_SCALED, *(f"{form}_" for form in _SCALED)}:
+    if hasattr(torch.Tensor, _name):
+        means(getattr(torch.Tensor, _name), how=How.METHOD)(_computes(_name))

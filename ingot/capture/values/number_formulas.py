@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
 from ingot.capture.values.numbers import fits as is_element
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.graph.functional import draws_in_memory_order
 from ingot.graph.geometry import same_sizes
 
@@ -242,14 +243,18 @@ def _is_off(session: Session, name: str, value: Any) -> bool:
     return value is not None and value.is_constant() and value.constant() in (False, None)
 
 
-def _method(function: Any) -> Callable[..., Value | None]:
+def _method(of_function: Callable[..., Value | None]) -> Callable[..., Value | None]:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
     ) -> Value | None:
-        return FUNCTIONS[function](session, [tensor, *args], kwargs)
+        return of_function(session, [tensor, *args], kwargs)
 
     return rule
 
 
-FUNCTIONS.update({function: _rule(function, formula) for function, formula in _FORMULAS.items()})
-METHODS.update({function.__name__: _method(function) for function in (torch.addmm, torch.baddbmm)})
+for _function, _formula in _FORMULAS.items():
+    means(_function, how=How.OPERATION)(_rule(_function, _formula))
+for _function in (torch.addmm, torch.baddbmm):
+    means(getattr(torch.Tensor, _function.__name__), how=How.METHOD)(
+        _method(_rule(_function, _FORMULAS[_function]))
+    )

@@ -21,11 +21,11 @@ import torch
 
 from ingot.capture import polyfills
 from ingot.capture.guards import Kind, Quantity
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.tensor import FUNCTIONS, METHODS, SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
@@ -708,7 +708,7 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
     return made if of_tensors else NumberValue(float, made)
 
 
-@rule(polyfills.are_in_graph)
+@means(polyfills.are_in_graph)
 def are_in_graph(session: Session, item: Value, best: Value) -> Value:
     pair = session.realize(item), session.realize(best)
     is_read = any(
@@ -720,7 +720,7 @@ def are_in_graph(session: Session, item: Value, best: Value) -> Value:
     )
 
 
-@rule(polyfills.better_of)
+@means(polyfills.better_of)
 def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
     item, best = session.realize(item), session.realize(best)
     operands = [
@@ -754,6 +754,7 @@ def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Val
     return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
 
 
+@means(torch.div, how=How.OPERATION)
 def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.div of a size that varies and a number: the tensor is a size as well where it is used
     as one."""
@@ -775,9 +776,6 @@ def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> V
     return made
 
 
-FUNCTIONS[torch.div] = _quotient_of_sizes
-
-
 def _reads(cls: type | None) -> Callable[..., Value | None]:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
@@ -787,14 +785,10 @@ def _reads(cls: type | None) -> Callable[..., Value | None]:
     return rule
 
 
-METHODS.update(
-    {
-        "item": _reads(None),
-        "__float__": _reads(float),
-        "__int__": _reads(int),
-        "__bool__": _reads(bool),
-    }
-)
+means(torch.Tensor.item, how=How.METHOD)(_reads(None))
+means(torch.Tensor.__float__, how=How.METHOD)(_reads(float))
+means(torch.Tensor.__int__, how=How.METHOD)(_reads(int))
+means(torch.Tensor.__bool__, how=How.METHOD)(_reads(bool))
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import choice
-from ingot.capture.values.tensor import FUNCTIONS
 from ingot.torch_private import (
     fused_adagrad_,
     fused_adam_,
@@ -44,7 +42,7 @@ def chosen(number: Any, bound: float, above: Any, below: Any) -> Any:
     return above if number > bound else below
 
 
-rule(chosen)(choice)
+means(chosen)(choice)
 
 
 def _scalar(number: Any) -> Any:
@@ -286,8 +284,8 @@ _IN_PLACE_OF: dict[Any, Any] = {
     multi_tensor_asgd: _asgd_of_many,
 }
 for _function, _own in _IN_PLACE_OF.items():
-    SPECIAL_FUNCTIONS[_function] = _in_place_of(_function, _own)
-FUNCTIONS[fused_adam_] = _fused(_fused_adam)  # type: ignore[arg-type]
-FUNCTIONS[fused_adamw_] = _fused(_fused_adamw)  # type: ignore[arg-type]
-FUNCTIONS[fused_sgd_] = _fused(_fused_sgd)  # type: ignore[arg-type]
-FUNCTIONS[fused_adagrad_] = _fused(_fused_adagrad)  # type: ignore[arg-type]
+    means(_function, how=How.UNREALIZED)(_in_place_of(_function, _own))
+means(fused_adam_, how=How.OPERATION)(_fused(_fused_adam))  # type: ignore[arg-type]
+means(fused_adamw_, how=How.OPERATION)(_fused(_fused_adamw))  # type: ignore[arg-type]
+means(fused_sgd_, how=How.OPERATION)(_fused(_fused_sgd))  # type: ignore[arg-type]
+means(fused_adagrad_, how=How.OPERATION)(_fused(_fused_adagrad))  # type: ignore[arg-type]

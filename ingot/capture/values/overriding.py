@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import overrides
 
+from ingot.capture.meanings import means
 from ingot.capture.values.base import Value
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.origins import is_trusted
@@ -47,17 +47,17 @@ def _mode_is_seen(session: Session) -> bool:
     return is_torch_function_mode_enabled() and not is_trusted(asker)
 
 
-@rule(overrides.has_torch_function)
+@means(overrides.has_torch_function)
 def has_torch_function(session: Session, relevant_args: Value) -> Value:
     values = session.items_of(relevant_args, "expected a sequence")
     return ConstantValue(any(_overrides(session, value) for value in values))
 
 
-@rule(overrides.has_torch_function_unary)
+@means(overrides.has_torch_function_unary)
 def has_torch_function_unary(session: Session, value: Value) -> Value:
     return ConstantValue(_overrides(session, value))
 
 
-@rule(overrides.has_torch_function_variadic)
+@means(overrides.has_torch_function_variadic)
 def has_torch_function_variadic(session: Session, *values: Value) -> Value:
     return ConstantValue(any(_overrides(session, value) for value in values))

@@ -7,6 +7,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import means
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import (
     NULL,
@@ -17,7 +18,6 @@ from ingot.capture.values.base import (
     find_missing,
     type_name,
 )
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.containers import DictValue, TupleValue
 from ingot.capture.values.keys import require_plain_names
 
@@ -138,7 +138,7 @@ class PartialValue(Value):
         return session.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
 
 
-@rule(functools.partial)
+@means(functools.partial)
 def partial(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
     if find_missing(function.python_type(), "__call__"):
         raise session.raised(TypeError, "the first argument must be callable")

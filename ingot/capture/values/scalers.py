@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import optimizer as optimizers
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.functions import FunctionValue
@@ -98,6 +98,7 @@ def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
 # -- calls -----------------------------------------------------------------------------------------
 
 
+@means(maybe_opt_step, how=How.UNREALIZED)
 def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function: Any = maybe_opt_step
     if len(args) == 3 and not kwargs and why_off(SCALERS) is None:
@@ -113,6 +114,3 @@ def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.inline(
         FunctionValue.outside(session, function, ConstSource(function)), args, kwargs
     )
-
-
-SPECIAL_FUNCTIONS[maybe_opt_step] = _maybe_step

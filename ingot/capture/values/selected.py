@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import METHODS, SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.graph.symbols import is_decided_by_data
 from ingot.torch_private import is_functorch_wrapped_tensor
 
@@ -54,6 +55,7 @@ def _consumed(value: Value) -> int | None:
     return None
 
 
+@means(torch.Tensor.__getitem__, how=How.METHOD)
 def _getitem(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -118,6 +120,7 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
     return tensor
 
 
+@means(torch.Tensor.__setitem__, how=How.METHOD)
 def _setitem(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -149,7 +152,3 @@ def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> T
     made = TensorMethod(found, "squeeze").call(session, [ConstantValue(dim)], {})
     assert isinstance(made, TensorValue)
     return made
-
-
-METHODS["__getitem__"] = _getitem
-METHODS["__setitem__"] = _setitem

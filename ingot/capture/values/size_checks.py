@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.tensor import RELATIONS, RelationValue, TensorValue
@@ -51,6 +51,7 @@ def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keyword
     return rule
 
 
+@means(check_is_size, how=How.UNREALIZED)
 def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     size, most = (
         session.realize(v) for v in ([*args, kwargs.get("i", NONE)][0], kwargs.get("max", NONE))
@@ -63,6 +64,7 @@ def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value
     return NONE
 
 
+@means(check_tensor_all, how=How.UNREALIZED)
 def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     condition = session.realize([*args, kwargs.get("cond", NONE)][0])
     if not isinstance(condition, TensorValue) or condition.fake.dtype is not torch.bool:
@@ -78,8 +80,6 @@ def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Va
 
 
 _CHECK = _checks(check)
-SPECIAL_FUNCTIONS[check_tensor_all] = _check_tensor_all
-SPECIAL_FUNCTIONS[check] = _CHECK
-SPECIAL_FUNCTIONS[check_is_size] = _check_is_size
+means(check, how=How.UNREALIZED)(_CHECK)
 for _function in (check_value, check_index, check_type, check_not_implemented):
-    SPECIAL_FUNCTIONS[_function] = _checks(_function)
+    means(_function, how=How.UNREALIZED)(_checks(_function))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from ingot.capture.meanings import How, means, stated
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -51,19 +52,25 @@ _PROPERTIES |= frozenset(
 
 _WITHOUT_ARGUMENTS = frozenset({"is_inference", "__len__"})
 
-_OPERATIONS = frozenset(
-    name for name in dir(torch.Tensor) if isroutine(getattr(torch.Tensor, name))
-)
+_METHODS = {
+    name: getattr(torch.Tensor, name)
+    for name in dir(torch.Tensor)
+    if isroutine(getattr(torch.Tensor, name))
+}
+"""By name: torch's own methods, as they are before anybody replaces them."""
 
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
-METHODS: dict[str, Callable[..., Value | None]] = {}
-"""Tensor methods that are more than an operation of the graph: rule(session, tensor, args, kwargs).
-One that gives None leaves the call to the graph."""
-
-FUNCTIONS: dict[Any, Callable[..., Value | None]] = {}
-"""The same for functions of torch: rule(session, args, kwargs)."""
+def call_by_rule(
+    session: Session, name: str, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
+    """What the rule of a Tensor method gives; None where the call is left to the graph."""
+    meaning = stated(_METHODS.get(name))
+    if meaning is None or meaning.how is not How.METHOD:
+        return None
+    made: Value | None = meaning.rule(session, tensor, args, kwargs)
+    return made
 
 
 class TensorValue(Value):
@@ -106,7 +113,7 @@ class TensorValue(Value):
 
     def as_bool(self, session: Session) -> Value:
         """What bool() gives: a number."""
-        made = METHODS["__bool__"](session, self, [], {})
+        made = call_by_rule(session, "__bool__", self, [], {})
         assert made is not None
         return made
 
@@ -149,7 +156,7 @@ class TensorValue(Value):
         )
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name in _OPERATIONS:
+        if name in _METHODS:
             return self._method(session, name)
         if name == "shape":
             return self.shape(session)
@@ -252,7 +259,7 @@ class TensorValue(Value):
         if name == "data" and self._is_data(session.realize(value)):
             return None
         if name == "requires_grad" and self.fake.is_leaf:
-            METHODS["requires_grad_"](session, self, [value], {})
+            call_by_rule(session, "requires_grad_", self, [value], {})
             return None
         if not find_missing(torch.Tensor, name):
             raise session.unsupported("tensor-side-effect", f"side effect: Tensor.{name} is set")
@@ -272,7 +279,7 @@ class TensorValue(Value):
             session.effects.set_own(session, self, session.graph.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
-        made = METHODS["__getitem__"](session, self, [key], {})
+        made = call_by_rule(session, "__getitem__", self, [key], {})
         if made is not None:
             return made
         refuse_overrides(session, "getitem", [key], {})
@@ -284,7 +291,7 @@ class TensorValue(Value):
         value = session.realize(value)
         if hasattr(value, "element"):
             value = value.element(session, self.fake.dtype) or value
-        if METHODS["__setitem__"](session, self, [key, value], {}) is None:
+        if call_by_rule(session, "__setitem__", self, [key, value], {}) is None:
             pair = session.deep(key), session.realize(value)
             refuse_overrides(session, "setitem", pair, {})
             session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})
@@ -339,11 +346,7 @@ class TensorValue(Value):
         known = session.graph.known.of(self.fake)
         if known is not None and known.numel() == 1:
             return session.wrap_constant(session.python(cls, known))
-        made = (
-            METHODS[f"__{cls.__name__}__"](session, self, [], {})
-            if f"__{cls.__name__}__" in METHODS
-            else None
-        )
+        made = call_by_rule(session, f"__{cls.__name__}__", self, [], {})
         if made is None:
             raise session.unsupported(
                 "data-conversion", f"{cls.__name__}() depends on the data of {self.describe()}"
@@ -352,7 +355,7 @@ class TensorValue(Value):
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
         """Calls a Tensor method."""
-        made = METHODS[name](session, self, args, kwargs) if name in METHODS else None
+        made = call_by_rule(session, name, self, args, kwargs)
         if made is not None:
             return made
         known = session.graph.known.of(self.fake) if name == "tolist" else None
@@ -713,6 +716,7 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
     return session.wrap_constant(result)
 
 
+@means(torch.Tensor.new, how=How.METHOD)
 def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.new of sizes: an empty tensor."""
     given = [session.realize(arg) for arg in args]
@@ -728,6 +732,3 @@ def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyword
     return tensor.call_named(
         session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {}
     )
-
-
-METHODS["new"] = _new

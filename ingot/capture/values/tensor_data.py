@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.numbers import NumberValue
-from ingot.capture.values.tensor import METHODS, SymIntValue, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.graph.symbols import is_decided_by_data
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Va
     )
 
 
+@means(torch.Tensor.new_tensor, how=How.METHOD)
 def _new_tensor(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     if len(args) != 1 or kwargs or tensor.fake.device.type != "cpu":
         return None
     return _made(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
-
-
-METHODS["new_tensor"] = _new_tensor
 
 
 def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:

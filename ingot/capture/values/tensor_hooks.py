@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils.hooks import RemovableHandle
 
+from ingot.capture.meanings import How, means
 from ingot.capture.values.autograd_functions import captured_backward
 from ingot.capture.values.backward_hooks import names_of, stays
 from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
@@ -21,7 +22,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.capture.values.numbers import OutsideNumber
 from ingot.capture.values.partials import PartialValue
-from ingot.capture.values.tensor import METHODS, TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
@@ -73,6 +74,7 @@ def _break_at(session: Session, step: int, reason: str) -> NoReturn:
     raise session.unsupported("tensor-hook", reason, step=step)
 
 
+@means(torch.Tensor.register_hook, how=How.METHOD)
 def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.register_hook."""
     (hook,) = [session.realize(value) for value in (*args, *kwargs.values())]
@@ -133,9 +135,6 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     handle = HookHandle(node, step)
     recorder.hooked_tensors.append((tensor.fake, handle))
     return handle
-
-
-METHODS["register_hook"] = _register
 
 
 def refuse_result(session: Session, tensor: TensorValue) -> None:

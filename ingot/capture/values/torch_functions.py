@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture import polyfills
+from ingot.capture import polyfills, torch_calls
 from ingot.capture.answers import NoTensors
 from ingot.capture.bytecode import program_of
 from ingot.capture.guards import Kind, Quantity
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, meaning_of, means, means_pure
 from ingot.capture.sources import (
     ArgSource,
     AttrSource,
@@ -24,13 +24,12 @@ from ingot.capture.sources import (
     Source,
 )
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
-from ingot.capture.values.builtins import CONSTRUCTORS, POLYFILLS, PURE, BuiltinValue
+from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.subclasses import refuse_overrides
-from ingot.capture.values.tensor import FUNCTIONS
 from ingot.capture.values.wrap import (
     WRAPPERS,
     wrap_builtin,
@@ -40,7 +39,6 @@ from ingot.capture.values.wrap import (
     wraps,
 )
 from ingot.graph.shape_context import INTEGERS, too_large
-from ingot.origins import trusts_function
 from ingot.torch_private import (
     OpOverload,
     OpOverloadPacket,
@@ -67,62 +65,22 @@ from ingot.torch_private import (
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_WHOLE_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
-"""Python functions of these modules go into the graph as they are, when all they are given can."""
-
-_INLINED = {torch.functional.broadcast_shapes, torch.nn.functional.interpolate}
-
-_STATE_QUERIES = frozenset(
-    (
-        torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
-        torch.get_default_dtype, torch.get_autocast_dtype, torch.is_autocast_cache_enabled,
-        get_tracing_state, torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
-        is_torch_function_enabled, torch.cuda.is_available,
-        torch.cuda.device_count, torch.accelerator.current_accelerator,
-        torch.get_autocast_gpu_dtype,
-        len_torch_dispatch_stack, len_torch_function_stack,
-        is_torch_function_mode_enabled, is_autocast_available,
-        get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
-        torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
-        torch.cuda.amp.common.amp_definitely_not_available,
-    )
-)  # fmt: skip
-"""Questions about the state around the call, which GLOBAL_STATE guards: asked for real."""
-
-_CONSTANT_ANSWERS: dict[Any, Any] = {
-    torch.jit.is_scripting: False,
-    torch.jit.is_tracing: False,
-    torch.compiler.is_compiling: True,  # where `Session.says_compiling`
-    torch.compiler.is_dynamo_compiling: False,
-    torch.compiler.is_exporting: False,
-    get_tracing_state: None,
-    is_tracing: False,  # asked by torch.nn.Module since torch 2.15
-    torch.cuda.is_current_stream_capturing: False,
-    log_api_usage_once: None,
-}
-
-_ANSWERS_BY_NAME = {
-    # else results are waited for when read
-    ("torch.distributed._functional_collectives", "_are_we_tracing"): True,
-}
-"""Those of modules that need not be loaded."""
-
 _ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
 """Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's
 sake (zeros at padded positions in `TransformerEncoder`, hooks that are called after an error), and
 optimizers compute in float32 what they compute in Python's floats otherwise."""
 
-_RANDOM_STATE = frozenset({"manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state"})
-
 
 class TorchFunction(Value):
     """A function that goes into the graph as one node."""
 
-    __slots__ = ("fallback", "object")
+    __slots__ = ("fallback", "object", "rule")
 
-    def __init__(self, function: Any, source: Source, fallback: Value | None = None) -> None:
+    def __init__(
+        self, function: Any, source: Source, rule: Any = None, fallback: Value | None = None
+    ) -> None:
         super().__init__(source)
-        self.object, self.fallback = function, fallback
+        self.object, self.rule, self.fallback = function, rule, fallback
 
     def python_type(self) -> type:
         return type(self.object)
@@ -141,14 +99,12 @@ class TorchFunction(Value):
         return session.builtin(found)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        made = FUNCTIONS[self.object](session, args, kwargs) if self.object in FUNCTIONS else None
+        made: Value | None = self.rule(session, args, kwargs) if self.rule is not None else None
         made = made or with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
         if made is not None:
             return made
-        values, named = (
-            [session.deep(a) for a in args],
-            {k: session.deep(v) for k, v in kwargs.items()},
-        )
+        values = [session.deep(a) for a in args]
+        named = {k: session.deep(v) for k, v in kwargs.items()}
         refuse_overrides(session, getattr(self.object, "__name__", ""), values, named)
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
@@ -163,94 +119,84 @@ class TorchFunction(Value):
         return session.inline(self.fallback, args, kwargs)  # type: ignore[arg-type]
 
 
-def _answer(session: Session, function: Any, source: Source) -> Value | None:
-    """The value of a function that asks about the state around the call."""
-    name = getattr(function, "__module__", None), getattr(function, "__name__", None)
-    if (
-        function not in _CONSTANT_ANSWERS
-        and function not in _STATE_QUERIES
-        and name not in _ANSWERS_BY_NAME
-    ):
-        return None
-    session.guard(source, Kind.IDENTITY, function)
-    return StateQuery(function)
+# -- questions about the state ---------------------------------------------------------------------
 
 
 class StateQuery(BuiltinValue):
     """A function that asks about the state around the call: its answer is a constant under the
     guards."""
 
-    __slots__ = ()
+    __slots__ = ("rule",)
+
+    def __init__(self, function: Any, rule: Any) -> None:
+        super().__init__(function)
+        self.rule = rule
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        if self.object is torch.compiler.is_compiling:
-            asker = session.frames[-1].function.namespace.get("__name__", "")
-            if asker.startswith(_ASKS_AS_EAGER):
-                return ConstantValue(False)
-            session.asked_compiling = True
-            return ConstantValue(session.says_compiling)
-        named = _ANSWERS_BY_NAME.get((self.object.__module__, self.object.__name__))
-        if named is not None:
-            return ConstantValue(named)
-        if self.object in _CONSTANT_ANSWERS:
-            return ConstantValue(_CONSTANT_ANSWERS[self.object])
-        session.graph.asks += self.object is torch.is_grad_enabled
+        made: Value = self.rule(session, args, kwargs)
+        return made
+
+
+@means(torch.compiler.is_compiling, how=How.STATE)
+def _is_compiling(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    asker = session.frames[-1].function.namespace.get("__name__", "")
+    if asker.startswith(_ASKS_AS_EAGER):
+        return ConstantValue(False)
+    session.asked_compiling = True
+    return ConstantValue(session.says_compiling)
+
+
+def _answers(answer: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+    return lambda session, args, kwargs: ConstantValue(answer)
+
+
+means(
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.compiler.is_dynamo_compiling,
+    torch.compiler.is_exporting,
+    torch.cuda.is_current_stream_capturing,
+    is_tracing,  # asked by torch.nn.Module since torch 2.15
+    how=How.STATE,
+)(_answers(False))
+means(get_tracing_state, log_api_usage_once, how=How.STATE)(_answers(None))
+# else results are waited for when read
+means("torch.distributed._functional_collectives._are_we_tracing", how=How.STATE)(_answers(True))
+
+
+def _asks(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+    """Asks for real; GLOBAL_STATE guards the answer."""
+
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         known = [session.known(a) for a in args]
-        return session.wrap_constant(
-            session.python(self.object, *known, **{k: session.known(v) for k, v in kwargs.items()})
-        )
+        named = {k: session.known(v) for k, v in kwargs.items()}
+        return session.wrap_constant(session.python(function, *known, **named))
+
+    return rule
 
 
-_MAPPED = torch.vmap(torch.neg).__code__
-
-_MACHINERY = ("torch._functorch.", "torch._higher_order_ops.")
-_MACHINERY_OF_AUTOGRAD = frozenset(
-    {
-        "torch.autograd",
-        "torch.autograd.functional",
-        "torch.autograd.forward_ad",
-        "torch.autograd.graph",
-    }
-)
-_INLINED_ALL_THE_SAME = frozenset(
-    {
-        "torch._functorch.vmap",  # see `ingot.capture.values.transforms`
-        "torch._functorch.predispatch",
-        "torch._higher_order_ops.associative_scan",
-    }
-)
-_IN_FORWARD_MODE = ("jvp", "_jvp", "jacfwd", "linearize", "functionalize", "_functionalize")
-"""How functions of torch.func's begin that are not captured."""
-
-_TRANSFORMS = frozenset(
-    {
-        "torch._functorch.apis",
-        "torch._functorch.eager_transforms",
-        "torch._functorch.functional_call",
-    }
-)
-_TOOLS = ("torch.profiler", "torch.autograd.profiler", "torch._inductor")
+@means(torch.is_grad_enabled, how=How.STATE)
+def _is_grad_enabled(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    session.graph.asks += 1
+    return _asks(torch.is_grad_enabled)(session, args, kwargs)
 
 
-def _why_whole(function: FunctionType) -> str:
-    """Why a function of torch is run for real, as a whole; "" for one that is captured."""
-    module = function.__globals__.get("__name__", "")
-    if not (module.startswith("torch.") or function is torch.compile):
-        return ""
-    if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_ALL_THE_SAME:
-        return ""
-    if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_IN_FORWARD_MODE):
-        return ""
-    # within it, tensors are not what they seem
-    if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:
-        return "runs functions in a way that is not captured"
-    if (
-        function is torch.compile
-        or module.startswith(_TOOLS)
-        and not function.__qualname__.startswith("record_f")
-    ):
-        return "is called, which watches or compiles programs"
-    return ""
+for _function in (
+    torch.is_inference_mode_enabled, torch.is_autocast_enabled,
+    torch.get_default_dtype, torch.get_autocast_dtype, torch.is_autocast_cache_enabled,
+    torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
+    is_torch_function_enabled, torch.cuda.is_available,
+    torch.cuda.device_count, torch.accelerator.current_accelerator,
+    torch.get_autocast_gpu_dtype,
+    len_torch_dispatch_stack, len_torch_function_stack,
+    is_torch_function_mode_enabled, is_autocast_available,
+    get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
+    torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
+    torch.cuda.amp.common.amp_definitely_not_available,
+):  # fmt: skip
+    means(_function, how=How.STATE)(_asks(_function))
+
+# -- Python functions ------------------------------------------------------------------------------
 
 
 class WholeFunction(BuiltinValue):
@@ -267,47 +213,33 @@ class WholeFunction(BuiltinValue):
         raise session.unsupported("whole-function", f"{self.object.__qualname__}() {self.why}")
 
 
-def _wrapped_by_dynamo(function: FunctionType) -> FunctionType | None:
-    """What torch.compile has wrapped, once it is loaded: some of torch's own functions, and
-    `nn.Module.__init__`, where it takes note of modules for itself."""
-    original = vars(function).get("_torchdynamo_orig_callable")
-    if (
-        function.__globals__.get("__name__") == "torch._dynamo.mutation_guard"
-        and function.__closure__
-    ):
-        original = function.__closure__[0].cell_contents
-    return original if isinstance(original, FunctionType) else None
-
-
 @wraps(FunctionType)
 def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
-    answer = _answer(session, object_, source)
-    if answer is not None:
-        return answer
-    original = _wrapped_by_dynamo(object_)
-    if original is not None:
-        session.guard(source, Kind.IDENTITY, object_)
-        return session.builtin(original)
-    if object_ in FUNCTIONS:
-        session.guard(source, Kind.IDENTITY, object_)
-        return TorchFunction(object_, source)
-    why = _why_whole(object_)
-    if why:
-        session.guard(
-            FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, object_.__globals__
-        )
-        return WholeFunction(object_, why, source)
-    made = wrap_function(session, object_, source)
-    is_whole = object_.__module__ in _WHOLE_MODULES and trusts_function(object_)
-    if is_whole and object_ not in _INLINED:
-        session.guard(source, Kind.IDENTITY, object_)
-        for namespace, name, held in _names_read(object_):
-            if namespace is None:
-                session.class_lookup(torch.Tensor, name)
-            else:
-                session.guard(GlobalSource(namespace, name), Kind.IDENTITY, held)
-        return TorchFunction(object_, source, made)
-    return made
+    meaning = meaning_of(object_)
+    if meaning.how is How.BREAK:
+        place = FunctionFieldSource(source, "__globals__")
+        session.guard(place, Kind.IDENTITY, object_.__globals__)
+        return WholeFunction(object_, meaning.rule, source)
+    if meaning.how not in (How.STATE, How.REPLACED, How.OPERATION):
+        return wrap_function(session, object_, source)
+    is_inlinable = meaning.how is How.OPERATION and meaning.rule is None
+    fallback = wrap_function(session, object_, source) if is_inlinable else None
+    session.guard(source, Kind.IDENTITY, object_)
+    if meaning.how is How.STATE:
+        return StateQuery(object_, meaning.rule)
+    if meaning.how is How.REPLACED:
+        return session.builtin(meaning.rule)
+    if is_inlinable:
+        _guard_names_read(session, object_)
+    return TorchFunction(object_, source, meaning.rule, fallback)
+
+
+def _guard_names_read(session: Session, function: FunctionType) -> None:
+    for namespace, name, held in _names_read(function):
+        if namespace is None:
+            session.class_lookup(torch.Tensor, name)
+        else:
+            session.guard(GlobalSource(namespace, name), Kind.IDENTITY, held)
 
 
 _Name = tuple[dict[str, Any] | None, str, Any]
@@ -323,13 +255,9 @@ def _names_read(function: FunctionType) -> list[_Name]:
         for namespace, name, held in _names_in(left.pop()):
             if (id(namespace), name) not in found:
                 found[id(namespace), name] = namespace, name, held
-                left += [held] if isinstance(held, FunctionType) and _is_part(held) else []
+                if isinstance(held, FunctionType) and torch_calls.is_part_of_whole(held):
+                    left.append(held)
     return list(found.values())
-
-
-def _is_part(function: FunctionType) -> bool:
-    """Whether a function of torch's is a part of others: what handles overrides runs with none."""
-    return function.__module__ in _WHOLE_MODULES and trusts_function(function)
 
 
 def _names_in(function: FunctionType) -> Iterator[_Name]:
@@ -352,16 +280,13 @@ def _names_in(function: FunctionType) -> Iterator[_Name]:
 
 @wraps(BuiltinFunctionType)
 def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
-    answer = _answer(session, object_, source)
-    if answer is not None:
-        return answer
-    if (
-        object_.__name__ not in _RANDOM_STATE
-        and _owner(object_) in _OPERATION_OWNERS
-        and object_ not in POLYFILLS
-    ):
+    meaning = meaning_of(object_)
+    if meaning.how is How.STATE:
         session.guard(source, Kind.IDENTITY, object_)
-        return TorchFunction(object_, source)
+        return StateQuery(object_, meaning.rule)
+    if meaning.how is How.OPERATION:
+        session.guard(source, Kind.IDENTITY, object_)
+        return TorchFunction(object_, source, meaning.rule)
     if isinstance(vars(type(object_.__self__)).get(object_.__name__), MethodDescriptorType):
         return _bound_method(session, object_, source)
     return wrap_builtin(session, object_, source)
@@ -374,24 +299,6 @@ def _bound_method(session: Session, object_: Any, source: Source) -> Value:
     session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
     owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
     return owner.get_attribute(session, object_.__name__)
-
-
-_OPERATION_OWNERS = frozenset(
-    {
-        "_VariableFunctionsClass",
-        *(f"torch._C._{n}" for n in ("nn", "linalg", "special", "fft", "sparse")),
-    }
-)
-
-
-def _owner(function: Any) -> str:
-    """The class or module that a C function of torch belongs to."""
-    owner = function.__self__
-    return (
-        owner.__name__
-        if isinstance(owner, (type, ModuleType))
-        else function.__qualname__.partition(".")[0]
-    )
 
 
 class TorchNamespace(ForeignValue):
@@ -470,18 +377,18 @@ def wrap_int(session: Session, object_: Any, source: Source) -> Value:
 
 WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))
 WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
-PURE.update({torch.device, torch.finfo, torch.iinfo})
+means_pure(torch.device, torch.finfo, torch.iinfo)
 
 
+@means(torch.Generator, torch.Tensor, how=How.INSTANCE)
 def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported("construction", f"a {cls.__qualname__} is made")
 
 
-CONSTRUCTORS.update(dict.fromkeys((torch.Generator, torch.Tensor), _refused_class))
-
 # -- functions with a meaning of their own ---------------------------------------------------------
 
 
+@means(assert_, how=How.UNREALIZED)
 def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     condition, message = [*args, *kwargs.values()]
     if not session.truth(condition):
@@ -489,6 +396,15 @@ def _assert(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return NONE
 
 
+@means(
+    torch.manual_seed,
+    torch.seed,
+    torch.initial_seed,
+    torch.set_rng_state,
+    torch.get_rng_state,
+    torch.cuda.manual_seed,
+    how=How.UNREALIZED,
+)
 def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported(
         "random-state",
@@ -496,16 +412,19 @@ def _random_state(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     )
 
 
+@means(torch.resize_as_, torch.resize_as_sparse_, resize_output_, how=How.OPERATION)
 def _resized(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported(
         "tensor-object", "a tensor is resized, which changes the object itself"
     )
 
 
+@means(combine_input_and_mask, how=How.UNREALIZED)
 def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.call(session.builtin(polyfills.masked_input), args, kwargs)
 
 
+@means(nested_tensor_from_mask_left_aligned, how=How.OPERATION)
 def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Whether a mask allows for nested tensors, which are not captured: the graph is broken before
     the call of the function that asks, so that what comes after that call is captured again."""
@@ -516,6 +435,7 @@ def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Val
     )
 
 
+@means(torch.batch_norm, how=How.OPERATION)
 def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     names = "input weight bias running_mean running_var training momentum eps cudnn_enabled".split()
     given = dict(zip(names, args)) | kwargs
@@ -526,33 +446,15 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
     return session.call(session.builtin(polyfills.batch_norm), values, {})
 
 
-FUNCTIONS[torch.batch_norm] = _batch_norm
-FUNCTIONS[nested_tensor_from_mask_left_aligned] = _asks_for_nested
-POLYFILLS[native_one_hot] = polyfills.one_hot
-POLYFILLS[amp_foreach_non_finite_check_and_unscale_] = polyfills.unscale_gradients
-POLYFILLS[amp_update_scale_] = polyfills.update_scale
-SPECIAL_FUNCTIONS[assert_] = _assert
-SPECIAL_FUNCTIONS[combine_input_and_mask] = _masked_input
-for _function in (
-    torch.manual_seed,
-    torch.seed,
-    torch.initial_seed,
-    torch.set_rng_state,
-    torch.get_rng_state,
-    torch.cuda.manual_seed,
-):
-    SPECIAL_FUNCTIONS[_function] = _random_state
-FUNCTIONS.update(
-    dict.fromkeys((torch.resize_as_, torch.resize_as_sparse_, resize_output_), _resized)
-)
+means(native_one_hot, how=How.POLYFILL)(polyfills.one_hot)
+means(amp_foreach_non_finite_check_and_unscale_, how=How.POLYFILL)(polyfills.unscale_gradients)
+means(amp_update_scale_, how=How.POLYFILL)(polyfills.update_scale)
 
 
+@means(lazy_property_and_property, how=How.INSTANCE)
 def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """What a lazy property of a distribution is in its class, which is asked for its type alone."""
     wrapped = getattr(session.realize(args[0]), "object", None) if args else None
     if not isinstance(wrapped, FunctionType) or kwargs:
         raise session.unsupported("construction", f"a {cls.__name__} is made")
     return session.wrap_constant(cls(wrapped))
-
-
-CONSTRUCTORS[lazy_property_and_property] = _lazy_property

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from ingot.capture.session import SPECIAL_FUNCTIONS
+from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.builtins import rule
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.tensor import TensorValue
@@ -80,6 +79,7 @@ def mapped(
     return unwrap_batched(func(*batched, **kwargs), out_dims, level, batch_size, func)
 
 
+@means(flat_vmap, how=How.UNREALIZED)
 def _flat_vmap(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, batch_size, in_dims, flat_args, spec, out_dims, randomness = args
     size, randomness = session.known(batch_size), session.known(randomness)
@@ -93,6 +93,7 @@ def _flat_vmap(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         session.graph.switch(session, vmap_decrement_nesting)
 
 
+@means(lazy_load_decompositions, how=How.UNREALIZED)
 def _load_decompositions(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     lazy_load_decompositions()
     return NONE
@@ -106,7 +107,7 @@ def _operation(function: Callable[..., Any]) -> Callable[..., Value]:
     return call
 
 
-@rule(is_batchedtensor)
+@means(is_batchedtensor)
 def _is_batched(session: Session, tensor: Value) -> Value:
     return ConstantValue(isinstance(tensor, TensorValue) and is_batchedtensor(tensor.fake))
 
@@ -114,14 +115,14 @@ def _is_batched(session: Session, tensor: Value) -> Value:
 # -- grad, vjp -------------------------------------------------------------------------------------
 
 
-@rule(wrap_for_grad)
+@means(wrap_for_grad)
 def _wrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
     return session.graph.call(
         session, "call_function", wrap_for_grad, (session.realize(tensor), level), {}
     )
 
 
-@rule(unwrap_for_grad)
+@means(unwrap_for_grad)
 def _unwrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
     return session.graph.call(
         session, "call_function", unwrap_for_grad, (session.realize(tensor), level), {}
@@ -138,7 +139,7 @@ def tracked(tensor: torch.Tensor) -> torch.Tensor:
         set_inplace_requires_grad_allowed(allowed)
 
 
-@rule(tracked)
+@means(tracked)
 def _tracked(session: Session, tensor: Value) -> Value:
     return session.graph.call(session, "call_function", tracked, (session.realize(tensor),), {})
 
@@ -153,7 +154,7 @@ def refused() -> None:
     """What torch raises an error for."""
 
 
-@rule(refused)
+@means(refused)
 def _refused(session: Session) -> Value:
     raise session.unsupported("func-transform", "a function that torch.func cannot differentiate")
 
@@ -250,10 +251,12 @@ def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
         session.graph.switch(session, grad_decrement_nesting)
 
 
+@means(grad_and_value_impl, how=How.UNREALIZED)
 def _grad_and_value(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return _inside_level(session, value_and_gradient, args)
 
 
+@means(vjp_with_argnums, how=How.UNREALIZED)
 def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, *primals = args
     given = [
@@ -269,14 +272,10 @@ def jacobian_of_jacobian(func: Any, argnums: Any = 0) -> Any:
     return functional_jacrev(functional_jacrev(func, argnums), argnums)
 
 
+@means(hessian, how=How.UNREALIZED)
 def _hessian(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.call(session.builtin(jacobian_of_jacobian), args, kwargs)
 
 
-SPECIAL_FUNCTIONS[hessian] = _hessian
-SPECIAL_FUNCTIONS[grad_and_value_impl] = _grad_and_value
-SPECIAL_FUNCTIONS[vjp_with_argnums] = _vjp
-SPECIAL_FUNCTIONS[flat_vmap] = _flat_vmap
-SPECIAL_FUNCTIONS[lazy_load_decompositions] = _load_decompositions
-SPECIAL_FUNCTIONS[predispatch_add_batch_dim] = _operation(add_batch_dim)
-SPECIAL_FUNCTIONS[predispatch_remove_batch_dim] = _operation(remove_batch_dim)
+means(predispatch_add_batch_dim, how=How.UNREALIZED)(_operation(add_batch_dim))
+means(predispatch_remove_batch_dim, how=How.UNREALIZED)(_operation(remove_batch_dim))

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import is_known_in_c
 from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
@@ -39,7 +40,7 @@ from ingot.capture.sources import (
     set_members,
 )
 from ingot.capture.values.base import Value, is_c_class
-from ingot.capture.values.builtins import BuiltinValue, knows
+from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import (
@@ -317,7 +318,7 @@ def _class_method_of(function: Any, owner: type) -> Any:
     for cls in owner.__mro__:
         found = vars(cls).get(function.__name__)
         if isinstance(found, ClassMethodDescriptorType) and found.__get__(None, owner) == function:
-            return found if knows(found) else None
+            return found if is_known_in_c(found) else None
     return None
 
 
