@@ -93,14 +93,6 @@ class GraphRecorder:
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
-        # by memo of copy.deepcopy and storage: the memo, the copy
-        self.copied: dict[tuple[int, int], Any] = {}
-        # by id of what stands for a call of a module with hooks on its backward
-        self.hooked: dict[int, Any] = {}
-        self.read_by_hooks: list[Any] = []  # see values/tensor_hooks.py
-        # fakes with hooks, and the handles of these
-        self.hooked_tensors: list[tuple[Any, Any]] = []
-        self.asks = 0  # how often the program has asked whether gradients are recorded
         self.in_one_piece = False  # whether it may not be broken
         # by id of the real tensor, which `inputs` keeps alive
         self._tensors: dict[int, TensorValue] = {}
@@ -110,7 +102,8 @@ class GraphRecorder:
         self._first: fx.Node | None = None
         self._results = Results(context)
         self.known = KnownTensors(context)
-        self.selections: list[Selection] = []  # see values/selected.py
+        # called with the tensors that an operation is about to write
+        self.write_checks: list[Callable[[Session, list[Any]], None]] = []
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -243,10 +236,9 @@ class GraphRecorder:
                 raise unbelievable(session, op, about.name, result)
             if not _is_computed(result):
                 return self._known_answer(session, result, known)
-        if writes and self.selections:
-            self.refuse_selected(
-                session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)], written=True
-            )
+        if writes:
+            for check in self.write_checks:
+                check(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)])
         if writes and args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes |= writes
@@ -338,30 +330,6 @@ class GraphRecorder:
         if not isinstance(leaf, SymIntValue):
             return leaf.fx_node
         return leaf.current if isinstance(leaf.current, int) else leaf.node(self)
-
-    def note_selection(self, step: int, of: TensorValue, result: TensorValue) -> None:
-        self.selections.append(Selection(step, storage_key(of.fake), storage_key(result.fake)))
-
-    def refuse_selected(self, session: Session, values: Sequence[Any], written: bool) -> None:
-        """Breaks the graph before elements were gathered, where the tensors that are written, or
-        are results, show the memory that eager would share."""
-        keys = (
-            {storage_key(v.fake) for v in values if isinstance(v, TensorValue)}
-            if self.selections
-            else ()
-        )
-        for step, of, result in self.selections:
-            if result in keys or (written and of in keys):
-                how = (
-                    "and one of them is written"
-                    if written
-                    else "which is alive at the end of a graph"
-                )
-                raise session.unsupported(
-                    "number-in-tensor",
-                    f"the number in a tensor selects a view of another, {how}",
-                    step=step,
-                )
 
     def _number_or_node(self, leaf: Any) -> Any:
         """The same where an operation has asked for the numbers in some tensors, which it is
@@ -579,15 +547,6 @@ def _write_out_numbers(graph: fx.Graph) -> None:
 
         node.args = fx.node.map_aggregate(node.args, written)
         node.kwargs = fx.node.map_aggregate(node.kwargs, written)
-
-
-class Selection(NamedTuple):
-    """Where elements were gathered that eager gives a view of: the number of the instruction, and
-    the memory of what they were gathered from and of the result."""
-
-    step: int
-    of: int
-    result: int
 
 
 class _Sized(Value):

@@ -54,6 +54,7 @@ from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.partials import PartialValue, partial_of
+from ingot.capture.values.selected import refuse_selected
 from ingot.capture.values.sequences import ConstantIterator
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
@@ -155,7 +156,7 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
-        self.session.graph.refuse_selected(self.session, [value], written=False)
+        refuse_selected(self.session, value)
         # torch makes a view anew to tell, where what it shows was written
         with self.session.graph.context:
             leaf = value.fake.requires_grad and is_leaf(value.fake)

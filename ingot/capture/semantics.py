@@ -40,7 +40,6 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.identity import IdentityNumber, tell_apart
-from ingot.capture.values.keys import plain_key
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -202,21 +201,7 @@ class Semantics:
         specialized."""
         value = self.realize(value)
         try:
-            if isinstance(value, SequenceValue):
-                return value._build([self.known(item) for item in value.items])
-            if isinstance(value, DictValue):
-                entries = {plain_key(key): self.known(item) for key, item in value.entries.items()}
-                if value.cls is defaultdict:
-                    return defaultdict(self.known(value.factory), entries)
-                return OrderedDict(entries) if value.cls is OrderedDict else entries
-            if isinstance(value, SetValue):
-                return value.cls([self.known(item) for item in value.entries.values()])
-            if hasattr(value, "built"):
-                return value.built(self)
-            if isinstance(value, BuiltinObject):  # the number or text
-                return self.known(value.content)
-            specialize = getattr(value, "specialize", None)
-            return specialize(self) if specialize else value.constant()
+            return value.python_object(self)
         except NotConstant as unknown:
             raise self._not_known(unknown.args[0]) from None
 
@@ -229,8 +214,9 @@ class Semantics:
         if type(value) is TensorValue or type(value) is ConstantValue:
             return value
         value = self.realize(value)
-        if hasattr(value, "as_size"):
-            return value.as_size(self) or value
+        size = value.as_size(self)
+        if size is not None:
+            return size
         if isinstance(value, SequenceValue):
             value.items[:] = map(self.deep, value.items)
         elif isinstance(value, SliceValue):
@@ -251,7 +237,7 @@ class Semantics:
                 raise self.raised(TypeError, f"__index__ returned non-int (type {kind})")
             if answer is not None:
                 return self.integer(answer)
-        elif issubclass(value.python_type(), int) or hasattr(value, "specialize"):
+        elif issubclass(value.python_type(), int) or value.is_symbolic:
             return self.known(value)
         if find_missing(value.python_type(), "__index__"):
             kind = type_name(value.python_type())
@@ -316,9 +302,9 @@ class Semantics:
         raw = self.class_lookup(value.cls, name)
         if raw is vars(object)["__str__"]:
             return self._text_of_object(value, repr)
-        text = getattr(value, "text", None)
-        if text is not None and not isinstance(raw, FunctionType):
-            return text(self, make)
+        text = None if isinstance(raw, FunctionType) else value.text(self, make)
+        if text is not None:
+            return text
         if raw is vars(object)["__repr__"]:
             raise self.unsupported("text", f"the text of {value.describe()} has its address")
         inner = getattr(raw, "__wrapped__", None)
@@ -438,17 +424,11 @@ class Semantics:
 
     def as_bool(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """bool() of a value: that of a tensor is a number that the running program knows."""
-        value = self.realize(value)
-        return (
-            value.as_bool(self) if hasattr(value, "as_bool") else ConstantValue(value.truth(self))
-        )
+        return self.realize(value).as_bool(self)
 
     def negation(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """`not value`."""
-        made = self.as_bool(value)
-        return (
-            made.negation(self) if hasattr(made, "negation") else ConstantValue(not made.constant())
-        )
+        return self.as_bool(value).negation(self)
 
     def iterate(self: Session, value: Value) -> Value:  # type: ignore[misc]
         return self.realize(value).iterate(self)
@@ -568,11 +548,11 @@ class Semantics:
     def comes_first(self: Session, function: Any, right: Value, left: Value) -> bool:  # type: ignore[misc]
         """Whether the right operand's rule is asked first: a tensor or number of the graph beside a
         Python object, or an instance of a subclass that has the method anew."""
-        if getattr(right, "decides_operators", False):
-            return not getattr(left, "decides_operators", False) and not hasattr(left, "special")
+        if right.decides_operators:
+            return not left.decides_operators and not left.has_special_methods
         if isinstance(right, DictValue) and function is operator.or_:
             return issubclass(right.cls, left.python_type())
-        if not hasattr(right, "special"):
+        if not right.has_special_methods:
             return False
         plain = self._plain(function)
         if not self._adds_as_numbers(plain, left) and self._adds_as_numbers(plain, right):
@@ -581,7 +561,7 @@ class Semantics:
             return False
         if plain is operator.mod and isinstance(right, BuiltinObject):
             return right.overrides(self, *BINARY_METHODS[plain])
-        if plain in _COMPARISONS or not hasattr(left, "special"):
+        if plain in _COMPARISONS or not left.has_special_methods:
             return True
         name = BINARY_METHODS[plain][1]
         methods = [self.class_lookup(value.python_type(), name) for value in (left, right)]
@@ -597,7 +577,7 @@ class Semantics:
     def _is_reflected(self, function: Any, left: Value, right: Value) -> bool:
         """Whether the right operand is asked at all: that of the same class is asked to compare, no
         more."""
-        if not hasattr(left, "special") or left.python_type() is not right.python_type():
+        if not left.has_special_methods or left.python_type() is not right.python_type():
             return True
         return function in _COMPARISONS
 
@@ -629,10 +609,9 @@ class Semantics:
             base = plain_base(cls)
             content = self._content_of(value)
             if refusing and not isinstance(value.content, ConstantValue) and base in _SCALARS:
-                specialize = getattr(value.content, "specialize", None)
-                if specialize is None:
+                if not value.content.is_symbolic:
                     return _UNKNOWN
-                content = specialize(self)  # C code reads the number itself
+                content = value.content.specialize(self)  # C code reads the number itself
             space = _refusing(value) if refusing else {}
             return _named_as(cls, (base,), space)(content)
         if (
@@ -689,8 +668,7 @@ class Semantics:
         """The Python object of a value, or one that a C function refuses as it does the value's."""
         value = self.realize(value)
         try:
-            specialize = getattr(value, "specialize", None)
-            return specialize(self) if specialize else value.constant()
+            return value.specialize(self)
         except NotConstant:
             found = self._stand_in(value, True)
         return _unknown_instance(value) if found is _UNKNOWN else found

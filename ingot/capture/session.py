@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable
 from types import CellType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -45,6 +45,8 @@ from ingot.errors import Unsupported
 from ingot.origins import is_trusted
 from ingot.reasons import SKIP, Action, reason_of
 
+_T = TypeVar("_T")
+
 STEP_LIMIT = 2_000_000
 """Instructions after which a capture is given up: an endless loop, or a graph too large to be of
 use."""
@@ -75,8 +77,6 @@ class Session(Semantics, Reading):
         # for each of them, the innermost one of the user's own code
         self._users: list[InterpreterFrame | None] = []
         self.handled: Value = NONE
-        # the outside objects whose id() is used, by that of their values
-        self.numbered: dict[int, Value] = {}
         # the exception that the caller of the generator that runs handles
         self.inherited: Value = NONE
         self.suspended: list[GeneratorValue] = []  # in the order in which they were left standing
@@ -104,10 +104,16 @@ class Session(Semantics, Reading):
         self._attribute_dicts: dict[ObjectValue, AttributesDict] = {}
         self._class_lookups: dict[tuple[type, str], Any] = {}
         self._plain_lookups: dict[type, bool] = {}
-        # classes that are asked for, and are no bases
-        self.unregistered: dict[tuple[type, type], Any] = {}
         # by id of a namespace, which it keeps, and name
         self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}
+        self._states: dict[type, Any] = {}  # by their class: what features keep
+
+    def state(self, kind: type[_T]) -> _T:
+        """What a feature keeps for this capture: the one object of a class of its own."""
+        found: _T | None = self._states.get(kind)
+        if found is None:
+            found = self._states[kind] = kind()
+        return found
 
     # -- frames and places -------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ def truth_at_branch(frame: InterpreterFrame, value: Value, if_false: Side, if_tr
         return bool(value.object)
     if isinstance(value, ObjectValue):
         value = frame.session.as_bool(value)
-    if hasattr(value, "require_truth"):
+    if value.can_require_truth:
         must_be_true = only_raises(frame, *if_false, value, False)
         must_be_false = only_raises(frame, *if_true, value, True)
         if must_be_true is not must_be_false and value.require_truth(frame.session, must_be_true):

@@ -58,13 +58,9 @@ def to_bool(frame: InterpreterFrame, _: Any) -> None:
 @handles("IS_OP")
 def is_op(frame: InterpreterFrame, inverted: int) -> None:
     right, left = frame.pop(), frame.pop()
-    if hasattr(left, "is_bool"):
-        left, right = right, left
-    answer = right.is_bool(frame.session, left, not inverted) if hasattr(right, "is_bool") else None
-    if answer is not None:
-        frame.push(answer)
-        return
-    frame.push(ConstantValue(frame.session.same(left, right) is not bool(inverted)))
+    session, wanted = frame.session, not inverted
+    answer = left.is_bool(session, right, wanted) or right.is_bool(session, left, wanted)
+    frame.push(answer or ConstantValue(session.same(left, right) is wanted))
 
 
 @handles("CONTAINS_OP")

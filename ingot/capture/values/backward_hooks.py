@@ -48,6 +48,10 @@ class Hooked(NamedTuple):
     hooks: ModuleHooks
 
 
+class _HookedCalls(dict[int, Hooked]):
+    """By id of the value that stands for a call of a module with hooks on its backward."""
+
+
 def _views(tensors: Any) -> Any:
     """Inlined: the tensors, with a history yet to be given."""
     with torch.no_grad():
@@ -79,7 +83,7 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     link.meta["val"] = Link()
     hooks = ModuleHooks(module.describe(), session.truth(call.get_attribute(session, "user_hooks")))
     views = _given_history(session, HookedInputs, inputs, link, hooks)
-    session.graph.hooked[id(call)] = Hooked(call, views, link, hooks)
+    session.state(_HookedCalls)[id(call)] = Hooked(call, views, link, hooks)
     return TupleValue(views, tuple)
 
 
@@ -87,7 +91,7 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Behind the forward."""
     call, result = map(session.realize, args)
-    hooked = session.graph.hooked.get(id(call))
+    hooked = session.state(_HookedCalls).get(id(call))
     if hooked is None or not torch.is_grad_enabled():
         return result
     alone = isinstance(result, TensorValue)

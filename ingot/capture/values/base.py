@@ -69,6 +69,16 @@ class Value:
 
     # whether it is an outside object that can be changed, so that one value stands for it
     is_shared = False
+    # whether its operators are asked first, beside a Python object: a tensor, a number in the graph
+    decides_operators = False
+    # whether its class may have special methods that are written in Python
+    has_special_methods = False
+    # whether it is a symbolic integer, which `specialize` fixes
+    is_symbolic = False
+    # whether it is a text that is made after the graph has run
+    is_late = False
+    # whether the graph can check its truth
+    can_require_truth = False
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -117,10 +127,84 @@ class Value:
         nodes or fakes."""
         return self.constant()
 
+    # -- what it is in the graph -------------------------------------------------------------------
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether it is a number that the program computes before the graph runs."""
+        return False
+
+    def python_object(self, session: Session) -> Any:
+        """The Python object, where capture knows all that it holds; a symbolic integer is
+        specialized."""
+        return self.specialize(session)
+
+    def specialize(self, session: Session) -> Any:
+        """Its value in this call; that of a symbolic integer becomes a guard."""
+        return self.constant()
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        """Has the graph check that it is true, or that it is not; False where that cannot be."""
+        return False
+
+    def as_size(self, session: Session) -> Value | None:
+        """It as a size of a tensor, where it is a number that the data decide."""
+        return None
+
+    def element(self, session: Session, dtype: Any) -> Value | None:
+        """It as an element of a tensor, where it is a number in the graph."""
+        return None
+
+    def as_operand(self, session: Session) -> Value:
+        """The Python number that an operation with a tensor takes it for."""
+        return self
+
+    def with_tensor(
+        self, session: Session, function: Callable[[Any, Any], Any], tensor: Any, reflected: bool
+    ) -> Value | None:
+        """`function(tensor, self)`, or `function(self, tensor)` if reflected, where it is a number
+        in the graph; else NotImplemented."""
+        return NotImplemented
+
+    def applied(
+        self,
+        session: Session,
+        function: Callable[..., Any],
+        before: tuple[Any, ...] = (),
+        after: tuple[Any, ...] = (),
+    ) -> Value | None:
+        """What a pure function gives for constants and it, where it varies; else None."""
+        return None
+
     # -- what Python asks of it --------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
         return True
+
+    def as_bool(self, session: Session) -> Value:
+        """What bool() gives."""
+        return session.wrap_constant(self.truth(session))
+
+    def negation(self, session: Session) -> Value:
+        """`not self` of a bool."""
+        return session.wrap_constant(not self.constant())
+
+    def is_bool(self, session: Session, other: Value, wanted: bool) -> Value | None:
+        """`self is other`, or `self is not other` if not `wanted`, where that is known when the
+        graph has run; else None."""
+        return None
+
+    def instance_of(self, session: Session, classes: Any) -> bool | None:
+        """isinstance(), where more than its type decides; else None."""
+        return None
+
+    def convert(self, session: Session, cls: type) -> Value | None:
+        """What int(), float() or complex() gives, where it is in the graph; else None."""
+        return None
+
+    def special(self, session: Session, name: str, *args: Value) -> Value | None:
+        """Calls a special method of its class; None if it has none of its own."""
+        return None
 
     def length(self, session: Session) -> int:
         raise session.raised(

@@ -290,12 +290,11 @@ def _of_a_varying_number(
     """What a pure function gives for constants and one number that varies; None for all else."""
     values = [session.realize(arg) for arg in args]
     places = [i for i, value in enumerate(values) if not isinstance(value, ConstantValue)]
-    if len(places) != 1 or kwargs or not getattr(values[places[0]], "in_graph", False):
+    if len(places) != 1 or kwargs or not values[places[0]].in_graph:
         return None
     sides = values[: places[0]], values[places[0] + 1 :]
     constants = [tuple([value.object for value in side]) for side in sides]  # type: ignore[attr-defined]
-    made: Value | None = values[places[0]].applied(session, function, *constants)  # type: ignore[attr-defined]
-    return made
+    return values[places[0]].applied(session, function, *constants)
 
 
 _KINDS = {"__float__": float, "__index__": int}
@@ -740,7 +739,7 @@ _to_integer(math.trunc, "__trunc__")
 
 @means(operator.index)
 def index(session: Session, value: Value) -> Value:
-    varies = hasattr(value, "specialize") and value.python_type() is int
+    varies = value.is_symbolic and value.python_type() is int
     return value if varies else ConstantValue(operator.index(session.integer(value)))
 
 

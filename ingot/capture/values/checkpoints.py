@@ -20,7 +20,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import FunctionValue
-from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor import GradientQuestions, TensorValue
 from ingot.graph.custom import Reentrant
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     if not torch.is_grad_enabled():
         return session.call(function, given, {})
     recorder = session.graph
-    before, asks = recorder.last, recorder.asks
+    before, questions = recorder.last, session.state(GradientQuestions)
+    asked = questions.count
     is_tracked = any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given)
     if is_tracked and recorder.autograd:
         raise session.unsupported(
@@ -188,7 +189,7 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
         )
     if not is_tracked:
         return result
-    if recorder.asks != asks:
+    if questions.count != asked:
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function asks for gradients, which it has in the backward alone",

@@ -48,6 +48,7 @@ class ClassValue(Value):
     """A class. Its attributes are guarded one by one as they are looked up."""
 
     __slots__ = ("object",)
+    has_special_methods = True
 
     def __init__(self, cls: type, source: Source | None = None) -> None:
         super().__init__(source)

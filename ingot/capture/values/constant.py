@@ -88,7 +88,7 @@ class ConstantValue(Value):
                 )
             if function is operator.mul and hasattr(other.python_type(), "__index__"):
                 return session.wrap_constant(self.object * session.integer(other))
-        if getattr(other, "decides_operators", False):
+        if other.decides_operators:
             return None
         if reflected and other.python_type() in _WITHOUT_REFLECTED:
             return None  # an in-place operator's error names it, which is not known here

@@ -305,8 +305,9 @@ def truth(session: Session, value: Value) -> Value:
 def _number(cls: type, *methods: str) -> Rule:
     def convert(session: Session, *args: Value, **kwargs: Value) -> Value:
         value = args[0] if len(args) == 1 and not kwargs else None
-        if value is not None and hasattr(value, "convert"):
-            return value.convert(session, cls)
+        made = None if value is None else value.convert(session, cls)
+        if made is not None:
+            return made
         is_text = cls is complex and value is not None and issubclass(value.python_type(), str)
         if isinstance(value, ObjectValue) and not is_text:
             for name in methods:

@@ -80,6 +80,12 @@ class DictValue(Container):
     def python_type(self) -> type:
         return self.cls
 
+    def python_object(self, session: Session) -> Any:
+        entries = {plain_key(k): session.known(item) for k, item in self.entries.items()}
+        if self.cls is defaultdict:
+            return defaultdict(session.known(self.factory), entries)
+        return OrderedDict(entries) if self.cls is OrderedDict else entries
+
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "default_factory" and self.cls is defaultdict:
             return session.realize(self.factory)
@@ -433,6 +439,9 @@ class SetValue(Container):
     def python_type(self) -> type:
         return self.cls
 
+    def python_object(self, session: Session) -> Any:
+        return self.cls([session.known(item) for item in self.entries.values()])
+
     def constant(self) -> Any:
         if self.cls is frozenset:
             return frozenset(member.constant() for member in self.entries.values())
@@ -729,7 +738,7 @@ def _hashes_alike(key: Any) -> bool:
     if isinstance(key, ContentKey):
         return _hashes_alike(key.content)
     if isinstance(key, IdentityKey):
-        return key.value.source is not None and not getattr(key.value, "decides_operators", False)
+        return key.value.source is not None and not key.value.decides_operators
     return all(map(_hashes_alike, key)) if isinstance(key, (tuple, frozenset)) else True
 
 

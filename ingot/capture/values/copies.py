@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
+class _Copies(dict[tuple[int, int], tuple[Value, TensorValue]]):
+    """By memo of copy.deepcopy and storage: the memo, and the copy of the storage."""
+
+
 @means(torch.Tensor.__deepcopy__, how=How.METHOD)
 def _deepcopy(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
@@ -33,10 +37,10 @@ def _deepcopy(
     if not isinstance(memo, DictValue) or memo.source is not None or not _is_plain(session, tensor):
         return None
     place = id(memo), storage_key(tensor.fake)
-    _, base = session.graph.copied.get(place, (None, None))
+    _, base = session.state(_Copies).get(place, (None, None))
     if base is None:  # copies share memory as the originals do
         base = _call(session, "clone", _whole(session, tensor))
-        session.graph.copied[place] = memo, base
+        session.state(_Copies)[place] = memo, base
         made = base
     if base.fake.dtype != tensor.fake.dtype:
         return None

@@ -47,7 +47,7 @@ def settled(session: Session, value: Value) -> Value | None:
         return value
     if isinstance(value, TensorValue):
         return _settled_tensor(session, value)
-    if isinstance(value, NumberValue) or getattr(value, "is_late", False):
+    if isinstance(value, NumberValue) or value.is_late:
         return value
     if isinstance(value, (ListValue, TupleValue)):
         return _settled_sequence(session, value)

@@ -86,7 +86,7 @@ class DequeValue(Container):
             session.python(deque.__getitem__, deque(), session.refused(key))
         return self.get_item(session, key)
 
-    def built(self, session: Session) -> deque[Any]:
+    def python_object(self, session: Session) -> deque[Any]:
         """The deque itself, where all that it holds is known."""
         return deque([session.known(item) for item in self.held], self.held.maxlen)
 

@@ -21,6 +21,7 @@ class EnumValue(ConstantValue):
     """A member of an Enum: the methods and properties that the user wrote are Python."""
 
     __slots__ = ()
+    has_special_methods = True
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
         """Calls a special method that the user wrote; None if there is none."""

@@ -21,9 +21,13 @@ _COMPARED = 32
 identity."""
 
 
+class Numbered(dict[int, Value]):
+    """The outside objects whose id() is used, by that of their values."""
+
+
 def tell_apart(session: Session, owner: Value) -> None:
     """States, of an object whose identity is used, which of the others that were used so it is."""
-    numbered = session.numbered
+    numbered = session.state(Numbered)
     if owner.source is None or id(owner) in numbered:
         return
     if len(numbered) < _COMPARED:

@@ -61,8 +61,9 @@ def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
     meta = type(cls)
     hook = None if meta is type else session.class_lookup(meta, "__instancecheck__")
     is_users = isinstance(hook, FunctionType) and not trusts_function(hook)
-    if hasattr(value, "instance_of") and not is_users:
-        return value.instance_of(session, cls)
+    answer = None if is_users else value.instance_of(session, cls)
+    if answer is not None:
+        return answer
     if hook is _ABC_CHECK:
         return _is_registered(session, value, cls)
     if hook is _PROTOCOL_CHECK:
@@ -229,6 +230,11 @@ def _users_subclasscheck(session: Session, cls: type) -> Any:
     return found if isinstance(found, FunctionType) and not trusts_function(found) else None
 
 
+class _Unregistered(dict[tuple[type, type], "_Pair"]):
+    """By class and abstract class: the pairs that were asked for, where the first is no subclass of
+    the second."""
+
+
 class _Pair:
     """A class that is no subclass of an abstract one, so far."""
 
@@ -254,5 +260,5 @@ def _guard_registration(session: Session, cls: type, abstract: type) -> None:
     """States that a class of the user's was not registered with an abstract one."""
     if is_trusted(cls.__module__) and is_trusted(abstract.__module__):
         return
-    pair = session.unregistered.setdefault((cls, abstract), _Pair(cls, abstract))
+    pair = session.state(_Unregistered).setdefault((cls, abstract), _Pair(cls, abstract))
     session.guard(DerivedSource(ConstSource(pair), _is_subclass_now), Kind.EQUALS, False)

@@ -80,6 +80,7 @@ class NumberValue(Value):
 
     __slots__ = ("_size", "_tensor", "cls", "decided")
     decides_operators = True
+    can_require_truth = True
 
     def __init__(self, cls: type, tensor: TensorValue | None, source: Source | None = None) -> None:
         super().__init__(source)
@@ -337,18 +338,14 @@ class OutsideNumber(NumberValue):
     comparison, an integer. Other uses compile for its value; in a continuation, one that was seen
     to vary breaks the graph there."""
 
-    __slots__ = ("_made_of", "_session", "in_graph", "object", "varies")
+    __slots__ = ("_in_graph", "_made_of", "_session", "object", "varies")
 
     def __init__(
         self, session: Session, number: float, source: Source, varies: bool, scheduled: bool = False
     ) -> None:
         super().__init__(float, None, source)
-        self._session, self.object, self.varies, self.in_graph = (
-            session,
-            number,
-            varies,
-            varies or scheduled,
-        )
+        self._session, self.object, self.varies = session, number, varies
+        self._in_graph = varies or scheduled
         self._made_of: Callable[[], TensorValue] | None = None  # of others, in the graph
 
     @property
@@ -362,6 +359,10 @@ class OutsideNumber(NumberValue):
                 made = _new_tensor(self.object)  # of its own: what is one tensor twice is one input
             self._tensor = self._session.graph.number(self._session, made, held)
         return self._tensor
+
+    @property
+    def in_graph(self) -> bool:
+        return self._in_graph
 
     @property
     def breaks(self) -> bool:

@@ -132,6 +132,7 @@ class ObjectValue(Value):
 
     __slots__ = ("attributes", "cls", "members", "object")
     is_shared = True
+    has_special_methods = True
 
     def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
         super().__init__(source)
@@ -356,6 +357,10 @@ class ObjectValue(Value):
         if raw is MISSING or raw is None or getattr(raw, "__objclass__", None) is object:
             return None
         return session.realize(session.call(self.bind(session, raw, name), args, {}))
+
+    def text(self, session: Session, make: Any) -> str | None:
+        """What str() or repr() of a built-in base gives; None where there is none."""
+        return None
 
     def truth(self, session: Session) -> bool:
         return session.truth(self.as_bool(session))

@@ -6,7 +6,8 @@ before the selection."""
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -16,6 +17,8 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import SliceValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.errors import Unsupported
+from ingot.graph.fakes import storage_key
 from ingot.graph.symbols import is_decided_by_data
 from ingot.torch_private import is_functorch_wrapped_tensor
 
@@ -24,6 +27,51 @@ if TYPE_CHECKING:
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _EVERYTHING = SliceValue(NONE, NONE, NONE)
+
+
+class _Selection(NamedTuple):
+    """Where elements were gathered that eager gives a view of: the number of the instruction, and
+    the memory of the tensor they were gathered from and of the result."""
+
+    step: int
+    base: int
+    result: int
+
+
+class _Selections(list[_Selection]):
+    """All of a capture."""
+
+
+def _note(session: Session, base: TensorValue, result: TensorValue) -> None:
+    selections = session.state(_Selections)
+    if not selections:
+        session.graph.write_checks.append(_refuse_written)
+    step = session.step_of_outermost
+    selections.append(_Selection(step, storage_key(base.fake), storage_key(result.fake)))
+
+
+def _refuse_written(session: Session, written: Sequence[Any]) -> None:
+    """Breaks the graph before elements were gathered whose memory, in eager, is to be written."""
+    keys = {storage_key(value.fake) for value in written if isinstance(value, TensorValue)}
+    for selection in session.state(_Selections):
+        if not keys.isdisjoint((selection.base, selection.result)):
+            raise _broken_before(session, selection, "and one of them is written")
+
+
+def refuse_selected(session: Session, result: TensorValue) -> None:
+    """Breaks the graph before elements were gathered that are a result of the graph."""
+    key = storage_key(result.fake)
+    for selection in session.state(_Selections):
+        if selection.result == key:
+            raise _broken_before(session, selection, "which is alive at the end of a graph")
+
+
+def _broken_before(session: Session, selection: _Selection, why: str) -> Unsupported:
+    return session.unsupported(
+        "number-in-tensor",
+        f"the number in a tensor selects a view of another, {why}",
+        step=selection.step,
+    )
 
 
 def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
@@ -82,7 +130,7 @@ def _getitem(
     for k in reversed(numbers):
         dim = sum(taken[:k])  # type: ignore[arg-type]
         result = _select(session, result, dim, parts.pop(k))
-    session.graph.note_selection(session.step_of_outermost, base, result)
+    _note(session, base, result)
     return result.get_item(session, TupleValue(parts, tuple)) if parts else result
 
 

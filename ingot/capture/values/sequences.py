@@ -94,6 +94,9 @@ class SequenceValue(Container):
         items = [item.argument(leaf) for item in self.items]
         return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
 
+    def python_object(self, session: Session) -> Any:
+        return self._build([session.known(item) for item in self.items])
+
     def _build(self, objects: list[Any]) -> Any:
         """The real one of these objects. A class of the user's is not asked: `__new__` may take
         something else. NotConstant where nobody can make one, as of sys.version_info."""

@@ -65,6 +65,9 @@ class BuiltinObject(ObjectValue):
     def argument(self, leaf: Any) -> Any:
         return self.content.argument(leaf)
 
+    def python_object(self, session: Session) -> Any:
+        return session.known(self.content)
+
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of the built-in class works on the content."""
         is_native = isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -62,6 +63,13 @@ _METHODS = {
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
+class GradientQuestions:
+    """How often the program has asked whether gradients are recorded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 def call_by_rule(
     session: Session, name: str, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
@@ -78,6 +86,7 @@ class TensorValue(Value):
 
     __slots__ = ("attributes", "cls", "fake", "fx_node", "gradient", "leaf_since")
     decides_operators = True
+    can_require_truth = True
 
     def __init__(
         self,
@@ -161,7 +170,7 @@ class TensorValue(Value):
         if name == "shape":
             return self.shape(session)
         if self.source is None and name in ("requires_grad", "is_leaf", "grad_fn"):
-            session.graph.asks += 1
+            session.state(GradientQuestions).count += 1
         if name in _PROPERTIES:
             return session.wrap_constant(getattr(self.fake, name))
         if name in _VIEWS:
@@ -289,8 +298,7 @@ class TensorValue(Value):
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         value = session.realize(value)
-        if hasattr(value, "element"):
-            value = value.element(session, self.fake.dtype) or value
+        value = value.element(session, self.fake.dtype) or value
         if call_by_rule(session, "__setitem__", self, [key, value], {}) is None:
             pair = session.deep(key), session.realize(value)
             refuse_overrides(session, "setitem", pair, {})
@@ -318,10 +326,10 @@ class TensorValue(Value):
             return session.graph.call(
                 session, "call_function", function, _pair(self, other, reflected), {}
             )
-        if hasattr(other, "with_tensor"):
-            return other.with_tensor(session, function, self, reflected)
-        if hasattr(other, "as_operand"):
-            other = other.as_operand(session)
+        made = other.with_tensor(session, function, self, reflected)
+        if made is not NotImplemented:
+            return made
+        other = other.as_operand(session)
         if isinstance(other, BuiltinObject):
             if not reflected:
                 refuse_overrides(session, function.__name__, [other], {})
@@ -382,7 +390,7 @@ class TensorValue(Value):
             )
         refuse_overrides(session, name, args, kwargs)
         if not name.startswith("new_"):  # which look at the type of what they are given
-            args = [a.as_operand(session) if _is_double(a) else a for a in args]  # type: ignore[attr-defined]
+            args = [a.as_operand(session) if _is_double(a) else a for a in args]
         try:
             return session.graph.call(session, "call_method", name, (self, *args), kwargs)
         except NotConstant as unknown:
@@ -457,7 +465,7 @@ class SymIntValue(Value):
     """An integer that varies between calls: a torch.SymInt, and how the graph computes it."""
 
     __slots__ = ("_node", "fake", "recipe")
-    decides_operators = False
+    is_symbolic = True
 
     def __init__(self, fake: Any, op: str, target: Any, args: tuple[Any, ...]) -> None:
         super().__init__()
@@ -632,6 +640,7 @@ class RelationValue(Value):
     """A comparison with a size that the data decide: a truth value that is not known."""
 
     __slots__ = ("function", "pair")
+    can_require_truth = True
 
     def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
         super().__init__()
@@ -683,7 +692,7 @@ class RelationValue(Value):
 
 def _is_double(value: Value) -> bool:
     """Whether it is a number of NumPy's that is a float."""
-    return hasattr(value, "as_operand") and isinstance(getattr(value, "object", None), float)
+    return isinstance(value, ConstantValue) and isinstance(value.object, np.float64)
 
 
 def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:

@@ -22,7 +22,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.capture.values.numbers import OutsideNumber
 from ingot.capture.values.partials import PartialValue
-from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor import GradientQuestions, TensorValue, is_none
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
@@ -40,6 +40,14 @@ class ReadByHook(NamedTuple):
     cell: CellValue
     content: Value
     step: int
+
+
+class _Hooks:
+    """The hooks of a capture: the variables that they read, and fakes with their handles."""
+
+    def __init__(self) -> None:
+        self.reads: list[ReadByHook] = []
+        self.tensors: list[tuple[torch.Tensor, HookHandle]] = []
 
 
 class HookHandle(Value):
@@ -93,7 +101,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     recorder, cells = session.graph, list[CellValue]()
     if not _is_function_of_gradient(session, hook, cells):
         raise session.unsupported("tensor-hook", f"{what} that may read more than the gradient")
-    asks, acted = recorder.asks, (recorder.context.draws, recorder.context.effects)
+    questions = session.state(GradientQuestions)
+    asked, acted = questions.count, (recorder.context.draws, recorder.context.effects)
 
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradient = tangents[id(tensor)]
@@ -118,7 +127,7 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     switched = any(node.target in SWITCHES for node in graph.graph.nodes)
     if (
         switched
-        or recorder.asks != asks
+        or questions.count != asked
         or (recorder.context.draws, recorder.context.effects) != acted
     ):
         raise session.unsupported(
@@ -126,21 +135,21 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
             f"{what} that depends on modes, draws random numbers, or may have an effect",
         )
     step = session.step_of_outermost
-    recorder.read_by_hooks += [ReadByHook(cell, cell.content, step) for cell in cells]
+    session.state(_Hooks).reads += [ReadByHook(cell, cell.content, step) for cell in cells]
     if not graph.graph.output_node().all_input_nodes:
         return HookHandle(None, step)
     recorder.modes.reach(recorder.graph, session.where)
     node = recorder.switch(session, TensorHook(graph), tensor.fx_node, read)
     node.meta["val"] = node.target(tensor.fake, [n.meta["val"] for n in read])  # type: ignore[operator]
     handle = HookHandle(node, step)
-    recorder.hooked_tensors.append((tensor.fake, handle))
+    session.state(_Hooks).tensors.append((tensor.fake, handle))
     return handle
 
 
 def refuse_result(session: Session, tensor: TensorValue) -> None:
     """Breaks the graph where a hook is registered on what becomes a result: hooks from outside come
     behind it."""
-    for hooked, handle in session.graph.hooked_tensors:
+    for hooked, handle in session.state(_Hooks).tensors:
         if hooked is tensor.fake and handle.node is not None:
             _break_at(
                 session, handle.step, "a hook on a tensor that is alive at the end of a graph"
@@ -149,7 +158,7 @@ def refuse_result(session: Session, tensor: TensorValue) -> None:
 
 def refuse_changed(session: Session) -> None:
     """Breaks the graph where a hook is registered that reads a variable which was set since."""
-    for cell, content, step in session.graph.read_by_hooks:
+    for cell, content, step in session.state(_Hooks).reads:
         if cell.content is not content:
             _break_at(
                 session, step, "a hook on a tensor that reads a variable which is set behind it"
@@ -158,7 +167,7 @@ def refuse_changed(session: Session) -> None:
 
 def refuse_alive(session: Session, cell: CellValue) -> None:
     """The same where the variable may be set behind the graph."""
-    for read in session.graph.read_by_hooks:
+    for read in session.state(_Hooks).reads:
         if read.cell is cell:
             _break_at(
                 session,

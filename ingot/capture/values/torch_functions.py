@@ -30,6 +30,7 @@ from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.subclasses import refuse_overrides
+from ingot.capture.values.tensor import GradientQuestions
 from ingot.capture.values.wrap import (
     WRAPPERS,
     wrap_builtin,
@@ -177,7 +178,7 @@ def _asks(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
 
 @means(torch.is_grad_enabled, how=How.STATE)
 def _is_grad_enabled(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    session.graph.asks += 1
+    session.state(GradientQuestions).count += 1
     return _asks(torch.is_grad_enabled)(session, args, kwargs)
 
 
@@ -345,17 +346,17 @@ def wrap_float(session: Session, object_: Any, source: Source) -> Value:
     return wrap_literal(session, object_, source)
 
 
+_SCHEDULED = frozenset({("param_groups", "lr")})
+"""Attributes of objects that are lists of dicts, and keys of these: the numbers there are expected
+to vary. Schedulers write the learning rate in each group of an optimizer's parameters."""
+
+
 def _is_scheduled(source: Source) -> bool:
-    """Whether it is the learning rate in a group of an optimizer's parameters, where schedulers
-    write it."""
-    if (
-        not isinstance(source, ItemSource)
-        or source.key != "lr"
-        or not isinstance(source.base, ItemSource)
-    ):
+    """Whether a number stands in a place where programs write another one between calls."""
+    if not isinstance(source, ItemSource) or not isinstance(source.base, ItemSource):
         return False
-    groups = source.base.base
-    return isinstance(groups, AttrSource) and groups.key == "param_groups"
+    table, key = source.base.base, source.key
+    return isinstance(table, AttrSource) and type(key) is str and (table.key, key) in _SCHEDULED
 
 
 @wraps(int)

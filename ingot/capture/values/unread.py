@@ -25,6 +25,7 @@ class UnreadNumber(Value):
     Asked for a value of its own, it guards theirs."""
 
     __slots__ = ("_session", "function", "operands")
+    is_symbolic = True
 
     def __init__(
         self, session: Session, function: Callable[[Any, Any], Any], operands: tuple[Value, Value]
