@@ -26,7 +26,7 @@ from ingot.capture import (
     capture_continuation,
 )
 from ingot.capture.facts import operations_are_watched
-from ingot.capture.guards import GuardSet, closest
+from ingot.capture.guard_set import GuardSet, closest
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
-from ingot.capture.guards import GuardSet, Kind
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import Kind
 from ingot.compiler import Compiler
 from ingot.errors import RecompileError
 

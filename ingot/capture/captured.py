@@ -21,7 +21,8 @@ import ingot.capture.rows  # noqa: F401 (found by way of tables)
 from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
-from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import Plausible, Quantity, Varying
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called

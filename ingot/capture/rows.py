@@ -1,11 +1,12 @@
 """Imports the modules that nobody asks for by name: they add rows to tables of instructions, values
 and functions."""
 
-from ingot.capture import handlers  # noqa: F401
+from ingot.capture import handlers, itertools_polyfills  # noqa: F401
 from ingot.capture.values import (  # noqa: F401
     arrays,
     autograd_functions,
     backward_hooks,
+    builtin_rules,
     cached,
     checkpoints,
     contexts,

@@ -1,4 +1,4 @@
-"""Which of torch's own functions are operations of the graph, which are inlined, and which break it.
+"""Which functions of torch are operations of the graph, which are inlined, which break it.
 
 In goes a function of torch; out comes where it belongs by its module and name. No function of
 another library is ever taken for one of torch's.

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ingot.capture.guards import MISSING, GuardSet, Kind, Quantity
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import MISSING, Kind, Quantity
 from ingot.capture.sources import (
     ArgSource,
     AttrSource,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.capture.guards import GuardSet, Kind, closest
+from ingot.capture.guard_set import GuardSet, closest
+from ingot.capture.guards import Kind
 from ingot.capture.sources import ArgSource, AttrSource, ItemSource
 from ingot.loops.expr import as_expr, size_symbol
 from tests.capture.guard_cases import (

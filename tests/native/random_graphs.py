@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from ingot.capture.guards import MISSING, GuardSet, Kind
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import (
     ArgSource,
     AttrSource,

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.capture.guards import GuardSet, Kind
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import Kind
 from ingot.capture.residual import Collection, Constant, FromSource, Output, Residual
 from ingot.capture.sources import ArgSource
 from ingot.native import _native

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.capture.guards import GuardSet, Kind
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import Kind
 from ingot.capture.sources import ArgSource, AttrSource, ConstSource, ItemSource
 from ingot.native import _native
 from tests.capture.guard_cases import (

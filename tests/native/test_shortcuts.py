@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.capture.guards import GuardSet, Kind
+from ingot.capture.guard_set import GuardSet
+from ingot.capture.guards import Kind
 from ingot.capture.sources import (
     ArgSource,
     AttrSource,
