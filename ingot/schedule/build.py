@@ -164,13 +164,13 @@ class _Builder:
     # -- what becomes of a buffer ------------------------------------------------------------------
 
     def _buffers_crossing_stages(self) -> set[str]:
-        crossing = set()
+        crossing: set[str] = set()
         for k, m in enumerate(self.laid.members):
-            for i in m.body.loads:
-                if any(
-                    self.stage_of[w] < self.stage_of[k] for w in self.writers.get(i.attrs[0], ())
-                ):
-                    crossing.add(i.attrs[0])
+            for load in m.body.loads:
+                name = load.attrs[0]
+                writers = self.writers.get(name, ())
+                if any(self.stage_of[w] < self.stage_of[k] for w in writers):
+                    crossing.add(name)
         return crossing
 
     def _scalar(self, buffer: str) -> str:
@@ -192,11 +192,14 @@ class _Builder:
         if buffer in self.rows or not self.with_rows:
             return self.rows.get(buffer)
         dense = self._dense(buffer)
-        if dense is not None:
-            row = self.rows[buffer] = Row(
-                f"w{len(self.rows)}", self.buffers[buffer].dtype, dense[1]
-            )
-            return row
+        length = self._longest_span(buffer) if dense is None else dense[1]
+        if length is not None:
+            name = f"w{len(self.rows)}"
+            self.rows[buffer] = Row(name, self.buffers[buffer].dtype, length)
+        return self.rows.get(buffer)
+
+    def _longest_span(self, buffer: str) -> Expr | None:
+        """The elements that the addresses of one outer point span; None where that is not known."""
         length = ZERO
         for w in self.writers[buffer]:
             rest = _inner_part(self.laid.members[w].index, self.outer)
@@ -204,31 +207,30 @@ class _Builder:
             if span is None:
                 return None
             length = maximum(length, span)
-        row = self.rows[buffer] = Row(f"w{len(self.rows)}", self.buffers[buffer].dtype, length)
-        return row
+        return length
 
     def _dense(self, buffer: str) -> tuple[Expr, Expr] | None:
         """(number, count) of the elements of a row within an outer point where all members walk
         through it alike: they then lie side by side, however far apart they are in the buffer."""
         if buffer not in self.dense:
-            found = None
-            loops = {self.laid.inner[w] for w in self.writers[buffer]}
-            inner = {
-                _inner_part(index, self.outer)
-                for m in self.laid.members
-                for index in _indices_of(m, buffer)
-            }
-            if len(loops) == len(inner) == 1 and None not in inner:
-                (symbols,), (part,) = loops, inner
-                linear = part.linear(symbols) if part is not None else None
-                if linear is not None and all(
-                    (linear[1].get(s, ZERO).constant or 0) > 0 for s in symbols
-                ):
-                    strides = contiguous_strides([s.extent for s in symbols])
-                    number = sum((s * stride for s, stride in zip(symbols, strides)), ZERO)
-                    found = number, product(s.extent for s in symbols)
-            self.dense[buffer] = found
+            self.dense[buffer] = self._walked_alike(buffer)
         return self.dense[buffer]
+
+    def _walked_alike(self, buffer: str) -> tuple[Expr, Expr] | None:
+        loops = {self.laid.inner[w] for w in self.writers[buffer]}
+        indices = [index for m in self.laid.members for index in _indices_of(m, buffer)]
+        inner = {_inner_part(index, self.outer) for index in indices}
+        if len(loops) != 1 or len(inner) != 1:
+            return None
+        (symbols,), (part,) = loops, inner
+        linear = None if part is None else part.linear(symbols)
+        if linear is None:
+            return None
+        if any((linear[1].get(s, ZERO).constant or 0) <= 0 for s in symbols):
+            return None
+        strides = contiguous_strides([s.extent for s in symbols])
+        number = sum((s * stride for s, stride in zip(symbols, strides)), ZERO)
+        return number, product(s.extent for s in symbols)
 
     def _address(self, buffer: str, index: Expr) -> tuple[str, Expr]:
         """Where an element of a buffer is kept: (memory or row name, index there)."""
@@ -313,8 +315,7 @@ class _Builder:
 
 def _indices_of(member: Compute, buffer: str) -> list[Expr]:
     """Where a member touches a buffer."""
-    found = [i.attrs[1] for i in member.body.loads if i.attrs[0] == buffer]
-    return [*found, member.index] if member.target == buffer else found
+    return [index for name, index in member.accesses if name == buffer]
 
 
 def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
@@ -354,28 +355,49 @@ def _canonical_kernel(
     outer, stages = _merge_loops(outer, stages)
     if not outer:
         outer = [loop_symbol("o0", 1)]
-    in_blocks = target.has_registers
-    if (
-        not in_blocks
-        and not any(s.loops or s.scalars for s in stages)
-        and is_unrolled(outer, stages)
-    ):
-        outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
-    parameters, names = _parameters(stages, {r.name for r in rows}, buffers, target)
+    has_inner = any(s.loops for s in stages)
+    if not (target.has_registers or has_inner or any(s.scalars for s in stages)):
+        if is_unrolled(outer, stages):
+            outer, stages = _merge_loops(outer[:-1], [unrolled(s, outer[-1]) for s in stages])
+    row_names = {r.name for r in rows}
+    parameters, names = _parameters(stages, row_names, buffers, target)
     stages = tuple([s.with_buffers(lambda name: names.get(name, name)) for s in stages])
-    vector = choose_vector_loop(outer, stages, {r.name for r in rows}) if not run else None
-    tile = choose_tile_loop(outer, stages) if not any(s.loops for s in stages) else None
+    vector = None if run else choose_vector_loop(outer, stages, row_names)
+    tile = None if has_inner else choose_tile_loop(outer, stages)
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
-    shared = in_blocks or vector is None or (tile is None and is_divided(outer))
-    parallel = len(outer) if shared else max(1, len(outer) - 1)
-    for store in (store for s in stages for store in s.stores if store.scatters):
-        parallel = min(parallel, _independent(outer, store.index))
-    name, loops = kernel_name(origin), tuple(outer)
+    parallel = _parallel_loops(outer, stages, target, vector, tile)
     kernel = Kernel(
-        name, origin, loops, stages, parameters, tuple(rows), parallel, vector, tile, run=run
+        kernel_name(origin),
+        origin,
+        tuple(outer),
+        stages,
+        parameters,
+        tuple(rows),
+        parallel,
+        vector,
+        tile,
+        run=run,
     )
     return kernel, tuple(names)
+
+
+def _parallel_loops(
+    outer: Sequence[Symbol],
+    stages: Sequence[Stage],
+    target: Target,
+    vector: Symbol | None,
+    tile: Symbol | None,
+) -> int:
+    """How many of the outer loops threads share: not the vector loop of a CPU, unless it is long,
+    and none whose points may meet at one element."""
+    is_shared = target.has_registers or vector is None or (tile is None and is_divided(outer))
+    parallel = len(outer) if is_shared else max(1, len(outer) - 1)
+    for stage in stages:
+        for store in stage.stores:
+            if store.scatters:
+                parallel = min(parallel, _independent(outer, store.index))
+    return parallel
 
 
 def _independent(outer: Sequence[Symbol], index: Expr) -> int:
@@ -418,9 +440,7 @@ def _renumber(
 
 def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
     found = [s.index for s in stage.stores if s.buffer not in but]
-    found += [
-        i.attrs[1] for i in stage.body.instructions if i.op == "load" and i.attrs[0] not in but
-    ]
+    found += [i.attrs[1] for i in stage.body.loads if i.attrs[0] not in but]
     found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
     return found
 
@@ -442,20 +462,22 @@ def _parameters(
     read: set[str] = set()
     written: set[str] = set()
     names: dict[str, str] = {}
-    for s in stages:
-        read.update(i.attrs[0] for i in s.body.loads)
-        written.update(st.buffer for st in s.stores)
-        for name in [i.attrs[0] for i in s.body.loads] + [st.buffer for st in s.stores]:
+    for stage in stages:
+        loaded = [i.attrs[0] for i in stage.body.loads]
+        stored = [store.buffer for store in stage.stores]
+        read.update(loaded)
+        written.update(stored)
+        for name in loaded + stored:
             if name not in rows:
                 names.setdefault(name, f"p{len(names)}")
-    parameters = tuple(
-        Parameter(
-            p, b.dtype, name in read, name in written, b.length, b.on_host and target.has_registers
+    parameters = []
+    for name, parameter in names.items():
+        b = buffers[name]
+        on_host = b.on_host and target.has_registers
+        parameters.append(
+            Parameter(parameter, b.dtype, name in read, name in written, b.length, on_host)
         )
-        for name, p in names.items()
-        if (b := buffers[name])
-    )
-    return parameters, names
+    return tuple(parameters), names
 
 
 def choose_vector_loop(

@@ -84,72 +84,82 @@ def _canonical_kernel(
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Loops and parameters named by position."""
     loops: dict[Symbol, Expr] = {}
-    groups = []
-    for prefix, symbols in (
-        ("o", node.batch),
-        ("m", node.rows),
-        ("n", node.columns),
-        ("k", node.reduced),
-    ):
+
+    def renamed(prefix: str, symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
         fresh = fresh_loops(prefix, [s.extent for s in symbols])
         loops.update(zip(symbols, fresh))
-        groups.append(fresh)
-    batch, rows, columns, reduced = groups
-    names: dict[str, str] = {}
+        return fresh
+
+    batch, rows = renamed("o", node.batch), renamed("m", node.rows)
+    columns, reduced = renamed("n", node.columns), renamed("k", node.reduced)
     bodies = [None if p is None else p.body for p in prologues]
-    read = []
+    parameters, names = _parameters(node, stage, bodies, buffers)
+
+    def put(body: Body) -> Body:
+        return map_indices(body.with_buffers(names.__getitem__), lambda e: e.substitute(loops))
+
+    def operand(access: Access, body: Body | None) -> Access:
+        if body is not None:
+            return Access("", ZERO)
+        return Access(names[access.buffer], access.index.substitute(loops))
+
+    stores = [replace(s, index=s.index.substitute(loops)) for s in stage.stores]
+    stage = replace(stage, stores=tuple(stores)).with_buffers(names.__getitem__)
+    indexed = map_indices(stage.body, lambda e: e.substitute(loops))
+    stage = replace(stage, loops=rows + columns, body=indexed)
+    left, right = operand(node.left, bodies[0]), operand(node.right, bodies[1])
+    before = tuple([None if body is None else put(body) for body in bodies])
+    whole = Product(
+        SUM, rows, columns, reduced, left, right, node.dtype, 0, 0,
+        tiling=tiling, prologues=(before[0], before[1]),
+    )  # fmt: skip
+    kernel = Kernel(
+        kernel_name(origin),
+        origin,
+        batch,
+        (stage,),
+        parameters,
+        parallel=len(batch),
+        product=_in_blocks(whole, batch),
+    )
+    return kernel, tuple(names)
+
+
+def _parameters(
+    node: Contraction, stage: Stage, bodies: Sequence[Body | None], buffers: dict[str, Buffer]
+) -> tuple[tuple[Parameter, ...], dict[str, str]]:
+    """Parameters in order of first use, and graph buffer name -> parameter name."""
+    read: list[str] = []
     for access, body in zip((node.left, node.right), bodies):
         read += [access.buffer] if body is None else [i.attrs[0] for i in body.loads]
     read += [i.attrs[0] for i in stage.body.loads]
     written = [s.buffer for s in stage.stores]
+    names: dict[str, str] = {}
     for name in [*read, *written]:
         names.setdefault(name, f"p{len(names)}")
-    parameters = tuple(
-        Parameter(p, buffers[name].dtype, name in read, name in written, buffers[name].length)
-        for name, p in names.items()
-    )
+    parameters = []
+    for name, parameter in names.items():
+        dtype, length = buffers[name].dtype, buffers[name].length
+        parameters.append(Parameter(parameter, dtype, name in read, name in written, length))
+    return tuple(parameters), names
 
-    def put(body: Body) -> Body:
-        body = body.with_buffers(names.__getitem__)
-        return map_indices(body, lambda e: e.substitute(loops))
 
-    stage = replace(
-        stage,
-        loops=rows + columns,
-        body=put(stage.body._replace(results=())),
-        stores=tuple(
-            replace(s, buffer=names[s.buffer], index=s.index.substitute(loops))
-            for s in stage.stores
-        ),
-    )
-    left, right = (
-        Access(names[a.buffer], a.index.substitute(loops)) if body is None else Access("", ZERO)
-        for a, body in zip((node.left, node.right), bodies)
-    )
-    points, height = (product(s.extent for s in loops) for loops in (batch, rows))
-    right_size = product(s.extent for s in columns + reduced).constant
-    copies = False
-    if tiling is not None:
-        blocks = tiling.rows, tiling.columns
-    elif copies_rows(rows, reduced, left, columns[0].extent):
-        steps, size = reduced[0].extent.constant, node.dtype.itemsize
-        blocks, copies = (
-            choose_squares(points, height, columns[0].extent, steps * size if steps else None),
-            True,
-        )
+def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
+    """The product with its blocks: those of its tiling, if it has one."""
+    if whole.tiling is not None:
+        return replace(whole, row_block=whole.tiling.rows, column_block=whole.tiling.columns)
+    points, height = (product(s.extent for s in loops) for loops in (batch, whole.rows))
+    width = whole.columns[0].extent
+    copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
+    if copies:
+        steps = whole.reduced[0].extent.constant
+        row_bytes = steps * whole.dtype.itemsize if steps else None
+        blocks = choose_squares(points, height, width, row_bytes)
     else:
-        blocks = choose_blocks(
-            points, height, columns[0].extent, right_size, _reach(left.index, rows + reduced)
-        )
-    before = tuple(None if body is None else put(body) for body in bodies)
-    whole = Product(
-        SUM, rows, columns, reduced, left, right, node.dtype, *blocks,
-        copies=copies, tiling=tiling, prologues=(before[0], before[1]),
-    )  # fmt: skip
-    kernel = Kernel(
-        kernel_name(origin), origin, batch, (stage,), parameters, parallel=len(batch), product=whole
-    )  # fmt: skip
-    return kernel, tuple(names)
+        right_size = product(s.extent for s in whole.columns + whole.reduced).constant
+        left_size = _reach(whole.left.index, whole.rows + whole.reduced)
+        blocks = choose_blocks(points, height, width, right_size, left_size)
+    return replace(whole, row_block=blocks[0], column_block=blocks[1], copies=copies)
 
 
 # Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more
@@ -177,36 +187,31 @@ def choose_blocks(
     """(rows, columns) of a block; the columns are a multiple of 16 such that tiles leave little
     empty. The sizes are the elements of the operands for each point of the batch, as far as they
     are known."""
-    width = _tile_width(columns.constant or 48)
+    count, width = batch.constant or 1, _tile_width(columns.constant or 48)
     across = _ceil(columns.constant or 48, width)
     height = rows.constant or LARGEST_ROWS
+    is_alone = batch.constant == 1
     if height > LARGEST_ROWS:
-        wanted = _ceil(WANTED_BLOCKS, (batch.constant or 1) * across)
-        count = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
-        # whole tiles, of 6 rows if they are as wide: threads have as many of them each
-        unit = 6 if width == 64 else 24
-        height = _ceil(_ceil(height, count), unit) * unit
-    elif (
-        height >= FEWEST_ROWS
-        and batch.constant == 1
-        and right_size
-        and right_size < PACKED * left_size
-    ):
+        height = _height_of_many(height, _ceil(WANTED_BLOCKS, count * across), width)
+    elif height >= FEWEST_ROWS and is_alone and right_size and right_size < PACKED * left_size:
         height = _ceil(height, 2)
-    elif (
-        across == 1
-        and width % 32 == 0
-        and batch.constant == 1
-        and height * (right_size or 0) >= SHARED
-    ):
+    elif is_alone and across == 1 and width % 32 == 0 and height * (right_size or 0) >= SHARED:
         width, across = width // 2, 2
-    blocks = (batch.constant or 1) * (ceil_div(rows, height).constant or 1) * across
+    blocks = count * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
     wanted = WANTED_BLOCKS if left_size < LARGE else WANTED_BLOCKS // 2
     together = 1
     while together < across and together * 2 * width <= most and blocks // (together * 2) >= wanted:
         together *= 2
     return height, width * together
+
+
+def _height_of_many(height: int, wanted: int, width: int) -> int:
+    """The rows of a block, where one of all rows would be too large and so many are wanted."""
+    most = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
+    # whole tiles, of 6 rows if they are as wide: threads have as many of them each
+    unit = 6 if width == 64 else 24
+    return _ceil(_ceil(height, most), unit) * unit
 
 
 # Where steps of the reduction are at least so many elements apart, and rows are adjacent, as in a
