@@ -24,7 +24,8 @@ from ingot.schedule.contraction import build_contraction
 from ingot.schedule.copies import with_copies
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
-from ingot.schedule.fuse import Group, fuse
+from ingot.schedule.fuse import fuse
+from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.inline import inlined
 from ingot.schedule.memory import lenders_of, plan_memory

@@ -28,7 +28,7 @@ from ingot.loops.ir import (
 )
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import SAME_POINT, never_meet, pieces, relation
-from ingot.schedule.fuse import Overlay
+from ingot.schedule.groups import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, map_indices, merge_neighbours
 from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled

@@ -3,11 +3,9 @@ separate questions."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 from ingot.loops.expr import Expr, Symbol, integer, product
@@ -24,20 +22,9 @@ from ingot.schedule.columns import (
     with_parts,
 )
 from ingot.schedule.dependencies import direct_dependencies, may_fail, pieces, relation
-from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
-from ingot.schedule.kernel import Tiling
-from ingot.schedule.nests import (
-    ALIKE,
-    Compute,
-    Shape,
-    canonical,
-    fresh_loops,
-    in_columns,
-    inner_loops,
-    laid_over,
-    refine,
-    walked_as,
-)
+from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
+from ingot.schedule.groups import Group, Overlay, estimate, overlay
+from ingot.schedule.nests import Compute, Shape, canonical, in_columns, laid_over, walked_as
 from ingot.schedule.tiling import is_transposed
 
 MAX_MEMBERS = 40  # code of more takes longer to generate than it saves
@@ -51,55 +38,6 @@ NEGLIGIBLE = 64  # bytes that are not worth a kernel of all that read them: one 
 SMALLEST_SHARE = 1 / 64  # of the lesser of two groups' traffic, that one kernel has to save ...
 FREE_TRAFFIC = 1 << 16  # ... where that is more bytes than this: a launch costs no more than that
 FAR = 16  # nodes between two groups: the earlier one would keep what it reads for long
-ASSUMED_SIZE = 256  # what a size symbol counts for where a number is needed
-
-
-@dataclass(frozen=True)
-class Overlay:
-    """Nodes laid over common outer loops; `inner[k]` are the further loops of member k. `run` is
-    how many neighbouring outer points add up their sums of columns (`columns`), where members are
-    such sums."""
-
-    outer: tuple[Symbol, ...]
-    members: tuple[Compute, ...]
-    inner: tuple[tuple[Symbol, ...], ...]
-    run: int = 0
-
-
-@dataclass(eq=False)
-class Group:
-    """Nodes that share a kernel (or one library call), and the buffers they touch. `points` is the
-    number of outer points, `before` holds the groups that must run first. `scatters` says whether
-    one of the nodes does, `work` counts their instructions, `traffic` the bytes of the buffers. On
-    a GPU some are `on_host`, the CPU, and a contraction has a `tiling`, and may have `prologues`:
-    what computes its left and its right operand, over its loops."""
-
-    id: int
-    positions: list[int]
-    members: list[Node]
-    reads: set[str]
-    writes: set[str]
-    before: set[int]
-    points: Expr | None = None
-    overlay: Overlay | None = None
-    scatters: bool = False
-    on_host: bool = False
-    work: int = 0
-    traffic: float = 0.0
-    tiling: Tiling | None = None
-    prologues: Prologues = (None, None)
-
-    @property
-    def fusible(self) -> bool:
-        return self.points is not None
-
-    @property
-    def reduces(self) -> bool:
-        return any(isinstance(m, Reduction) for m in self.members)
-
-    @property
-    def touches(self) -> set[str]:
-        return self.reads | self.writes
 
 
 def fuse(
@@ -113,50 +51,6 @@ def fuse(
     receives each decision. Where `frugal`, nothing that takes memory is computed long before it is
     needed to save a little time."""
     return _Fusion(nodes, buffers, note, target, frugal).run()
-
-
-Lay = Callable[[Compute, tuple[Symbol, ...], tuple[Symbol, ...]], Compute]
-
-
-def overlay(members: Sequence[Compute], points: Expr, lay: Lay = laid_over) -> Overlay | None:
-    """Lay the members over outer loops of `points` points, each by `lay`, or None if one of them
-    cannot be.
-
-    Members whose inner parts have equally many elements get the same inner loops, so that their
-    indices can be compared.
-    """
-    common = _common_loops(tuple([(m.loops, inner_loops(m)) for m in members]), points)
-    if common is None:
-        return None
-    outer, inner = common
-    return Overlay(outer, tuple([lay(m, outer, loops) for m, loops in zip(members, inner)]), inner)
-
-
-@lru_cache(ALIKE)
-def _common_loops(
-    nests: tuple[tuple[tuple[Symbol, ...], tuple[Symbol, ...]], ...], points: Expr
-) -> tuple[tuple[Symbol, ...], tuple[tuple[Symbol, ...], ...]] | None:
-    """Outer loops of `points` points for nests of these loops and reduced loops, and the inner
-    loops of each."""
-    fits = []
-    for loops, reduced in nests:
-        fit = Shape.of_loops(loops, reduced).over(points)
-        if fit is None:
-            return None
-        fits.append(fit)
-    outer: list[Expr] | None = [points] if points.constant != 1 else []
-    inner: dict[Expr, list[Expr]] = {}
-    for outer_extents, inner_extents in fits:
-        outer = refine(outer, outer_extents) if outer is not None else None
-        numel = product(inner_extents)
-        refined = refine(inner.get(numel, [numel]), inner_extents)
-        if outer is None or refined is None:
-            return None
-        inner[numel] = refined
-    assert outer is not None
-    return fresh_loops("o", outer), tuple(
-        [fresh_loops("r", inner[product(extents)]) for _, extents in fits]
-    )
 
 
 class _Fusion:
@@ -269,12 +163,10 @@ class _Fusion:
         """Merge sums of columns into the kernels that go over the same rows."""
         for k in sorted(self.groups):
             group = self.groups.get(k)
-            found = (
-                summed_rows(group.members, self.buffers)
-                if group is not None and group.fusible
-                else None
-            )
-            if group is None or found is None:
+            if group is None or not group.fusible:
+                continue
+            found = summed_rows(group.members, self.buffers)
+            if found is None:
                 continue
             saved = {
                 g.id: sum(map(self._bytes, g.touches & group.reads))
@@ -287,41 +179,51 @@ class _Fusion:
     def _sum_in(self, rows: Group, sums: Group, saved: float, count: Expr, width: Expr) -> bool:
         """Merge sums of columns with a group over the same rows; whether that is legal and
         worthwhile."""
-        if (
-            rows.overlay is None
-            or not rows.reduces
-            or rows.points != count
-            or rows.on_host
-            or rows.scatters
-        ):
-            return False
-        if self._path_between(rows, sums) or self._writes_before_it_fails(rows, sums):
+        if rows.overlay is None or not self._may_sum(rows, sums, count):
             return False
         run = rows.overlay.run or length_of_runs(width, count)
         if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
             return False
         parts = (count // run).constant or 0
-        more = sum(
-            self._bytes(m) * (parts / (self.buffers[m].sizes[0].constant or 1) - 1)
-            for m in sums.writes
-        )
-        readers = [
-            self.groups[g]
-            for g in set().union(*(self.users[name] for name in sums.writes)) - {sums.id}
-        ]
-        if saved < 4 * more or not all(
-            adds_up_parts(m, sums.writes) for g in readers for m in g.members
-        ):
+        readers = self._readers_of_parts(sums)
+        if readers is None or saved < 4 * self._bytes_of_parts(sums, parts):
             return False
         added: list[Node] = [in_runs(m, run) for m in sums.members]  # type: ignore[arg-type]
         members = self._in_order(rows.positions, rows.members, sums.positions, added)
         laid = overlay(members, count, self._lay)  # type: ignore[arg-type]
-        if (
-            laid is None
-            or not self._no_conflict(laid)
-            or not along_rows(laid.outer, laid.members, laid.inner, width)
-        ):
+        if laid is None or not self._no_conflict(laid):
             return False
+        if not along_rows(laid.outer, laid.members, laid.inner, width):
+            return False
+        self._set_parts(sums, readers, parts)
+        self._merge(rows, sums, count, replace(laid, run=run), members)
+        return True
+
+    def _may_sum(self, rows: Group, sums: Group, count: Expr) -> bool:
+        """Whether a kernel reduces `count` rows, and could add up columns meanwhile."""
+        if not rows.reduces or rows.points != count or rows.on_host or rows.scatters:
+            return False
+        return not self._path_between(rows, sums) and not self._writes_before_it_fails(rows, sums)
+
+    def _bytes_of_parts(self, sums: Group, parts: int) -> float:
+        """What sums in so many parts take more than in as many as they have."""
+        more = 0.0
+        for name in sums.writes:
+            before = self.buffers[name].sizes[0].constant or 1
+            more += self._bytes(name) * (parts / before - 1)
+        return more
+
+    def _readers_of_parts(self, sums: Group) -> list[Group] | None:
+        """The groups that add up the parts of sums; None where others read them."""
+        ids = set().union(*(self.users[name] for name in sums.writes)) - {sums.id}
+        readers = [self.groups[k] for k in ids]
+        for reader in readers:
+            if not all(adds_up_parts(m, sums.writes) for m in reader.members):
+                return None
+        return readers
+
+    def _set_parts(self, sums: Group, readers: Sequence[Group], parts: int) -> None:
+        """Give sums another number of parts, which their readers add up."""
         for name in sums.writes:
             buffer = self.buffers[name]
             self.buffers[name] = replace(buffer, sizes=(integer(parts), *buffer.sizes[1:]))
@@ -331,8 +233,6 @@ class _Fusion:
             assert reader.points is not None
             reader.overlay = overlay(reader.members, reader.points, self._lay)  # type: ignore[arg-type]
             reader.traffic = sum(map(self._bytes, reader.touches))
-        self._merge(rows, sums, count, replace(laid, run=run), members)
-        return True
 
     # -- candidates --------------------------------------------------------------------------------
 
@@ -589,12 +489,11 @@ class _Fusion:
         new.scatters, new.work = new.scatters or gone.scatters, new.work + gone.work
         new.traffic = sum(map(self._bytes, new.touches))
         del self.groups[gone.id]
+        joined = {new.id} if new.fusible else set()
         for name in gone.touches:
-            self.users[name] = self.users[name] - {gone.id} | ({new.id} if new.fusible else set())
+            self.users[name] = self.users[name] - {gone.id} | joined
         for name in gone.writes:
-            self.writers[name] = self.writers[name] - {gone.id} | (
-                {new.id} if new.fusible else set()
-            )
+            self.writers[name] = self.writers[name] - {gone.id} | joined
         new.before = (new.before | gone.before) - {new.id, gone.id}
         nodes = self.nodes[new.id] = self.nodes[new.id] | self.nodes.pop(gone.id)
         self.ancestors[new.id] = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~nodes
@@ -681,17 +580,11 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
         for k, m in enumerate(members)
         if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points
     ]
+    # pieces of one buffer, that several nodes write
+    of_pieces = target.has_registers
     while waiting:
         for k in waiting:
-            node = members[k]
-            assert isinstance(node, Pointwise)
-            apart = target.has_registers  # pieces of one buffer, that several nodes write
-            found = (
-                walked_as(node, own, *place, apart)
-                for name, own in node.accesses
-                for place in places[name]
-            )
-            moved = next((n for n in found if n is not None), None)
+            moved = _walked_as_one_of(members[k], places, of_pieces)
             if moved is not None:
                 break
         else:
@@ -703,28 +596,39 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
     return members
 
 
+def _walked_as_one_of(
+    node: Node, places: dict[str, list[tuple[Expr, tuple[Symbol, ...]]]], of_pieces: bool
+) -> Pointwise | None:
+    """The node in loops in which one of the elements that it touches is touched at a place."""
+    assert isinstance(node, Pointwise)
+    for name, own in node.accesses:
+        for index, loops in places[name]:
+            moved = walked_as(node, own, index, loops, of_pieces)
+            if moved is not None:
+                return moved
+    return None
+
+
 def _stays_cached(
     node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol], target: Target
 ) -> bool:
     """Whether the elements of one outer point, or of as many as lie side by side, are still cached
     when they are read again; and, where they are computed side by side, whether the vectors are
     enough for all cores."""
-    points, row = (
-        estimate(product(s.extent for s in outer)),
-        estimate(product(s.extent for s in inner)),
-    )
-    last = outer[-1] if outer else None
-    beside = last is not None and any(
-        linear is not None and last in linear[1] and linear[1][last].constant == 1
-        for linear in (
-            index.linear((last,)) for _, index in node.accesses if index.symbols.intersection(inner)
-        )
-    )
-    if not beside:
+    points = estimate(product(s.extent for s in outer))
+    row = estimate(product(s.extent for s in inner))
+    varying = [index for _, index in node.accesses if index.symbols.intersection(inner)]
+    if not outer or not any(_lies_along(index, outer[-1]) for index in varying):
         return row <= CACHED_ELEMENTS
     return row * COLUMNS <= CACHED_ELEMENTS and (
         points >= target.parallel_points * COLUMNS or points * row <= target.serial_elements
     )
+
+
+def _lies_along(index: Expr, loop: Symbol) -> bool:
+    """Whether the steps of a loop are adjacent in memory."""
+    linear = index.linear((loop,))
+    return linear is not None and loop in linear[1] and linear[1][loop].constant == 1
 
 
 def _turns(group: Group) -> bool:
@@ -738,18 +642,3 @@ def _turns(group: Group) -> bool:
         for load in node.body.loads
         for loop in node.loops[:-1]
     )
-
-
-def estimate(e: Expr) -> float:
-    """The value of a size expression, with ASSUMED_SIZE for every symbol, or near it where a
-    difference divides."""
-    if e.constant is not None:
-        return e.constant
-    for apart in (0, 1, -1):
-        with contextlib.suppress(ZeroDivisionError):
-            found = e.evaluate(
-                {s: ASSUMED_SIZE + apart * k for k, s in enumerate(sorted(e.symbols, key=str))}
-            )
-            if found >= 0:
-                return found
-    return ASSUMED_SIZE

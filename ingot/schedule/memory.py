@@ -19,7 +19,7 @@ from itertools import accumulate
 from ingot.loops.expr import Expr, integer
 from ingot.loops.ir import Buffer, LoopGraph, View
 from ingot.loops.target import CPU, Target
-from ingot.schedule.fuse import estimate
+from ingot.schedule.groups import estimate
 from ingot.schedule.kernel import loans
 from ingot.schedule.plan import KernelStep, LibraryStep, Place
 from ingot.schedule.reuse import retained_by

@@ -26,7 +26,7 @@ from ingot.loops.ir import (
     View,
 )
 from ingot.schedule.build import assign_stages
-from ingot.schedule.fuse import Group
+from ingot.schedule.groups import Group
 from ingot.schedule.nests import Compute
 
 ComputeNode = TypeVar("ComputeNode", bound=Compute)

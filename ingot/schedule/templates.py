@@ -26,7 +26,8 @@ from ingot.loops.ir import (
 from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
-from ingot.schedule.fuse import Group, fuse
+from ingot.schedule.fuse import fuse
+from ingot.schedule.groups import Group
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.nests import walked_as
 from ingot.schedule.plan import Plan

@@ -13,7 +13,7 @@ from ingot.codegen.reference import run_kernel
 from ingot.loops.expr import integer, size_symbol
 from ingot.loops.ir import View
 from ingot.schedule import schedule
-from ingot.schedule.fuse import ASSUMED_SIZE, estimate
+from ingot.schedule.groups import ASSUMED_SIZE, estimate
 from ingot.schedule.plan import KernelStep
 
 from .programs import Draft
