@@ -13,6 +13,7 @@ import torch
 from ingot.loops.expr import ZERO, Expr, Symbol, loop_symbol, product
 from ingot.loops.ir import (
     Access,
+    Body,
     BodyBuilder,
     Buffer,
     Contraction,
@@ -133,22 +134,11 @@ class _Draft:
 
 def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     node = group.members[0]
-    if (
-        not isinstance(node, Library)
-        or node.function not in _PRODUCTS
-        or node.kwargs
-        or node.out != "out"
-    ):
+    if not isinstance(node, Library) or not _is_plain_product(node):
         return None
     *bias, left, right = node.args
     (target,) = node.targets
-    if (
-        target is None
-        or any(not isinstance(v, View) for v in node.args)
-        or len(bias) != (node.function is torch.addmm)
-    ):
-        return None
-    made = graph.buffers[target]
+    made = graph.buffers[target]  # type: ignore[index]
     sizes = (*made.sizes, left.sizes[-1])
     if any(v.dtype is not made.dtype for v in node.args) or made.dtype not in DTYPES:
         return None
@@ -162,11 +152,9 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     a = Access(left.buffer, _index((*batch, row, inner), left.strides) + left.offset)
     b = Access(right.buffer, _index((*batch, inner, column), right.strides) + right.offset)
     plain = not bias and made.dtype is torch.float32
-    sums = (
-        made
-        if plain
-        else replace(made, name=f"{target}_sums", dtype=torch.float32, role="temporary")
-    )
+    sums = made
+    if not plain:
+        sums = replace(made, name=f"{target}_sums", dtype=torch.float32, role="temporary")
     contraction = Contraction(
         node.name,
         node.origin,
@@ -183,22 +171,39 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     contraction = canonical_contraction(contraction)
     if plain:
         return _Draft(contraction, (), ())
-    body = BodyBuilder()
-    value = body.emit("load", (), torch.float32, (sums.name, index))
+    body = _finish(sums, index, bias, made.dtype, at)
+    finish = Pointwise(f"{node.name}_finish", node.origin, at, body, made.name, index)
+    return _Draft(contraction, (finish,), (sums,))
+
+
+def _is_plain_product(node: Library) -> bool:
+    """Whether a call is a product of views, with or without a bias, written to one buffer."""
+    if node.function not in _PRODUCTS or node.kwargs or node.out != "out":
+        return False
+    if node.targets[0] is None or not all(isinstance(v, View) for v in node.args):
+        return False
+    return len(node.args) == (3 if node.function is torch.addmm else 2)
+
+
+def _finish(
+    sums: Buffer, index: Expr, bias: Sequence[View], dtype: torch.dtype, at: Sequence[Symbol]
+) -> Body:
+    """What is done with each sum: a bias is added, and it is rounded."""
+    builder = BodyBuilder()
+    value = builder.emit("load", (), torch.float32, (sums.name, index))
     for view in bias:
         own = at[len(at) - len(view.sizes) :]
         steps = [
             ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)
         ]
         place = _index(own, steps) + view.offset
-        addend = body.emit("load", (), view.dtype, (view.buffer, place))
+        addend = builder.emit("load", (), view.dtype, (view.buffer, place))
         if view.dtype is not torch.float32:
-            addend = body.emit("to", (addend,), torch.float32)
-        value = body.emit("add", (value, addend), torch.float32)
-    if made.dtype is not torch.float32:
-        value = body.emit("to", (value,), made.dtype)
-    finish = Pointwise(f"{node.name}_finish", node.origin, at, body.body(value), target, index)
-    return _Draft(contraction, (finish,), (sums,))
+            addend = builder.emit("to", (addend,), torch.float32)
+        value = builder.emit("add", (value, addend), torch.float32)
+    if dtype is not torch.float32:
+        value = builder.emit("to", (value,), dtype)
+    return builder.body(value)
 
 
 def _index(loops: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
@@ -295,39 +300,56 @@ def _form(
     """The product that is the group number k with the groups `before` it and the `last` one in its
     kernel; with several `parts`, in two kernels. None where that cannot be."""
     contraction, buffers = draft.contraction, {b.name: b for b in draft.sums}
-    end = k if last is None else last
-    following: list[Node] = [*draft.rest, *(groups[last].members if last is not None else ())]
+    following: list[Node] = list(draft.rest)
+    if last is not None:
+        following += groups[last].members
+    rest: list[Group] = []
+    members: list[Node] | None
     if parts > 1:
         device = graph.buffers[contraction.left.buffer].device
         contraction, total, between = product_in_parts(contraction, parts, device)
         buffers[between.name] = between
-        known = {**graph.buffers, **buffers}
-        rest = fuse([total, *following], known, target=target)
-        members: list[Node] | None = [contraction]
+        members = [contraction]
+        rest = fuse([total, *following], {**graph.buffers, **buffers}, target=target)
     else:
-        rest, members = [], _with_epilogue([contraction], following)
+        members = _with_epilogue([contraction], following)
     if members is None:
         return None
     assert isinstance(members[0], Contraction)
     prologues = _with_prologues(members[0], [groups[j].members[0] for j in before])
     if prologues is None:
         return None if not before else _form(draft, k, last, (), groups, graph, target, parts)
-    moved = set().union(*(m.reads() for m in draft.rest))
-    for node, access in zip(prologues, (contraction.left, contraction.right)):
-        moved |= {access.buffer} if node is None else node.reads()
+    moved = _moved_reads(draft, prologues, contraction)
     reads = moved.union(*(m.reads() for m in members[1:]))
     writes = {name for m in members for name in m.writes()}
     made = Group(k, [k], members, reads, writes, set(), prologues=prologues)
-    positions = tuple(sorted({k, end, *before}))
-    overtaken = [g for j, g in enumerate(groups) if positions[0] < j < end and j not in positions]
-    if any(g.writes & moved for g in overtaken) or not _is_fixed(
-        [made, *rest], {**graph.buffers, **buffers}
-    ):
+    positions = tuple(sorted({k, *before} if last is None else {k, last, *before}))
+    if _is_overtaken(positions, moved, groups):
         return None
-    extents = [product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)]
-    sizes = extents[0], extents[1], extents[2], extents[3]
+    if not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
+        return None
+    batch, rows, columns, depth = (
+        product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)
+    )
     work = sum(operations_of(m.body) for m in members[1:] if isinstance(m, Pointwise))
-    return Form((made, *rest), positions, sizes, buffers, parts, work)
+    return Form((made, *rest), positions, (batch, rows, columns, depth), buffers, parts, work)
+
+
+def _moved_reads(draft: _Draft, prologues: Prologues, contraction: Contraction) -> set[str]:
+    """What a form reads later than the product's call does."""
+    reads = set().union(*(m.reads() for m in draft.rest))
+    for node, access in zip(prologues, (contraction.left, contraction.right)):
+        reads |= {access.buffer} if node is None else node.reads()
+    return reads
+
+
+def _is_overtaken(positions: Sequence[int], reads: set[str], groups: Sequence[Group]) -> bool:
+    """Whether a group between the first and the last of the positions writes what is read at the
+    last."""
+    for j in range(positions[0] + 1, positions[-1]):
+        if j not in positions and groups[j].writes & reads:
+            return True
+    return False
 
 
 def _forms(
