@@ -28,8 +28,9 @@ from ingot.torch_private import OpOverload
 
 _INFIX = dict(
     pair.split(":")
-    for pair in "add:+ sub:- mul:* div:/ floordiv:// remainder:% eq:== ne:!= lt:< le:<= gt:> ge:>= logical_and:and "
-    "logical_or:or bitwise_and:& bitwise_or:| bitwise_xor:^ shift_left:<< shift_right:>>".split()
+    for pair in "add:+ sub:- mul:* div:/ floordiv:// remainder:% "
+    "eq:== ne:!= lt:< le:<= gt:> ge:>= logical_and:and logical_or:or "
+    "bitwise_and:& bitwise_or:| bitwise_xor:^ shift_left:<< shift_right:>>".split()
 )
 
 
@@ -51,7 +52,8 @@ def show(graph: LoopGraph) -> str:
 
 def show_buffer(buffer: Buffer) -> str:
     """`name: float32[4, 8] strides (8, 1)`."""
-    return f"{buffer.name}: {dtype_name(buffer.dtype)}[{_list(buffer.sizes)}] strides ({_list(buffer.strides)})"
+    sizes, strides = _list(buffer.sizes), _list(buffer.strides)
+    return f"{buffer.name}: {dtype_name(buffer.dtype)}[{sizes}] strides ({strides})"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -155,7 +157,8 @@ def _call(node: Library) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, View):
-        return f"{value.buffer}[{_list(value.sizes)}; strides {_list(value.strides)}; from {value.offset}]"
+        sizes, strides = _list(value.sizes), _list(value.strides)
+        return f"{value.buffer}[{sizes}; strides {strides}; from {value.offset}]"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(_value(v) for v in value)}]"
     return str(value)

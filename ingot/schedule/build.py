@@ -51,8 +51,7 @@ def build_kernel(
     return _Builder(laid, internal, buffers, target, with_rows).build()
 
 
-# Stages
-# ---------------------------------------------------------------------------------------------------------------
+# -- stages ----------------------------------------------------------------------------------------
 
 
 def assign_stages(laid: Overlay) -> list[int]:
@@ -337,8 +336,7 @@ def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
     return largest + 1
 
 
-# Canonical form
-# -------------------------------------------------------------------------------------------------------
+# -- canonical form --------------------------------------------------------------------------------
 
 
 def _canonical_kernel(

@@ -155,7 +155,8 @@ class Tiling(NamedTuple):
 
     def __str__(self) -> str:
         precision = "" if self.precision == "ieee" else f", {self.precision}"
-        return f"{self.rows}x{self.columns}x{self.depth}, {self.stages} stages, {self.warps} warps{precision}"
+        block = f"{self.rows}x{self.columns}x{self.depth}"
+        return f"{block}, {self.stages} stages, {self.warps} warps{precision}"
 
 
 @dataclass(frozen=True)
