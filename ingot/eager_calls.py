@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import WATCHED
 from ingot.capture.guard_set import GuardSet
-from ingot.capture.guards import GuardSet
 from ingot.compilation import Compilation
 from ingot.errors import (
     EagerRaises,

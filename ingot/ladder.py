@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ingot.capture import Captured, Request
 from ingot.capture.chain import Continuations
 from ingot.capture.guard_set import GuardSet
-from ingot.capture.guards import GuardSet, Plausible, Quantity, Varying
+from ingot.capture.guards import Plausible, Quantity, Varying
 from ingot.compilation import Compilation, stage
 from ingot.errors import BackendError, Evidence, Unsupported, without_frames
 from ingot.failures import PASSING
