@@ -60,8 +60,8 @@ def _known_alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 class Copy(NamedTuple):
-    """A part of a program that is like one in the graph: which input, and which output, takes the
-    place of which. It reads the other inputs of that part as well."""
+    """A component of a program that is like one in the graph: which input, and which output, takes
+    the place of which. It reads the other inputs of that one as well."""
 
     inputs: dict[int, int]
     outputs: dict[int, int]
@@ -78,8 +78,8 @@ class AtenGraph:
     `lends` are the positions of inputs whose memory a result may be given, `uncounted` those of
     inputs that are written without autograd being told, as what is done to `data` is.
 
-    `copies` are parts of the program that are not in the graph, since they are like one that is: a
-    list for each of these. An output of a copy has the spec of what it is like.
+    `copies` are components of the program that are not in the graph, since they are like one that
+    is: a list for each of these. An output of a copy has the spec of the output that it is like.
     """
 
     def __init__(
@@ -130,6 +130,11 @@ class AtenGraph:
         """Give the outputs and mutations other nodes of equal value."""
         self._output.args = ((tuple(outputs), tuple(mutations)),)
 
+    def replace(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
+        """Have all that reads a node read another of equal value instead, and erase it."""
+        node.replace_all_uses_with(value)
+        self.graph.erase_node(node)
+
     @property
     def bindings(self) -> dict[Symbol, tuple[torch.fx.Node, Binding]]:
         """The sizes that the data decide: the node that binds each, and where in its result."""
@@ -137,18 +142,21 @@ class AtenGraph:
 
     @property
     def checks(self) -> list[Check]:
-        """What has to hold of the sizes that the data decide, as soon as the graph binds the last
-        of them."""
+        """The deferred checks that the graph makes: it binds the last of their symbols."""
         unbacked = self.shapes.unbacked
         bound = {form for root in self.bindings for form in unbacked.forms(root)}
         known = bound | unbacked.among(self.symbols)
-        concerned = [(c, unbacked.among(c.left.symbols | c.right.symbols)) for c in unbacked.checks]
-        return [check for check, symbols in concerned if symbols & bound and symbols <= known]
+        checks = []
+        for check in unbacked.checks:
+            symbols = unbacked.among(check.left.symbols | check.right.symbols)
+            if symbols & bound and symbols <= known:
+                checks.append(check)
+        return checks
 
     @property
     def symbols(self) -> dict[Symbol, Place]:
         """The size symbols of the inputs, and where each is read."""
-        found: dict[Symbol, Place] = {}
+        places: dict[Symbol, Place] = {}
         for position, node in enumerate(self.inputs):
             value = node.meta["val"]
             kinds: list[tuple[str, Sequence[Any]]] = [("value", [value])]
@@ -157,9 +165,10 @@ class AtenGraph:
             for kind, numbers in kinds:
                 for dim, number in enumerate(numbers):
                     e = to_expr(number) if isinstance(number, torch.SymInt) else None
-                    for form in self.shapes.unbacked.all_forms(e) if isinstance(e, Symbol) else ():
-                        found.setdefault(form, (position, kind, dim))
-        return found
+                    if isinstance(e, Symbol):
+                        for form in self.shapes.unbacked.all_forms(e):
+                            places.setdefault(form, (position, kind, dim))
+        return places
 
     # -- as Python ---------------------------------------------------------------------------------
 
@@ -180,13 +189,14 @@ class AtenGraph:
                 lines += [f"    {b.symbol} = {_bound(node, b)}" for b in node.meta.get("binds", ())]
         for position, node in self.mutations:
             lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
-        copied = {k for copies in self.copies for copy in copies for k in copy.outputs.values()}
-        shown = [_window(spec) if k not in copied else "..." for k, spec in enumerate(self.outputs)]
+        outputs = list(map(_window, self.outputs))
         for copies in self.copies:
             for copy in copies:
                 pairs = (f"{inputs[k].name} for {inputs[j].name}" for j, k in copy.inputs.items())
                 lines.append(f"    # and the same with {', '.join(pairs)}")
-        lines.append(f"    return [{', '.join(shown)}]")
+                for k in copy.outputs.values():
+                    outputs[k] = "..."
+        lines.append(f"    return [{', '.join(outputs)}]")
         return "\n".join(lines)
 
     def function(self) -> Callable[..., list[Any]]:
@@ -206,19 +216,20 @@ class AtenGraph:
 
 
 def _call(node: torch.fx.Node) -> str:
-    args = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
+    args = list(map(_text, node.args))
     if node.target is operator.getitem:
         return f"{args[0]}[{args[1]}]"
+    args += [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
     name = str(node.target)
-    return f"{name if name.startswith('aten.') else 'torch.ops.' + name}({', '.join(args)})"
+    if not name.startswith("aten."):
+        name = "torch.ops." + name
+    return f"{name}({', '.join(args)})"
 
 
 def _bound(node: torch.fx.Node, binding: Binding) -> str:
-    result = (
-        f"{node.name}[{binding.result}]"
-        if isinstance(node.meta["val"], (list, tuple))
-        else node.name
-    )
+    result = node.name
+    if isinstance(node.meta["val"], (list, tuple)):
+        result = f"{result}[{binding.result}]"
     return result if binding.dim < 0 else f"{result}.shape[{binding.dim}]"
 
 
@@ -235,12 +246,12 @@ def _text(value: Any) -> str:
 def _describe(node: torch.fx.Node) -> str:
     value = node.meta["val"]
     values = value if isinstance(value, (list, tuple)) else [value]
-    shown = ", ".join(
-        f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]"
-        for v in values
-        if isinstance(v, torch.Tensor)
-    )
-    where = node.meta.get("where")
+    tensors = []
+    for v in values:
+        if isinstance(v, torch.Tensor):
+            sizes = ", ".join(map(str, v.shape))
+            tensors.append(f"{str(v.dtype).removeprefix('torch.')}[{sizes}]")
+    shown, where = ", ".join(tensors), node.meta.get("where")
     return f"{shown}  {where}" if where else shown
 
 
@@ -259,10 +270,10 @@ def _window(spec: OutputSpec) -> str:
 def copied(
     graph: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], torch.fx.Node]
 ) -> Any:
-    """`graph.node_copy`, which looks for sizes in the arguments, for long."""
-    made = graph.create_node(node.op, node.target, name=node.name)
-    made.args = torch.fx.node.map_arg(node.args, copy_of)  # type: ignore[assignment]
+    """What `graph.node_copy` gives, which takes long: it looks for sizes in the arguments."""
+    copy = graph.create_node(node.op, node.target, name=node.name)
+    copy.args = torch.fx.node.map_arg(node.args, copy_of)  # type: ignore[assignment]
     if node.kwargs:
-        made.kwargs = torch.fx.node.map_arg(node.kwargs, copy_of)  # type: ignore[assignment]
-    made.meta = dict(node.meta)
-    return made
+        copy.kwargs = torch.fx.node.map_arg(node.kwargs, copy_of)  # type: ignore[assignment]
+    copy.meta = dict(node.meta)
+    return copy

@@ -8,6 +8,7 @@ dispatch, so `requires_grad` of a result answers as eager's would.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -74,6 +75,24 @@ class FakeTensor(torch.Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         sizes = ", ".join(map(str, self.shape))
         return f"FakeTensor([{sizes}], {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+
+def new_fake(
+    sizes: Iterable[Any],
+    like: FakeTensor,
+    *,
+    strides: Iterable[Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> FakeTensor:
+    """A fake with memory of its own on the device of another, and of its dtype if none is given."""
+    meta: torch.Tensor
+    if strides is None:
+        meta = torch.empty(tuple(sizes), dtype=dtype or like.dtype, device="meta")
+    else:
+        meta = torch.empty_strided(
+            tuple(sizes), tuple(strides), dtype=dtype or like.dtype, device="meta"
+        )
+    return FakeTensor(meta, like.device)
 
 
 def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = False) -> FakeTensor:

@@ -36,48 +36,42 @@ def join_activations(graph: AtenGraph) -> None:
     """relu(linear(x, w, b)) of halves, and gelu(linear(x, w, b), approximate="tanh") of bfloat16,
     become one call. What eager rounds in between is not, so the result is as exact or more."""
     for node in list(graph.graph.nodes):
-        found = _ACTIVATIONS.get(node.target)
-        if found is not None and node.kwargs == found.kwargs and _joins(node.args[0], node, found):
-            _join(graph.graph, node.args[0], node, found.gelu)
+        kind = _ACTIVATIONS.get(node.target)
+        if kind is not None and node.kwargs == kind.kwargs and _joins(node.args[0], node, kind):
+            _join(graph, node.args[0], node, kind.gelu)
 
 
-def _joins(linear: Any, activation: Node, found: _Activation) -> bool:
-    if (
-        linear.target is not aten.linear.default
-        or len(linear.args) != 3
-        or list(linear.users) != [activation]
-    ):
+def _joins(linear: Any, activation: Node, kind: _Activation) -> bool:
+    if linear.target is not aten.linear.default or len(linear.args) != 3:
+        return False
+    if list(linear.users) != [activation]:
         return False
     x, weight, bias = (operand.meta["val"] for operand in linear.args)
-    known = all(isinstance(n, int) for n in (*x.shape, *weight.shape))
-    alike = x.dtype == weight.dtype == bias.dtype and x.dtype in found.dtypes
-    if x.device.type != "cuda" or not alike or not known:
+    if x.device.type != "cuda" or not all(isinstance(n, int) for n in (*x.shape, *weight.shape)):
+        return False
+    if not x.dtype == weight.dtype == bias.dtype or x.dtype not in kind.dtypes:
         return False
     rows = x.numel() // x.shape[-1] if x.numel() else 0
-    return (
-        rows > 1
-        and min(weight.shape) > 1
-        and all(v.is_contiguous() for v in (x, bias, activation.meta["val"]))
-    )
+    if rows <= 1 or min(weight.shape) <= 1:
+        return False
+    return all(value.is_contiguous() for value in (x, bias, activation.meta["val"]))
 
 
-def _join(graph: torch.fx.Graph, linear: Any, activation: Node, gelu: bool) -> None:
+def _join(graph: AtenGraph, linear: Any, activation: Node, gelu: bool) -> None:
     x, weight, bias = linear.args
     value: FakeTensor = x.meta["val"]
 
     def call(op: Any, *args: Any, **kwargs: Any) -> Node:
-        made = graph.call_function(op, args, kwargs)
-        metas = [a.meta["val"].meta if isinstance(a, Node) else a for a in args]
-        made.meta.update(
-            val=FakeTensor(op(*metas, **kwargs), value.device), where=linear.meta["where"]
-        )
-        return made
+        node = graph.graph.call_function(op, args, kwargs)
+        metas = torch.fx.map_arg(args, lambda n: n.meta["val"].meta)
+        fake = FakeTensor(op(*metas, **kwargs), value.device)
+        node.meta.update(val=fake, where=linear.meta["where"])
+        return node
 
-    with graph.inserting_before(activation):
+    with graph.graph.inserting_before(activation):
         matrix = call(aten.view.default, x, [-1, value.shape[-1]])
         turned = call(aten.t.default, weight)
         product = call(aten._addmm_activation.default, bias, matrix, turned, use_gelu=gelu)
         whole = call(aten.view.default, product, list(activation.meta["val"].shape))
-    activation.replace_all_uses_with(whole)
-    graph.erase_node(activation)
-    graph.erase_node(linear)
+    graph.replace(activation, whole)
+    graph.graph.erase_node(linear)

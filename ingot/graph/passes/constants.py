@@ -1,4 +1,5 @@
-"""Constant folding: what depends on nothing but constants of the graph is computed once, now."""
+"""Constant folding: values that depend on nothing but constants of the graph are computed once,
+during compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _LARGEST = 1 << 12  # elements: a larger result is cheaper to compute than to ke
 
 
 def fold_constants(graph: AtenGraph) -> None:
-    """Run calls whose tensor arguments are all constants, if what comes out is small: equal ones
+    """Run calls whose tensor arguments are all constants, if the result is small: equal ones
     once."""
     _share_equal_scalars(graph)
     known: dict[Any, torch.fx.Node] = {}
@@ -26,12 +27,10 @@ def fold_constants(graph: AtenGraph) -> None:
             continue
         key = call_key(node)
         if key in known:
-            node.replace_all_uses_with(known[key])
-            graph.graph.erase_node(node)
+            graph.replace(node, known[key])
             continue
-        args, kwargs = torch.fx.map_arg(
-            (node.args, node.kwargs), lambda n: graph.constants[str(n.target)]
-        )
+        arguments = node.args, node.kwargs
+        args, kwargs = torch.fx.map_arg(arguments, lambda n: graph.constants[str(n.target)])
         try:
             value = node.target(*args, **kwargs)
         except (RuntimeError, IndexError):
@@ -41,8 +40,7 @@ def fold_constants(graph: AtenGraph) -> None:
             folded = graph.graph.create_node("get_attr", name, name=name)
         folded.meta.update(node.meta)
         graph.constants[name] = value.clone(memory_format=torch.preserve_format)
-        node.replace_all_uses_with(folded)
-        graph.graph.erase_node(node)
+        graph.replace(node, folded)
         known[key] = folded
 
 
@@ -55,8 +53,7 @@ def _share_equal_scalars(graph: AtenGraph) -> None:
             continue
         first = known.setdefault((value.dtype, repr(value.item())), node)
         if first is not node:
-            node.replace_all_uses_with(first)
-            graph.graph.erase_node(node)
+            graph.replace(node, first)
             del graph.constants[str(node.target)]
 
 
@@ -69,8 +66,6 @@ def _foldable(node: torch.fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or has_effect(node.target) or node.target.is_view:
         return False
     value = node.meta["val"]
-    return (
-        isinstance(value, torch.Tensor)
-        and len(tensors_in(value)) == 1
-        and value.numel() <= _LARGEST
-    )
+    if not isinstance(value, torch.Tensor) or len(tensors_in(value)) != 1:
+        return False
+    return value.numel() <= _LARGEST

@@ -22,8 +22,7 @@ def share_common_subexpressions(graph: AtenGraph) -> None:
             continue
         known = first.setdefault(call_key(node), node)
         if known is not node:
-            node.replace_all_uses_with(known)
-            graph.graph.erase_node(node)
+            graph.replace(node, known)
 
 
 def repeats_itself(node: torch.fx.Node) -> bool:

@@ -34,15 +34,21 @@ def ask_for_less(graph: AtenGraph) -> None:
     """Have an op not compute results that nobody reads."""
     for node in graph.graph.nodes:
         name, result = _ON_REQUEST.get(node.target, ("", 0))
-        if not name or not all(
-            user.target is operator.getitem and user.args[1] == result for user in node.users
-        ):
+        if not name or not _is_only_read(node, result):
             continue
         position = next(k for k, a in enumerate(node.target._schema.arguments) if a.name == name)
         if len(node.args) > position:
             node.args = (*node.args[:position], False, *node.args[position + 1 :])
         else:
             node.kwargs = {**node.kwargs, name: False}
+
+
+def _is_only_read(node: torch.fx.Node, result: int) -> bool:
+    """Whether nothing but one of a node's results is read."""
+    for user in node.users:
+        if user.target is not operator.getitem or user.args[1] != result:
+            return False
+    return True
 
 
 def _must_run(node: torch.fx.Node) -> bool:

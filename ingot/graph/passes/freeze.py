@@ -1,5 +1,4 @@
-"""Frozen inputs: parameters of which the user has promised that they do not change are constants of
-the graph."""
+"""Frozen inputs: parameters that the user promises not to change are constants of the graph."""
 
 from __future__ import annotations
 

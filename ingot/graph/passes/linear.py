@@ -1,5 +1,5 @@
-"""Linear layers: the views and transposes around a matmul with a weight, told as one `aten.linear`
-on the weight as it lies."""
+"""Linear layers: a product with a transposed weight, and the views around it, as one `aten.linear`
+of the weight itself."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ def recognize_linear(graph: AtenGraph) -> None:
     for node in list(graph.graph.nodes):
         if _batched(graph, node):
             continue
-        found = _match(node)
-        if found is None:
+        match = _match(node)
+        if match is None:
             continue
-        x, weight, bias = found
+        x, weight, bias = match
+        replaced = node
         flattened = _unflattened(x)
-        result = _unflattening_user(node, flattened) if flattened is not None else None
-        if result is not None and flattened is not None:
-            x, replaced = flattened, result
-        else:
-            replaced = node
+        if flattened is not None:
+            unflattened = _unflattening_user(node, flattened)
+            if unflattened is not None:
+                x, replaced = flattened, unflattened
         with graph.graph.inserting_before(node):
             args = (x, weight) if bias is None else (x, weight, bias)
             linear = graph.graph.call_function(aten.linear.default, args)
         linear.meta.update(replaced.meta)
         linear.meta["where"] = node.meta["where"] or replaced.meta["where"]
-        replaced.replace_all_uses_with(linear)
-        graph.graph.erase_node(replaced)
+        graph.replace(replaced, linear)
         if replaced is not node:
             graph.graph.erase_node(node)
 
@@ -56,8 +55,8 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
 
 
 def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
-    """bmm(x, expand(t(w))) (+ b), which is what a linear layer over rows that do not lie one behind
-    the other is in eager, becomes linear(x, w, b). Whether it was that."""
+    """bmm(x, expand(t(w))) (+ b) becomes linear(x, w, b): eager's linear layer over rows that are
+    not contiguous. Whether it was that."""
     if node.target is not aten.bmm.default:
         return False
     x, right = node.args
@@ -87,11 +86,9 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
 
 
 def _is_bias(bias: Any, result: Any) -> bool:
-    return (
-        bias.dim() == 1
-        and bias.dtype == result.dtype
-        and str(bias.shape[0]) == str(result.shape[-1])
-    )
+    if bias.dim() != 1 or bias.dtype != result.dtype:
+        return False
+    return str(bias.shape[0]) == str(result.shape[-1])
 
 
 def transposed(node: Any) -> torch.fx.Node | None:

@@ -17,19 +17,21 @@ import torch
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import FakeTensor
+from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.graph.passes.linear import transposed
 from ingot.loops.apart import ROW, suits
 from ingot.torch_private import OpOverload, aten
 
 # Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with
-# 50264 columns. multiply-adds twice in a microsecond, of rows that are not aligned and of rows that
-# are
+# 50264 columns.
 SLOW, FAST = 95e6, 600e6
-TRAFFIC, LAUNCH = 2e6, 4.0  # bytes in a microsecond, and microseconds
+"""Operations in a microsecond on rows that are not aligned, and on rows that are; a multiplication
+and its addition are two."""
+TRAFFIC, LAUNCH = 2e6, 4.0
+"""Bytes in a microsecond, and microseconds."""
 
-# where the matrices begin
 _OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}
+"""The position of the first matrix among the arguments."""
 
 _RESHAPED = {aten.view.default, aten._unsafe_view.default}
 
@@ -58,58 +60,47 @@ def _widened(node: Node) -> _Wide | None:
         return None
     value: FakeTensor = node.meta["val"]
     x, y = (argument.meta["val"] for argument in node.args[first : first + 2])  # type: ignore[union-attr]
-    known = all(isinstance(n, int) and n for n in (*value.shape, *x.shape))
-    if (
-        value.device.type != "cuda"
-        or value.dtype not in (torch.float16, torch.bfloat16)
-        or not known
-    ):
+    if value.device.type != "cuda" or value.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    if not all(isinstance(n, int) and n for n in (*value.shape, *x.shape)):
         return None
     if first and node.args[0].meta["val"].dim() != 1:  # type: ignore[union-attr]
         return None
     unit = ROW // value.dtype.itemsize
     *batch, rows, columns = value.shape
-    depth = x.shape[-1]
-    inner = (
-        {"columns"}
-        | {"rows" if _is_turned(x) else "depth"}
-        | {"depth" if _is_turned(y) else "columns"}
-    )
-    sizes = _Wide(rows, depth, columns)
-    wide = _Wide(
-        *(-(-n // unit) * unit if name in inner else n for name, n in zip(_Wide._fields, sizes))
-    )
+    sizes = _Wide(rows, x.shape[-1], columns)
+    inner = {
+        "columns",
+        "rows" if _is_turned(x) else "depth",
+        "depth" if _is_turned(y) else "columns",
+    }
+    wide = sizes._replace(**{name: -(-getattr(sizes, name) // unit) * unit for name in inner})
     if wide == sizes:
         return None
-    if (
-        not first
-        and not batch
-        and suits(*sizes, x.stride(), y.stride(), value.dtype)
-        and _is_returned(node)
-    ):
+    in_pieces = not first and not batch and suits(*sizes, x.stride(), y.stride(), value.dtype)
+    if in_pieces and _is_returned(node):
         return None
-    made = [(rows * depth, (wide.rows, wide.depth) != (rows, depth))]
-    made += [(depth * columns, (wide.depth, wide.columns) != (depth, columns))]
-    count, copied = math.prod(batch), [n for n, changes in made if changes]
-    return (
-        wide
-        if _pays(count * rows * depth * columns, [count * n for n in copied], value.itemsize)
-        else None
-    )
+    return wide if _pays(sizes, wide, math.prod(batch), value.itemsize) else None
 
 
-def _pays(multiplications: int, copied: Sequence[int], itemsize: int) -> bool:
-    work = 2 * multiplications
-    copies = sum(LAUNCH + 2 * itemsize * count / TRAFFIC for count in copied)
+def _pays(sizes: _Wide, wide: _Wide, count: int, itemsize: int) -> bool:
+    """Whether `count` products gain more than copies of their operands with margins take."""
+    copies = 0.0
+    rows, depth, columns = sizes
+    if (wide.rows, wide.depth) != (rows, depth):
+        copies += LAUNCH + 2 * itemsize * count * rows * depth / TRAFFIC
+    if (wide.depth, wide.columns) != (depth, columns):
+        copies += LAUNCH + 2 * itemsize * count * depth * columns / TRAFFIC
+    work = 2 * count * rows * depth * columns
     return work / FAST + copies < work / SLOW
 
 
 def _is_returned(node: Node) -> bool:
     """Whether the graph returns a value, as it is or with other sizes."""
-    return any(
-        user.op == "output" or (user.target in _RESHAPED and _is_returned(user))
-        for user in node.users
-    )
+    for user in node.users:
+        if user.op == "output" or (user.target in _RESHAPED and _is_returned(user)):
+            return True
+    return False
 
 
 def _is_turned(value: torch.Tensor) -> bool:
@@ -118,11 +109,11 @@ def _is_turned(value: torch.Tensor) -> bool:
 
 
 class _Margins:
-    """What has been given margins in a graph; each value once for the same sizes."""
+    """The margins of a graph's values; each value has one copy of the same sizes."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
-        self.made: dict[tuple[Node, tuple[int, ...]], Node] = {}
+        self.copies: dict[tuple[Node, tuple[int, ...]], Node] = {}
 
     def widen(self, node: Node, wide: _Wide) -> None:
         """Make a product a wider one; what read it reads a part of that."""
@@ -136,22 +127,16 @@ class _Margins:
         if first:
             bias = node.args[0]
             assert isinstance(bias, Node)
-            args.insert(
-                0,
-                bias
-                if bias.meta["val"].shape[0] == 1
-                else self.padded(node, bias, (wide.columns,)),
-            )
+            if bias.meta["val"].shape[0] != 1:
+                bias = self.padded(node, bias, (wide.columns,))
+            args.insert(0, bias)
         readers, value = list(node.users), node.meta["val"]
-        sizes = (*value.shape[:-2], wide.rows, wide.columns)
         node.args = tuple(args)
-        node.meta["val"] = FakeTensor(
-            torch.empty(sizes, dtype=value.dtype, device="meta"), value.device
-        )
+        node.meta["val"] = new_fake((*value.shape[:-2], wide.rows, wide.columns), value)
         self.read_part(node, node, value, readers)
 
     def matrix(self, before: Node, x: Node, rows: int, columns: int) -> Node:
-        """Matrices with margins, that lie as they lay."""
+        """Matrices with margins, in the order of strides that they had."""
         value: FakeTensor = x.meta["val"]
         if tuple(value.shape[-2:]) == (rows, columns):
             return x
@@ -161,27 +146,28 @@ class _Margins:
         return self.turned(before, self.padded(before, inner, (*value.shape[:-2], columns, rows)))
 
     def turned(self, before: Node, x: Node) -> Node:
-        return self.call(
-            before, aten.transpose.int, (x, -2, -1), x.meta["val"].meta.transpose(-2, -1), before
-        )
+        meta = x.meta["val"].meta.transpose(-2, -1)
+        return self.call(before, aten.transpose.int, (x, -2, -1), meta, before)
 
     def padded(self, before: Node, x: Node, sizes: tuple[int, ...]) -> Node:
-        """`x` in memory with zeros at the ends of its dimensions. What is computed is so right
-        away, and read there."""
-        if (x, sizes) not in self.made:
-            value: FakeTensor = x.meta["val"]
-            amounts = [
-                n for whole, size in zip(sizes[::-1], value.shape[::-1]) for n in (0, whole - size)
-            ]
-            meta = torch.empty(sizes, dtype=value.dtype, device="meta")
-            computed = isinstance(x.target, OpOverload) and torch.Tag.pointwise in x.target.tags
-            readers, source = (list(x.users), x) if computed else ([], before)
-            place = x.next if computed else before
-            made = self.made[x, sizes] = self.call(
-                place, aten.constant_pad_nd.default, (x, amounts), meta, source
-            )
-            self.read_part(made, x, value, [reader for reader in readers if reader.op != "output"])
-        return self.made[x, sizes]
+        """`x` in memory with zeros at the ends of its dimensions. A computed one is copied at once,
+        and its other readers read the copy."""
+        key = x, sizes
+        if key in self.copies:
+            return self.copies[key]
+        value: FakeTensor = x.meta["val"]
+        amounts: list[int] = []
+        for wide, size in zip(reversed(sizes), reversed(value.shape)):
+            amounts += 0, wide - size
+        meta = torch.empty(sizes, dtype=value.dtype, device="meta")
+        place, readers, source = before, list[Node](), before
+        if isinstance(x.target, OpOverload) and torch.Tag.pointwise in x.target.tags:
+            place, source = x.next, x
+            readers = [reader for reader in x.users if reader.op != "output"]
+        copy = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
+        self.copies[key] = copy
+        self.read_part(copy, x, value, readers)
+        return copy
 
     def read_part(self, wide: Node, node: Node, value: FakeTensor, readers: Sequence[Node]) -> None:
         """Let the readers of `node` read the beginning of each dimension of `wide` instead, which
@@ -210,11 +196,9 @@ class _Margins:
 
 def _turned_from(node: Node) -> Node | None:
     """What a node is the transpose of, in its last two dimensions."""
-    if node.target is aten.transpose.int:
-        x: Any = node.args[0]
-        return (
-            x
-            if {d % x.meta["val"].dim() - x.meta["val"].dim() for d in node.args[1:]} == {-1, -2}
-            else None
-        )  # type: ignore[operator]
-    return transposed(node)
+    if node.target is not aten.transpose.int:
+        return transposed(node)
+    x: Any = node.args[0]
+    rank = x.meta["val"].dim()
+    dims = {d % rank - rank for d in node.args[1:]}  # type: ignore[operator]
+    return x if dims == {-1, -2} else None

@@ -21,10 +21,11 @@ def _is(value: Any, number: float) -> bool:
 def _adds_nothing(node: torch.fx.Node) -> bool:
     """x + 0 turns -0.0 into 0.0 unless the zero is negative (or the dtype has none)."""
     addend = node.args[1]
-    exact = not node.meta["val"].is_floating_point() or (
-        isinstance(addend, float) and math.copysign(1, addend) < 0
-    )
-    return _is(addend, 0) and exact and not node.meta["val"].is_complex()
+    if not _is(addend, 0) or node.meta["val"].is_complex():
+        return False
+    if not node.meta["val"].is_floating_point():
+        return True
+    return isinstance(addend, float) and math.copysign(1, addend) < 0
 
 
 def _subtracts_nothing(node: torch.fx.Node) -> bool:
@@ -73,8 +74,8 @@ _INVOLUTIONS = {
 
 
 def remove_no_ops(graph: AtenGraph) -> None:
-    """Replace no-ops by their argument; `own_outputs` restores the copies that keep outputs apart
-    from inputs.
+    """Replace no-ops by their argument; `own_outputs` restores the copies by which outputs share no
+    memory with inputs.
 
     A copy stays where `as_strided` or its kin count from the beginning of its memory.
     """
@@ -84,8 +85,7 @@ def remove_no_ops(graph: AtenGraph) -> None:
             continue
         source = _same_value(node)
         if source is not None:
-            node.replace_all_uses_with(source)
-            graph.graph.erase_node(node)
+            graph.replace(node, source)
 
 
 def _owner(node: Any) -> torch.fx.Node:
@@ -99,14 +99,11 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
     source = node.args[0] if node.args else None
     if not isinstance(source, torch.fx.Node):
         return None
-    if (
-        node.target in _INVOLUTIONS
-        and source.target is node.target
-        and source.args[1:] == node.args[1:]
-    ):
-        first = source.args[0]
-        assert isinstance(first, torch.fx.Node)
-        return first if _same_geometry(first.meta["val"], node.meta["val"]) else None
+    if node.target in _INVOLUTIONS and source.target is node.target:
+        if source.args[1:] == node.args[1:]:
+            first = source.args[0]
+            assert isinstance(first, torch.fx.Node)
+            return first if _same_geometry(first.meta["val"], node.meta["val"]) else None
     test = _CANDIDATES.get(node.target)
     if test is None or not _same_geometry(source.meta["val"], node.meta["val"]) or not test(node):
         return None
@@ -114,14 +111,14 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _same_geometry(a: Any, b: Any) -> bool:
-    return (
-        isinstance(a, torch.Tensor)
-        and a.dtype == b.dtype
-        and a.device == b.device
-        and a.dim() == b.dim()
-        and all(
-            x is y or (isinstance(x, int) and isinstance(y, int) and x == y) or str(x) == str(y)
-            for x, y in zip(a.shape, b.shape)
-        )
-        and same_strides(a, b)
-    )
+    if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.device != b.device:
+        return False
+    if a.dim() != b.dim() or not all(map(_same_size, a.shape, b.shape)):
+        return False
+    return same_strides(a, b)
+
+
+def _same_size(x: Any, y: Any) -> bool:
+    if isinstance(x, int) and isinstance(y, int):
+        return x == y
+    return x is y or str(x) == str(y)

@@ -7,14 +7,14 @@ import torch
 
 from ingot.graph import meta
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
-from ingot.graph.fakes import FakeTensor
+from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.graph.passes.layouts import laid_out
 from ingot.torch_private import OpOverload, aten
 
 
 def own_outputs(graph: AtenGraph) -> None:
-    """Insert clones where an output or the new value of an input is (a view of) something that is
-    not its own."""
+    """Insert clones where an output, or the new value of an input, is memory of another value or a
+    view of it."""
     owners: dict[torch.fx.Node, int] = {}
     outputs: list[torch.fx.Node | None] = []
     copies: dict[int, torch.fx.Node] = {}
@@ -23,11 +23,9 @@ def own_outputs(graph: AtenGraph) -> None:
         if node is not None and spec.position is None:
             if spec.storage in copies:
                 node = copies[spec.storage]
-            elif (
-                borrowed(node)
-                or _lies_otherwise(node, spec)
-                or owners.setdefault(node, spec.storage) != spec.storage
-            ):
+            elif borrowed(node) or _has_other_layout(node, spec):
+                node = copies[spec.storage] = _clone(graph, node)
+            elif owners.setdefault(node, spec.storage) != spec.storage:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
     inputs = graph.inputs
@@ -36,8 +34,8 @@ def own_outputs(graph: AtenGraph) -> None:
     graph.rewire(outputs, values)
 
 
-def _lies_otherwise(node: torch.fx.Node, spec: OutputSpec) -> bool:
-    """Whether another layout was chosen for the node than is asked for."""
+def _has_other_layout(node: torch.fx.Node, spec: OutputSpec) -> bool:
+    """Whether another layout was chosen for the node than the output has."""
     return "layout" in node.meta and laid_out(node).stride() != tuple(spec.strides)
 
 
@@ -51,7 +49,7 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
-    """Whether the value is a window on an input that is itself written: the copies into the inputs
+    """Whether the value is a view of an input that is itself written: the copies into the inputs
     happen one after the other."""
     while is_view(node):
         node = node.args[0]  # type: ignore[assignment]
@@ -63,9 +61,6 @@ def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
     output = next(n for n in reversed(graph.graph.nodes) if n.op == "output")
     with graph.graph.inserting_before(output):
         copy = graph.graph.call_function(aten.clone.default, (node,))
-    copy.meta["val"] = FakeTensor(
-        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta"),
-        value.device,
-    )
-    copy.meta["where"] = node.meta.get("where", "")
+    fake = new_fake(value.shape, value, strides=value.stride())
+    copy.meta.update(val=fake, where=node.meta.get("where", ""))
     return copy

@@ -1,4 +1,7 @@
-"""What is done to every traced graph, in order."""
+"""The passes of ATen graphs, in order.
+
+A graph goes in and is changed in place. Each pass keeps the values of outputs and mutations.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ Pass = Callable[[AtenGraph], None]
 
 Passes = tuple[tuple[str, Pass], ...]
 
-# What keeps each value that is left as it was.
+# These change no value that is left.
 SIMPLIFICATIONS: Passes = (
     ("see through writes", see_through_writes),
     ("remove dead code", remove_dead_code),
@@ -51,8 +54,8 @@ _ENDING: Passes = (
     ("verify", verify),
 )
 _MARGINS: Passes = (("give margins", give_margins), ("remove what became dead", remove_dead_code))
-# Of a joint graph. Layouts are chosen for forward and backward together: what is kept lies as both
-# want it.
+# Of a joint graph. Layouts are chosen for forward and backward together, so that saved tensors have
+# the one that suits both.
 JOINT_PASSES: Passes = (*SIMPLIFICATIONS, ("choose layouts", choose_layouts), *_MARGINS)
 PASSES: Passes = (
     *SIMPLIFICATIONS,

@@ -32,30 +32,41 @@ def join_products(graph: AtenGraph) -> None:
 
 
 def _join_products(stacks: _Stacks, node: Node) -> None:
-    products = {term: found for term in _terms(node) if (found := _product(term)) is not None}
+    products: dict[Node, tuple[Node, Node]] = {}
+    for term in _terms(node):
+        operands = _product(term)
+        if operands is not None:
+            products[term] = operands
     total: Node | None = None
     for group in _groups(products, stacks.order):
         left = stacks.of(tuple(products[term][0] for term in group))
-        # no sooner: it may be of what there was
+        # behind `left`, whose operands may be computed from earlier terms
         right = stacks.of(tuple(products[term][1] for term in group), left)
         turned = stacks.call(left, aten.t.default, (left,), left.meta["val"].meta.t())
-        op, given = (aten.mm.default, ()) if total is None else (aten.addmm.default, (total,))
-        total = stacks.call(max(turned, right, *given), op, (*given, turned, right), _like(node))
+        args: tuple[Node, ...] = turned, right
+        op = aten.mm.default
+        if total is not None:
+            op, args = aten.addmm.default, (total, *args)
+        total = stacks.call(max(args), op, args, _like(node))
     _replace(stacks, node, set(products), total)
 
 
 def _join_rows(stacks: _Stacks, node: Node) -> None:
-    rows = {found: term for term in _terms(node) if (found := _summed_rows(term)) is not None}
+    terms: dict[Node, Node] = {}  # by the matrix whose rows they sum
+    for term in _terms(node):
+        matrix = _summed_rows(term)
+        if matrix is not None:
+            terms[matrix] = term
     total: Node | None = None
-    gone: set[Node] = set()
-    for parts, stack in list(stacks.made.items()):
-        if all(part in rows for part in parts) and len(set(parts)) == len(parts):
+    replaced: set[Node] = set()
+    for matrices, stack in list(stacks.nodes.items()):
+        if terms.keys() >= set(matrices) and len(set(matrices)) == len(matrices):
             added = stacks.call(stack, aten.sum.dim_IntList, (stack, [0]), _like(node))
             if total is not None:
                 added = stacks.call(max(total, added), aten.add.Tensor, (total, added), _like(node))
             total = added
-            gone.update(rows.pop(part) for part in parts)
-    _replace(stacks, node, gone, total)
+            replaced.update(terms.pop(matrix) for matrix in matrices)
+    _replace(stacks, node, replaced, total)
 
 
 def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> list[list[Node]]:
@@ -63,9 +74,8 @@ def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> 
     complete first come first. Within a group the right operands are in the graph's order."""
     if len(products) < 2:
         return []  # nothing to join
-    height, width = (
-        at_hand(operand.meta["val"].shape[1]) for operand in next(iter(products.values()))
-    )
+    operands = next(iter(products.values()))
+    height, width = (at_hand(operand.meta["val"].shape[1]) for operand in operands)
     if height == 0 or width == 0:
         return []
     groups: list[list[Node]] = [[]]
@@ -88,21 +98,21 @@ class _Stacks:
 
     def __init__(self, graph: AtenGraph) -> None:
         self.graph = graph.graph
-        self.made: dict[tuple[Node, ...], Node] = {}
+        self.nodes: dict[tuple[Node, ...], Node] = {}
         self.order = {node: k for k, node in enumerate(graph.graph.nodes)}
         self._inputs = graph.inputs
 
-    def of(self, parts: tuple[Node, ...], *others: Node) -> Node:
-        """The stack of the parts; a new one is made when these and the `others` are there."""
-        if len(parts) == 1:
-            self.made[parts] = parts[0]
-        if parts not in self.made:
-            last = max(*parts, *self._inputs, *others)
-            values = [part.meta["val"] for part in parts]
+    def of(self, matrices: tuple[Node, ...], *others: Node) -> Node:
+        """The stack of some matrices; a new one is placed behind these and the `others`."""
+        if len(matrices) == 1:
+            self.nodes[matrices] = matrices[0]
+        if matrices not in self.nodes:
+            last = max(*matrices, *self._inputs, *others)
+            values = [matrix.meta["val"] for matrix in matrices]
             shape = (sum(v.shape[0] for v in values), values[0].shape[1])
             meta = torch.empty(shape, dtype=values[0].dtype, device="meta")
-            self.made[parts] = self.call(last, aten.cat.default, (list(parts),), meta)
-        return self.made[parts]
+            self.nodes[matrices] = self.call(last, aten.cat.default, (list(matrices),), meta)
+        return self.nodes[matrices]
 
     def call(self, after: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor) -> Node:
         with self.graph.inserting_after(after):
@@ -117,39 +127,33 @@ def _like(node: Node) -> torch.Tensor:
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
-def _replace(stacks: _Stacks, node: Node, gone: set[Node], total: Node | None) -> None:
-    """Replace the terms that are `gone` of the sum `node` by what they come to."""
+def _replace(stacks: _Stacks, node: Node, replaced: set[Node], total: Node | None) -> None:
+    """Replace some terms of the sum `node` by their total."""
     if total is None:
         return
     after = node
     for term in _terms(node):
-        if term not in gone:
+        if term not in replaced:
             after = total = stacks.call(after, aten.add.Tensor, (total, term), _like(node))
     node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
 
 
-# -- what there is ---------------------------------------------------------------------------------
+# -- sums and their terms --------------------------------------------------------------------------
 
 
 def _is_sum(node: Any) -> bool:
     """Whether a node adds two tensors that lie as it does, one row after the other."""
-    if (
-        node.target is not aten.add.Tensor
-        or node.kwargs
-        or not all(isinstance(a, Node) for a in node.args)
-    ):
+    if node.target is not aten.add.Tensor or node.kwargs:
         return False
-    mine = node.meta["val"]
-    values = [a.meta["val"] for a in node.args]
-    fixed = all(isinstance(n, int) for n in mine.shape)
-    return (
-        fixed
-        and mine.dtype in _DTYPES
-        and all(
-            v.dtype == mine.dtype and v.shape == mine.shape and v.is_contiguous()
-            for v in (mine, *values)
-        )
-    )
+    if not all(isinstance(a, Node) for a in node.args):
+        return False
+    value = node.meta["val"]
+    if value.dtype not in _DTYPES or not all(isinstance(n, int) for n in value.shape):
+        return False
+    for v in (value, *(a.meta["val"] for a in node.args)):
+        if v.dtype != value.dtype or v.shape != value.shape or not v.is_contiguous():
+            return False
+    return True
 
 
 def _is_term(node: Node) -> bool:
@@ -161,16 +165,16 @@ def _is_term(node: Node) -> bool:
 
 
 def _terms(node: Node) -> list[Node]:
-    """What a tree of sums adds up, in order."""
-    found: list[Node] = []
+    """The terms of a tree of sums, in order."""
+    terms: list[Node] = []
     stack: list[Any] = [*reversed(node.args)]
     while stack:
         term = stack.pop()
         if _is_sum(term) and _is_term(term):
             stack += reversed(term.args)
         else:
-            found.append(term)
-    return found
+            terms.append(term)
+    return terms
 
 
 def _product(node: Node) -> tuple[Node, Node] | None:
@@ -187,11 +191,8 @@ def _summed_rows(node: Node) -> Node | None:
     if not _is_term(node) or node.meta["val"].dim() != 1:
         return None
     total: Any = node.args[0] if node.target is aten.view.default else node
-    if (
-        total.target is not aten.sum.dim_IntList
-        or total.kwargs
-        or len(total.users) > 1
-        or list(total.args[1]) != [0]
-    ):
+    if total.target is not aten.sum.dim_IntList or total.kwargs or len(total.users) > 1:
+        return None
+    if list(total.args[1]) != [0]:
         return None
     return total.args[0] if total.args[0].meta["val"].dim() == 2 else None

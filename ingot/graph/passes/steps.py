@@ -10,13 +10,13 @@ import torch
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import FakeTensor
+from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.torch_private import aten
 
 Node = torch.fx.Node
 
-# of a step: products of more are as fast by themselves, and need not be there all at once
 MOST_ROWS = 512
+"""Of a step: products of more rows are as fast by themselves, and need not be alive all at once."""
 
 
 class _Sequence(NamedTuple):
@@ -32,14 +32,15 @@ class _Sequence(NamedTuple):
 def join_steps(graph: AtenGraph) -> None:
     """x[0] @ w + b, x[1] @ w + b, ... for all of a contiguous x, and of x[:, 0], x[:, 1], ... as
     well, become steps of x @ w + b."""
-    found: dict[_Sequence, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
+    sequences: dict[_Sequence, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
     for node in graph.graph.nodes:
-        if (step := _step(node)) is not None:
+        step = _step(node)
+        if step is not None:
             sequence, place = step
-            found[sequence][place].append(node)
-    for sequence, steps in found.items():
+            sequences[sequence][place].append(node)
+    for sequence, steps in sequences.items():
         if len(steps) > 1 and len(steps) == sequence.x.meta["val"].shape[sequence.dim]:
-            _join(graph.graph, sequence, steps)
+            _join(graph, sequence, steps)
 
 
 def _step(node: Node) -> tuple[_Sequence, int] | None:
@@ -55,42 +56,36 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
     sizes = [*value.shape, *matrix.meta["val"].shape]  # type: ignore[union-attr]
     if not all(isinstance(n, int) for n in sizes) or value.dim() != 3 or dim % 3 == 2:
         return None
-    small = left.meta["val"].shape[0] <= MOST_ROWS and value.numel() > 0
-    if (
-        not small
-        or not geometry.surely_contiguous(value)
-        or any(user.op == "output" for user in node.users)
-    ):
+    if left.meta["val"].shape[0] > MOST_ROWS or value.numel() == 0:
+        return None
+    if not geometry.surely_contiguous(value) or any(user.op == "output" for user in node.users):
         return None
     return _Sequence(x, dim % 3, matrix, *(bias or [None])), place % value.shape[dim]  # type: ignore[arg-type]
 
 
-def _join(graph: torch.fx.Graph, sequence: _Sequence, steps: dict[int, list[Node]]) -> None:
-    order = {node: k for k, node in enumerate(graph.nodes)}
-    first = min((node for nodes in steps.values() for node in nodes), key=order.__getitem__)
+def _join(graph: AtenGraph, sequence: _Sequence, steps: dict[int, list[Node]]) -> None:
+    products = {node for nodes in steps.values() for node in nodes}
+    first = next(node for node in graph.graph.nodes if node in products)
     x, value = sequence.x, sequence.x.meta["val"]
     (a, b, width), columns = value.shape, sequence.matrix.meta["val"].shape[1]
 
     def call(op: Any, args: tuple[Any, ...], *shape: int) -> Node:
-        node = graph.call_function(op, args)
-        meta = torch.empty(shape, dtype=value.dtype, device="meta")
-        node.meta.update(val=FakeTensor(meta, value.device), where=first.meta.get("where", ""))
+        node = graph.graph.call_function(op, args)
+        node.meta.update(val=new_fake(shape, value), where=first.meta.get("where", ""))
         return node
 
-    with graph.inserting_before(first):
+    with graph.graph.inserting_before(first):
         rows = call(aten.view.default, (x, [a * b, width]), a * b, width)
         if sequence.bias is None:
-            product = call(aten.mm.default, (rows, sequence.matrix), a * b, columns)
+            op, added = aten.mm.default, tuple[Node, ...]()
         else:
-            product = call(
-                aten.addmm.default, (sequence.bias, rows, sequence.matrix), a * b, columns
-            )
+            op, added = aten.addmm.default, (sequence.bias,)
+        product = call(op, (*added, rows, sequence.matrix), a * b, columns)
         whole = call(aten.view.default, (product, [a, b, columns]), a, b, columns)
     for place, nodes in steps.items():
         for node in nodes:
-            with graph.inserting_before(node):
-                part = graph.call_function(aten.select.int, (whole, sequence.dim, place))
-            shown = whole.meta["val"].meta.select(sequence.dim, place)
-            part.meta.update(node.meta, val=FakeTensor(shown, value.device))
-            node.replace_all_uses_with(part)
-            graph.erase_node(node)
+            with graph.graph.inserting_before(node):
+                step = graph.graph.call_function(aten.select.int, (whole, sequence.dim, place))
+            view = whole.meta["val"].meta.select(sequence.dim, place)
+            step.meta.update(node.meta, val=FakeTensor(view, value.device))
+            graph.replace(node, step)

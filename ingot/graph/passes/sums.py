@@ -26,17 +26,18 @@ def write_into_sums(graph: AtenGraph) -> None:
 
 def _is_sum(node: Node) -> bool:
     """Whether a node is the sum of two tensors of its own sizes and type."""
-    if (
-        node.target is not aten.add.Tensor
-        or node.kwargs
-        or not all(isinstance(a, Node) for a in node.args)
-    ):
+    if node.target is not aten.add.Tensor or node.kwargs:
         return False
-    values = [n.meta["val"] for n in (node, *node.all_input_nodes)]
-    return values[0].dtype in _FULL_PRECISION and all(
-        v.dtype is values[0].dtype and list(map(str, v.shape)) == list(map(str, values[0].shape))
-        for v in values
-    )
+    if not all(isinstance(a, Node) for a in node.args):
+        return False
+    value = node.meta["val"]
+    if value.dtype not in _FULL_PRECISION:
+        return False
+    sizes = list(map(str, value.shape))
+    for other in (n.meta["val"] for n in node.all_input_nodes):
+        if other.dtype is not value.dtype or list(map(str, other.shape)) != sizes:
+            return False
+    return True
 
 
 def _write_into(graph: AtenGraph, node: Node) -> None:
@@ -45,21 +46,17 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
     for k in (0, 1):
         written, other = node.args[k], node.args[1 - k]
         assert isinstance(written, Node)
-        if (
-            written.target is not aten.index_put.default
-            or len(written.users) > 1
-            or written is other
-        ):
+        if written.target is not aten.index_put.default or written is other:
+            continue
+        if len(written.users) > 1:
             continue
         start, *rest = written.args
         if _is_zero(start) and rest[-1] is True:
             with graph.graph.inserting_before(node):
                 total = _call(graph, aten.index_put.default, (other, *rest), node)
-            total.meta.update(
-                {key: value for key, value in written.meta.items() if key == "may_raise"}
-            )
-            node.replace_all_uses_with(total)
-            graph.graph.erase_node(node)
+            if "may_raise" in written.meta:
+                total.meta["may_raise"] = written.meta["may_raise"]
+            graph.replace(node, total)
             graph.graph.erase_node(written)
             return
 
@@ -74,29 +71,22 @@ def sum_pieces(graph: AtenGraph) -> None:
 
 
 def _sum_pieces(graph: AtenGraph, node: Node) -> None:
-    arguments: Any = node.args
-    joined, dims = arguments[:2]
+    joined: Any = node.args[0]
+    dims: Any = node.args[1]
     rank = joined.meta["val"].ndim
-    if (
-        rank < 2
-        or not isinstance(dims, (list, tuple))
-        or sorted(d % rank for d in dims) != list(range(rank - 1))
-    ):
+    if rank < 2 or not isinstance(dims, (list, tuple)):
+        return
+    if sorted(d % rank for d in dims) != list(range(rank - 1)):
         return  # of one dimension, none means all
-    while (
-        joined.target is aten.view.default
-        and joined.meta["val"].shape[-1] == joined.args[0].meta["val"].shape[-1]
-    ):
+    while joined.target is aten.view.default and _last(joined) == _last(joined.args[0]):
         joined = joined.args[0]
     whole = joined.meta["val"]
     if joined.target is not aten.cat.default or whole.ndim < 2 or whole.dtype not in _FLOATS:
         return
     pieces, *dim = joined.args
-    if (
-        not dim
-        or dim[0] % whole.ndim != whole.ndim - 1
-        or any(not _is_alike(p.meta["val"], whole) for p in pieces)
-    ):
+    if not dim or dim[0] % whole.ndim != whole.ndim - 1:
+        return
+    if not all(_is_alike(piece.meta["val"], whole) for piece in pieces):
         return
     with graph.graph.inserting_before(node):
         over = list(range(whole.ndim - 1))
@@ -104,8 +94,11 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
         total = _call(graph, aten.cat.default, (sums, 0), node)
         if total.meta["val"].ndim != node.meta["val"].ndim:
             total = _call(graph, aten.view.default, (total, list(node.meta["val"].shape)), node)
-    node.replace_all_uses_with(total)
-    graph.graph.erase_node(node)
+    graph.replace(node, total)
+
+
+def _last(node: Node) -> Any:
+    return node.meta["val"].shape[-1]
 
 
 def _is_alike(piece: Any, whole: Any) -> bool:
@@ -114,9 +107,9 @@ def _is_alike(piece: Any, whole: Any) -> bool:
 
 
 def _is_zero(node: Any) -> bool:
-    return node.target is aten.zeros.default or (
-        node.target is aten.full.default and node.args[1] == 0
-    )
+    if node.target is aten.full.default:
+        return bool(node.args[1] == 0)
+    return node.target is aten.zeros.default
 
 
 def _call(graph: AtenGraph, op: Any, args: Any, like: Node, kwargs: Any = None) -> Node:

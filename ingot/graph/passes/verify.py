@@ -18,12 +18,8 @@ def verify(graph: AtenGraph) -> None:
     for node in graph.graph.nodes:
         problem = _problem(node, seen, graph)
         if problem:
-            raise CompilerBug(
-                "graph verifier",
-                problem,
-                node.format_node() or node.name,
-                node.meta.get("where", ""),
-            )
+            shown, where = node.format_node() or node.name, node.meta.get("where", "")
+            raise CompilerBug("graph verifier", problem, shown, where)
         seen.add(node)
 
 

@@ -1,5 +1,5 @@
-"""Windows on values that were written in part: what such a window shows is known without the
-whole."""
+"""Slices of values that were written in part, which can be read without the whole; and pieces that
+are joined to the whole again."""
 
 from __future__ import annotations
 
@@ -20,106 +20,96 @@ def see_through_writes(graph: AtenGraph) -> None:
     for node in list(graph.graph.nodes):
         if node.target is not aten.slice.Tensor:
             continue
-        source, dim, start, end = _seen(node)
+        source, dim, start, end = _source_of(node)
         if source is node.args[0] or not _may_replace(source, node):
             continue
         value: FakeTensor = source.meta["val"]
         if end - start < value.shape[dim]:
             with graph.graph.inserting_before(node):
-                part = graph.graph.call_function(aten.slice.Tensor, (source, dim, start, end))
-            part.meta.update(
-                node.meta, val=FakeTensor(value.meta.narrow(dim, start, end - start), value.device)
-            )
-            source = part
-        node.replace_all_uses_with(source)
-        graph.graph.erase_node(node)
+                source = graph.graph.call_function(aten.slice.Tensor, (source, dim, start, end))
+            fake = FakeTensor(value.meta.narrow(dim, start, end - start), value.device)
+            source.meta.update(node.meta, val=fake)
+        graph.replace(node, source)
 
 
-def _seen(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
-    """What has all the elements of a slice, and where: (source, dimension, start, end)."""
+def _source_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
+    """The earliest value with all elements of a slice, and where: (source, dimension, start,
+    end)."""
     source: Any = node.args[0]
-    window = _window(node, 1)
-    while window is not None and source.target is aten.slice_scatter.default:
-        dim, start, end = window
-        written = _window(source, 2)
+    place = _place(node, 1)
+    while place is not None and source.target is aten.slice_scatter.default:
+        dim, start, end = place
+        written = _place(source, 2)
         if written is None or written[0] != dim:
             break
         _, low, high = written
         if end <= low or high <= start:
             source = source.args[0]
         elif low <= start and end <= high:
-            source, window = source.args[1], (dim, start - low, end - low)
+            source, place = source.args[1], (dim, start - low, end - low)
         else:
             break
-    return source, *(window or (0, 0, 0))
+    return source, *(place or (0, 0, 0))
 
 
-def _window(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
+def _place(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
     """(dimension, start, end) of a slice whose arguments begin at position `first`; None for one
     with steps, or whose place is not known."""
     value: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
-    given: Any = (*node.args[first:], *(0, None, None, 1)[len(node.args) - first :])
-    dim, start, end, step = given
-    bounds = (
-        0 if start is None else start,
-        value.shape[dim] if end is None else end,
-        value.shape[dim],
-    )
-    if node.kwargs or step != 1 or not all(type(bound) is int for bound in bounds):
+    args: Any = (*node.args[first:], *(0, None, None, 1)[len(node.args) - first :])
+    dim, start, end, step = args
+    size = value.shape[dim]
+    for bound in (start, end, size):
+        if bound is not None and type(bound) is not int:
+            return None
+    if node.kwargs or step != 1:
         return None
-    low, high, _ = slice(*bounds[:2]).indices(bounds[2])
+    low, high, _ = slice(start, end).indices(size)
     return dim % value.dim(), low, max(low, high)
 
 
 def _may_replace(source: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Whether those who read `node` may read (a part of) `source` instead: its elements have the
-    same order in memory, and nobody asks for more than that."""
-    strides = [n.meta["val"].stride() for n in (node, source)]
-    if strides[0] == strides[1]:
+    """Whether the readers of `node` may read (a slice of) `source` instead: its strides are the
+    same, or in the same order where no reader depends on more."""
+    strides, others = node.meta["val"].stride(), source.meta["val"].stride()
+    if strides == others:
         return True
-    order = [sorted(range(len(s)), key=s.__getitem__) for s in strides]
-    return order[0] == order[1] and not any(
-        user.op == "output" or is_view(user) for user in node.users
-    )
+    dims = range(len(strides))
+    if sorted(dims, key=strides.__getitem__) != sorted(range(len(others)), key=others.__getitem__):
+        return False
+    return not any(user.op == "output" or is_view(user) for user in node.users)
 
 
 def see_through_joins(graph: AtenGraph) -> None:
-    """All parts of a tensor along its first dimension, joined again in order, are a view of it."""
+    """All pieces of a tensor along its first dimension, joined again in order, are a view of it."""
     for node in list(graph.graph.nodes):
-        whole = _taken_apart(node)
+        whole = _whole_of(node)
         if whole is not None:
             sizes = list(node.meta["val"].shape)
             with graph.graph.inserting_before(node):
                 view = graph.graph.call_function(aten.view.default, (whole, sizes))
             value: FakeTensor = whole.meta["val"]
             view.meta.update(node.meta, val=FakeTensor(value.meta.view(sizes), value.device))
-            node.replace_all_uses_with(view)
-            graph.graph.erase_node(node)
+            graph.replace(node, view)
 
 
-def _taken_apart(node: torch.fx.Node) -> torch.fx.Node | None:
+def _whole_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """The contiguous tensor whose selections, all and in order, a node joins along their first
     dimension."""
-    joins = node.target is aten.cat.default and not node.kwargs and node.args[1:] in ((), (0,))
-    parts: Any = node.args[0] if joins else ()
-    wholes = {
-        part.args[0] for part in parts if part.target is aten.select.int and part.args[1] == 0
-    }
-    if len(wholes) != 1 or any(user.op == "output" for user in node.users):
+    if node.target is not aten.cat.default or node.kwargs or node.args[1:] not in ((), (0,)):
         return None
-    (whole,) = wholes
+    if any(user.op == "output" for user in node.users):
+        return None
+    pieces: Any = node.args[0]
+    for place, piece in enumerate(pieces):
+        if piece.target is not aten.select.int or piece.args[0] is not pieces[0].args[0]:
+            return None
+        if piece.args[1] != 0 or piece.args[2] != place:
+            return None
+    whole = pieces[0].args[0]
     value = whole.meta["val"]
-    same = (
-        geometry.surely_contiguous(value)
-        and geometry.surely_contiguous(node.meta["val"])
-        and value.dim() > 1
-    )
-    places = [
-        part.args[2] if part.args[0] is whole and part.target is aten.select.int else None
-        for part in parts
-    ]
-    return (
-        whole
-        if same and places == list(range(len(parts))) and len(parts) == value.shape[0]
-        else None
-    )
+    if value.dim() <= 1 or len(pieces) != value.shape[0]:
+        return None
+    if not geometry.surely_contiguous(value):
+        return None
+    return whole if geometry.surely_contiguous(node.meta["val"]) else None
