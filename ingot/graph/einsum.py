@@ -39,20 +39,21 @@ def einsum(*args: Any) -> Tensor:
     sizes = None if equation is None else _sizes(equation, tensors)
     if equation is None or sizes is None:
         return torch.einsum(*args)
+    left, right = tensors
     if not equation.summed:
-        left, right = (_spread(equation.kept, *pair) for pair in zip(equation[:2], tensors))
-        return left * right
+        left = _spread(equation.kept, equation.left, left)
+        return left * _spread(equation.kept, equation.right, right)
     if not equation.kept:
-        return torch.matmul(*(_flat(equation.summed, *pair) for pair in zip(equation[:2], tensors)))
-    asked = _decisive(equation)
-    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    if (recorded or not all(map(geometry.surely_plain, tensors))) and not {*asked} & {
-        *equation.summed
-    }:
-        asked += equation.summed[0]  # of one product in all, torch multiplies elements
-    if any(sizes[label] == 1 for label in asked):
+        rows = _flat(equation.summed, equation.left, left)
+        return torch.matmul(rows, _flat(equation.summed, equation.right, right))
+    decisive = _decisive(equation)
+    differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if differentiable or not all(map(geometry.surely_plain, tensors)):
+        if not {*decisive} & {*equation.summed}:
+            decisive += equation.summed[0]  # of one product in all, torch multiplies elements
+    if any(sizes[label] == 1 for label in decisive):
         return torch.einsum(*args)
-    return _product(equation, sizes, *tensors)
+    return _product(equation, sizes, left, right)
 
 
 def _parsed(text: Any) -> _Equation | None:
@@ -63,38 +64,44 @@ def _parsed(text: Any) -> _Equation | None:
     left, right = operands.split(",")
     if len(set(left)) != len(left) or len(set(right)) != len(right):
         return None
-    return _Equation(left, right, kept if arrow else "".join(sorted(set(left) ^ set(right))))
+    if not arrow:
+        kept = "".join(sorted(set(left) ^ set(right)))
+    return _Equation(left, right, kept)
 
 
 def _sizes(equation: _Equation, tensors: Sequence[Tensor]) -> dict[str, Any] | None:
     """The size of each label; None where one is broadcast, or eager raises an error."""
     sizes: dict[str, Any] = {}
+    left, right = tensors
     labels = equation.left + equation.right
-    if [t.dim() for t in tensors] != [len(equation.left), len(equation.right)] or not {
-        *equation.kept
-    } <= {*labels}:
+    if left.dim() != len(equation.left) or right.dim() != len(equation.right):
         return None
-    for label, size in zip(labels, [size for t in tensors for size in t.shape]):
+    if not {*equation.kept} <= {*labels}:
+        return None
+    for label, size in zip(labels, (*left.shape, *right.shape)):
         other = sizes.setdefault(label, size)
-        if geometry.at_hand(other) != geometry.at_hand(size) or not geometry.expect_same(
-            other, size
-        ):
+        if geometry.at_hand(other) != geometry.at_hand(size):
+            return None
+        if not geometry.expect_same(other, size):
             return None
     return sizes
 
 
 def _without(t: Tensor, labels: str, kept: Sequence[str]) -> tuple[Tensor, str]:
-    """The sum over the labels that are not to be kept."""
-    alone = [d for d, c in enumerate(labels) if c not in kept]
-    return (t.sum(alone), "".join(c for c in labels if c in kept)) if alone else (t, labels)
+    """The sum over the labels that are not kept, and the others."""
+    summed = [d for d, c in enumerate(labels) if c not in kept]
+    if not summed:
+        return t, labels
+    return t.sum(summed), "".join(c for c in labels if c in kept)
 
 
 def _spread(kept: str, labels: str, t: Tensor) -> Tensor:
     """An operand with the result's labels, of size 1 where it does not have one."""
     t, labels = _without(t, labels, kept)
     t = t.permute([labels.index(c) for c in kept if c in labels])
-    for d in [d for d, c in enumerate(kept) if c not in labels]:
-        t = t.unsqueeze(d)
+    for d, c in enumerate(kept):
+        if c not in labels:
+            t = t.unsqueeze(d)
     return t
 
 
@@ -104,10 +111,8 @@ def _flat(summed: str, labels: str, t: Tensor) -> Tensor:
 
 
 def _product(equation: _Equation, sizes: dict[str, Any], left: Tensor, right: Tensor) -> Tensor:
-    shared, summed = (
-        [c for c in equation.kept if c in equation.left and c in equation.right],
-        equation.summed,
-    )
+    summed = equation.summed
+    shared = [c for c in equation.kept if c in equation.left and c in equation.right]
     of_left = [c for c in equation.kept if c not in equation.right]
     of_right = [c for c in equation.kept if c not in equation.left]
     if of_left and of_right and equation.kept.index(of_right[0]) < equation.kept.index(of_left[0]):
@@ -119,8 +124,8 @@ def _product(equation: _Equation, sizes: dict[str, Any], left: Tensor, right: Te
         t = t.permute([labels.index(c) for c in order])
         return reshaped(t, [math.prod(sizes[c] for c in group) for group in groups], certain=True)
 
-    above = matrices(left, equation.left, shared, of_left, summed)
-    result = torch.bmm(above, matrices(right, equation.right, shared, summed, of_right))
+    rows = matrices(left, equation.left, shared, of_left, summed)
+    result = torch.bmm(rows, matrices(right, equation.right, shared, summed, of_right))
     order = [*shared, *of_left, *of_right]
     return result.view([sizes[c] for c in order]).permute([order.index(c) for c in equation.kept])
 
@@ -134,24 +139,21 @@ def _decisive(equation: _Equation) -> str:
     sizes = {c: n for n, c in enumerate(labels, 2)}
 
     def order(ones: Sequence[str]) -> list[str]:
-        of = {**sizes, **dict.fromkeys(ones, 1)}
-        operands = [
-            torch.zeros([of[c] for c in term], device="cpu")
-            for term in (equation.left, equation.right)
-        ]
-        strides = torch.einsum(
-            f"{equation.left},{equation.right}->{equation.kept}", operands
-        ).stride()
+        size_of = {**sizes, **dict.fromkeys(ones, 1)}
+        left = torch.zeros([size_of[c] for c in equation.left], device="cpu")
+        right = torch.zeros([size_of[c] for c in equation.right], device="cpu")
+        text = f"{equation.left},{equation.right}->{equation.kept}"
+        strides = torch.einsum(text, left, right).stride()
         return sorted(equation.kept, key=lambda c: strides[equation.kept.index(c)])
 
     def differs(ones: Sequence[str]) -> bool:
         return [c for c in order(ones) if c not in ones] != [c for c in usual if c not in ones]
 
+    different: list[tuple[str, ...]] = []
     with disable_current_modes():
         usual = order("")
-        different = [
-            ones for n in range(1, len(free) + 1) for ones in combinations(free, n) if differs(ones)
-        ]
+        for n in range(1, len(free) + 1):
+            different += filter(differs, combinations(free, n))
     while different:
         counts = Counter(c for ones in different for c in ones)
         most = max(free, key=lambda c: counts[c])

@@ -30,14 +30,14 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
     """Whether a batch of one is broadcast."""
-    return geometry.at_hand(t.shape[0]) == 1 != geometry.at_hand(other.shape[0]) and bool(
-        t.shape[0] == 1
-    )
+    if geometry.at_hand(t.shape[0]) != 1 or geometry.at_hand(other.shape[0]) == 1:
+        return False
+    return bool(t.shape[0] == 1)
 
 
 def folds(left: Tensor, right: Tensor) -> bool:
-    """Whether all matrices of one operand are one tall matrix: so it is without a copy, or where
-    the other's gradient would be as large as the result."""
+    """Whether all matrices of one operand are multiplied as one tall matrix: where that takes no
+    copy, or where the other's gradient would be as large as the result."""
     many, other = (left, right) if left.dim() >= right.dim() else (right.mT, left)
     if other.dim() > 2:
         return False
@@ -49,20 +49,14 @@ def folds(left: Tensor, right: Tensor) -> bool:
         return True
     sizes, strides = many.shape, many.stride()
     dims = [d for d in range(many.dim() - 1) if not _SKIPS_ONES or sizes[d] != 1]
-    return all(
-        strides[d] == strides[following] * sizes[following]
-        for d, following in itertools.pairwise(dims)
-    )
+    return all(strides[d] == strides[inner] * sizes[inner] for d, inner in itertools.pairwise(dims))
 
 
 def _skips_ones() -> bool:
-    """Whether the strides of dimensions of size 1 do not keep eager from folding: since torch
-    2.14."""
+    """Whether eager folds whatever the strides of dimensions of size 1 are: since torch 2.14."""
     with torch.inference_mode(False), torch.enable_grad():
-        many = (
-            torch.zeros((2, 1, 1), device="cpu").as_strided((2, 1, 1), (1, 5, 1)).requires_grad_()
-        )
-        history = torch.matmul(many, torch.zeros(1, device="cpu")).grad_fn
+        many = torch.zeros((2, 1, 1), device="cpu").as_strided((2, 1, 1), (1, 5, 1))
+        history = torch.matmul(many.requires_grad_(), torch.zeros(1, device="cpu")).grad_fn
     below, _ = history.next_functions[0]  # type: ignore[union-attr]
     return below is not None and below.name().startswith("Mv")
 
@@ -72,7 +66,9 @@ _SKIPS_ONES = _skips_ones()
 
 def _folded(left: Tensor, right: Tensor) -> Tensor:
     turned = right.dim() > left.dim()
-    many, other = (right.mT, left.mT if left.dim() == 2 else left) if turned else (left, right)
+    many, other = left, right
+    if turned:
+        many, other = right.mT, left.mT if left.dim() == 2 else left
     *sizes, last = many.shape
     rows = reshaped(many, [math.prod(sizes), last])
     if other.dim() == 1:
@@ -85,15 +81,21 @@ def _folded(left: Tensor, right: Tensor) -> Tensor:
 def _batched(left: Tensor, right: Tensor) -> Tensor:
     batch = list(geometry.broadcast(left.shape[:-2], right.shape[:-2]))
     count = math.prod(batch)
-    matrices = [
-        reshaped(t.expand([*batch, *t.shape[-rank:]]), [count, *t.shape[-rank:]], certain=True)
-        for t, rank in ((left, min(left.dim(), 2)), (right, min(right.dim(), 2)))
-    ]
+
+    def matrices(t: Tensor) -> Tensor:
+        sizes = t.shape[-min(t.dim(), 2) :]
+        return reshaped(t.expand([*batch, *sizes]), [count, *sizes], certain=True)
+
+    first, second = matrices(left), matrices(right)
     rows = list(left.shape[-2:-1]) if left.dim() > 1 else []
     columns = list(right.shape[-1:]) if right.dim() > 1 else []
-    above = matrices[0] if rows else matrices[0].unsqueeze(1)
-    result = above.bmm(matrices[1] if columns else matrices[1].unsqueeze(2))
-    result = result if columns else result.squeeze(-1)
+    if not rows:
+        first = first.unsqueeze(1)
+    if not columns:
+        second = second.unsqueeze(2)
+    result = first.bmm(second)
+    if not columns:
+        result = result.squeeze(-1)
     return aten._unsafe_view.default(result, [*batch, *rows, *columns])
 
 
@@ -106,16 +108,17 @@ def attention_written_out(
     scale: float | None,
 ) -> Tensor:
     """Attention of float32 and float64 without heads, or with more dimensions, written out as torch
-    does. Its width is compiled for if it decides the scale."""
+    does. Its width is specialized if it decides the scale."""
     if causal:
         mask = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
     if mask is not None and mask.dtype is torch.bool:
-        zero, never = (
-            torch.scalar_tensor(x, dtype=query.dtype, device=mask.device) for x in (0.0, -math.inf)
-        )
+        zero = torch.scalar_tensor(0.0, dtype=query.dtype, device=mask.device)
+        never = torch.scalar_tensor(-math.inf, dtype=query.dtype, device=mask.device)
         mask = torch.where(mask, zero, never)
-    factor = 1 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    root = math.sqrt(abs(factor))
-    scores = matmul(query * math.copysign(root, factor), key.mT * root)
-    scores = scores if mask is None else scores + mask
+    if scale is None:
+        scale = 1 / math.sqrt(int(query.shape[-1]))
+    root = math.sqrt(abs(scale))
+    scores = matmul(query * math.copysign(root, scale), key.mT * root)
+    if mask is not None:
+        scores = scores + mask
     return matmul(aten._safe_softmax.default(scores, -1), value)

@@ -20,7 +20,7 @@ MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # as cuDNN counts t
 
 
 def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's function `name` where cuDNN would compute it, else what is called `otherwise`."""
+    """torch's function `name` where cuDNN would compute it, else `otherwise`."""
 
     def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         is_packed = isinstance(args[1], Tensor) or (name == "lstm" and isinstance(args[0], Tensor))
@@ -28,12 +28,15 @@ def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
             return otherwise(x, *args, **kwargs)
         states, weights, *settings = args
         states = [states] if isinstance(states, Tensor) else list(states)
-        recorded = torch.is_grad_enabled() and any(map(requires_grad, (x, *states, *weights)))
-        widths = [*[s.shape[-1] for s in states], *[n for w in weights for n in w.shape]]
-        sizes = [*x.shape, *states[0].shape] if recorded else []  # how much is kept, these decide
-        if any(isinstance(n, torch.SymInt) for n in (*widths, *sizes)):
+        differentiable = torch.is_grad_enabled() and any(map(requires_grad, (x, *states, *weights)))
+        sizes = [s.shape[-1] for s in states]
+        for weight in weights:
+            sizes += weight.shape
+        if differentiable:  # how much is saved, these decide
+            sizes += *x.shape, *states[0].shape
+        if any(isinstance(n, torch.SymInt) for n in sizes):
             return otherwise(x, *args)
-        return _layers(MODES[name], x, states, list(weights), recorded, *settings)
+        return _layers(MODES[name], x, states, list(weights), differentiable, *settings)
 
     return function
 
@@ -44,8 +47,9 @@ def serves(x: Tensor) -> bool:
 
 
 def _is_contiguous(t: Tensor) -> bool:
-    known = all(isinstance(n, int) for n in t.shape)
-    return t.is_contiguous() if known else geometry.surely_plain(t)
+    if all(isinstance(n, int) for n in t.shape):
+        return t.is_contiguous()
+    return geometry.surely_plain(t)
 
 
 def _layers(
@@ -64,27 +68,25 @@ def _layers(
         raise unsupported(
             "op-form", "gradients of a recurrent layer in evaluation mode, which cuDNN has none of"
         )
-    given = [x, *states, *weights]
-    if len({(t.dtype, t.device) for t in given}) > 1 or not all(map(_is_contiguous, states)):
+    kinds = {(t.dtype, t.device) for t in (x, *states, *weights)}
+    if len(kinds) > 1 or not all(map(_is_contiguous, states)):
         raise unsupported("op-form", "tensors that cuDNN refuses")
     hx, cx = states if mode == MODES["lstm"] else (states[0], None)
-    hidden, projected = (hx, cx if cx is not None else hx)[1].shape[2], 0
-    if hx.shape[2] != hidden:
-        projected = hx.shape[2]
+    hidden = states[-1].shape[2]
+    projected = 0 if hx.shape[2] == hidden else hx.shape[2]
     settings = Settings(mode, hidden, projected, layers, both, recorded, 0)
     if batch_first:
         x = x.transpose(0, 1)
     if recorded:
-        with DisableTorchDispatch():  # the fakes' modes: this is done for real
-            kept = reserve_bytes(
-                x.device, x.dtype, [*x.shape], [w.shape for w in weights], settings
-            )
-        found = Recurrent.apply(settings._replace(reserve=kept), x, hx, cx, *weights)
+        shapes = [w.shape for w in weights]
+        with DisableTorchDispatch():  # cuDNN itself is asked, beneath the modes of fakes
+            reserve = reserve_bytes(x.device, x.dtype, [*x.shape], shapes, settings)
+        output, *final = Recurrent.apply(settings._replace(reserve=reserve), x, hx, cx, *weights)
     else:
-        found = cudnn_rnn(x, weights, hx, cx, *settings)
-    output, *final = found
-    final = final[: len(states)]
-    return (output.transpose(0, 1) if batch_first else output), *final
+        output, *final = cudnn_rnn(x, weights, hx, cx, *settings)
+    if batch_first:
+        output = output.transpose(0, 1)
+    return output, *final[: len(states)]
 
 
 class Recurrent(torch.autograd.Function):
@@ -108,9 +110,10 @@ class Recurrent(torch.autograd.Function):
         x, hx, cx, output, reserve, *weights = ctx.saved_tensors
         of_weights = any(ctx.needs_input_grad[4:])
         tangents = d_output, d_hy, None if cx is None else d_cy
-        found = cudnn_rnn_backward(
+        gradients: Sequence[Any] = cudnn_rnn_backward(
             x, weights, hx, cx, output, reserve, *tangents, of_weights, *ctx.settings
         )
-        of_states: Sequence[Any] = found[:2] if cx is None else found[:3]
-        of_each = found[len(of_states) :] if of_weights else [None] * len(weights)
-        return None, *of_states, *([None] if cx is None else []), *of_each
+        d_x, d_hx, *others = gradients
+        d_cx = None if cx is None else others.pop(0)
+        d_weights = others if of_weights else [None] * len(weights)
+        return None, d_x, d_hx, d_cx, *d_weights
