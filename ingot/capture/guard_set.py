@@ -19,7 +19,8 @@ from ingot.capture.facts import (
 )
 from ingot.capture.guards import LEVEL_OF_DUALS, LOST, MISSING, RELATIONS, Guard, Kind, Quantity
 from ingot.capture.sources import Source
-from ingot.graph.symbols import INTEGERS, ShapeGuard
+from ingot.graph.shape_context import INTEGERS
+from ingot.graph.shape_guards import ShapeGuard
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 from ingot.loops.postfix import postfix
 

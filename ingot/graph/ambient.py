@@ -46,48 +46,46 @@ Change = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of torch, and its arguments, that sets a mode."""
 
 
-_inside = threading.local()
-"""`contexts`: those of inference mode that this thread has entered by `enter_inference_mode`."""
+class _Inside(threading.local):
+    """The contexts of inference mode that a thread has entered by `enter_inference_mode`."""
+
+    def __init__(self) -> None:
+        self.contexts: list[Any] = []
+
+
+_inside = _Inside()
 
 _abandoned: list[Any] = []
-"""Contexts that an error left: torch's way out of one would bring back all else that it found at
-the way in."""
-
-
-def _contexts() -> list[Any]:
-    found: list[Any] | None = getattr(_inside, "contexts", None)
-    if found is None:
-        found = _inside.contexts = []
-    return found
+"""Contexts that an error left. They are kept: torch's way out of one would bring back all else that
+it found at the way in."""
 
 
 def enter_inference_mode() -> None:
-    """Enters inference mode, which has no gradients, until `leave_inference_mode`."""
-    _contexts().append(push_inference_mode(True))
+    """Enter inference mode, which has no gradients, until `leave_inference_mode`."""
+    _inside.contexts.append(push_inference_mode(True))
 
 
 def leave_inference_mode() -> None:
-    """Leaves the inference mode that was entered last; gradients are recorded if they were
+    """Leave the inference mode that was entered last; gradients are recorded if they were
     before."""
-    pop_inference_mode(_contexts().pop())
+    pop_inference_mode(_inside.contexts.pop())
 
 
 def _abandon_inference_mode(depth: int) -> None:
-    """Leaves the contexts of inference mode behind the first `depth`, wherever the program is by
-    now."""
-    contexts = _contexts()
+    """Leave the contexts of inference mode behind the first `depth`, wherever the program is."""
+    contexts = _inside.contexts
     if len(contexts) > depth:
         _abandoned.extend((*contexts[depth:], push_inference_mode(False)))
         del contexts[depth:]
 
 
 def as_inference(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as inference mode makes them, on the memory of one that nobody else has."""
+    """A tensor of inference mode in the memory of one that nobody else has."""
     if tensor.is_inference():
         return tensor
     with torch.inference_mode():
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return made.set_(
+        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return view.set_(
             tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
         )  # type: ignore[call-overload]
 
@@ -105,8 +103,8 @@ SWITCHES = frozenset(
         grad_decrement_nesting,
     }
 )
-"""What switches a mode in a captured graph. A graph gives back the modes it began with, unless it
-raises."""
+"""Functions that switch a mode in a captured graph. A graph ends in the modes that it began with,
+unless it raises."""
 
 
 class Autocast(NamedTuple):
@@ -127,28 +125,26 @@ class Modes(NamedTuple):
     @staticmethod
     def now() -> Modes:
         """The modes of this thread."""
-        return Modes(
-            torch.is_grad_enabled(),
-            tuple(
-                Autocast(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
-                for d in AUTOCAST_DEVICES
-            ),
-            torch.is_autocast_cache_enabled(),
-        )
+        autocast = [
+            Autocast(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in AUTOCAST_DEVICES
+        ]
+        grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+        return Modes(grad, tuple(autocast), cache)
 
     def changes(self, after: Modes) -> list[Change]:
-        """What leads from these modes to those."""
-        found: list[Change] = []
+        """The calls that lead from these modes to those."""
+        changes: list[Change] = []
         for device, old, new in zip(AUTOCAST_DEVICES, self.autocast, after.autocast, strict=True):
             if old.enabled != new.enabled:
-                found.append((torch.set_autocast_enabled, (device, new.enabled)))
+                changes.append((torch.set_autocast_enabled, (device, new.enabled)))
             if old.dtype is not new.dtype:
-                found.append((torch.set_autocast_dtype, (device, new.dtype)))
+                changes.append((torch.set_autocast_dtype, (device, new.dtype)))
         if self.autocast_cache != after.autocast_cache:
-            found.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
+            changes.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
         if self.grad != after.grad:
-            found.append((set_grad_enabled, (after.grad,)))
-        return found
+            changes.append((set_grad_enabled, (after.grad,)))
+        return changes
 
     def set(self) -> None:
         """Make these the modes of this thread."""
@@ -164,10 +160,10 @@ def autocast_depth() -> int:
 
 
 def snapshot() -> Callable[[], None]:
-    """What puts the modes of this thread back to what they are now, and leaves the dispatch modes
-    and the levels of vmap and grad entered since."""
+    """A function that restores the modes of this thread, and leaves the dispatch modes and the
+    levels of vmap and grad entered since."""
     modes, depth, levels = Modes.now(), autocast_depth(), get_dynamic_layer_stack_depth()
-    entered = len(_contexts())
+    entered = len(_inside.contexts)
     dispatch_modes = len_torch_dispatch_stack()
 
     def restore() -> None:
@@ -179,12 +175,10 @@ def snapshot() -> Callable[[], None]:
         _abandon_inference_mode(entered)
         modes.set()
         surplus = autocast_depth() - depth
-        for _ in range(abs(surplus)):
-            (
-                torch.autocast_decrement_nesting
-                if surplus > 0
-                else torch.autocast_increment_nesting
-            )()
+        for _ in range(surplus):
+            torch.autocast_decrement_nesting()
+        for _ in range(-surplus):
+            torch.autocast_increment_nesting()
         if surplus and depth == 0:
             torch.clear_autocast_cache()
 
@@ -203,10 +197,12 @@ def preserved() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leaves this thread's modes as they were, wherever a signal may cut a compilation short, shows
-    no fakes to hooks on saved tensors, and gives torch's generator its state back when something
-    drew from it: modules that torch loads on the way may. Where there are other threads it may have
-    been one of them, which is to keep its numbers."""
+    """Restore the modes of this thread and the state of torch's generator behind a compilation,
+    wherever a signal may cut it short. Inside, hooks on saved tensors see no fakes.
+
+    Modules that torch loads on the way may draw from the generator. Its state stays if there are
+    other threads: one of them may have drawn, and is to keep its numbers.
+    """
     restore_modes, before = snapshot(), torch.get_rng_state()
     hooks: list[Any] = []
     while top := top_saved_tensors_default_hooks(False):

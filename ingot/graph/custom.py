@@ -1,6 +1,8 @@
-"""torch.autograd.Function in a captured graph: what its forward computes is there as operations,
-what its backward computes is a graph of its own, and a node behind the forward tells autograd that
-these belong together."""
+"""torch.autograd.Function in a captured graph.
+
+Its forward is captured as operations, its backward as a graph of its own. A node behind the forward
+tells autograd that they belong together.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,20 @@ from ingot.torch_private import DelayedError
 
 
 class Backward(NamedTuple):
-    """The graph of a backward. It takes those of the tensors that the function keeps that are at
-    the positions `reads`, and the tangents that are there, and returns one gradient, or None, for
-    each of the function's tensor arguments."""
+    """The graph of a backward. It takes the saved tensors at the positions `reads`, and the
+    tangents that are not None, and returns one gradient, or None, for each of the function's tensor
+    arguments."""
 
     graph: torch.fx.GraphModule
     reads: tuple[int, ...]
 
 
 class CustomGradient:
-    """The node: gives the outputs of a function, which it has for arguments, the history that their
-    gradients are what a backward computes.
+    """The node: gives the outputs of a function, its arguments, a history by a captured backward.
 
-    `backwards` holds one for each choice of outputs whose tangents are there, or what the program
-    raises then. With `zeros` there is but one: tangents that are not there are zeros. `constant`
-    are the positions of outputs that have no gradient; `once`: the gradients have none.
+    `backwards` holds one for each choice of outputs that have a tangent, or the error that the
+    program raises then. With `zeros` there is but one: absent tangents are zeros. `constant` are
+    the positions of outputs that have no gradient; `once`: the gradients have none.
     """
 
     __module__ = __name__
@@ -58,30 +59,30 @@ class CustomGradient:
     def gradients(
         self, kept: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """What the backward gives, with a history where one is recorded."""
-        recorded = torch.is_grad_enabled()
+        """The gradients, with a history where one is recorded."""
+        differentiable = torch.is_grad_enabled()
         present = [t for t in tangents if t is not None]
         backward = self.backwards[tuple([t is not None for t in tangents])]
         if isinstance(backward, Exception):
             raise_in_backward(f"the backward of {self.__name__}", backward, (*kept, *present))
         with torch.enable_grad():  # as it was captured
-            found = list(backward.graph(*[kept[k] for k in backward.reads], *present))
-        if recorded and not self.once:
-            return found
-        found = [g if g is None else g.detach() for g in found]
-        if not recorded or not any(t.requires_grad for t in present):
-            return found
+            gradients = list(backward.graph(*[kept[k] for k in backward.reads], *present))
+        if differentiable and not self.once:
+            return gradients
+        gradients = [g if g is None else g.detach() for g in gradients]
+        if not differentiable or not any(t.requires_grad for t in present):
+            return gradients
         if any(isinstance(t, FakeTensor) for t in present):  # only .backward() comes by that error
             raise unsupported(
                 "second-derivatives",
                 f"second derivatives of {self.__name__}, which is differentiable once",
             )
-        return _not_again(found)
+        return _not_again(gradients)
 
 
 class Reentrant:
-    """The node behind a checkpointed part that eager's backward runs, and differentiates by itself:
-    the gradients pass as they are, zeros where there are none. All `outputs` that may have a
+    """The node behind a checkpointed region that eager's backward runs, and differentiates by
+    itself: gradients pass unchanged, zeros in place of absent ones. All `outputs` that may have a
     gradient require one; `constant` are the positions of the others."""
 
     __module__, __name__ = __name__, "reentrant"
@@ -117,13 +118,13 @@ def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None
     """The gradients with a history that raises an error, as that of `once_differentiable` does."""
     text = b"trying to differentiate twice a function that was marked with @once_differentiable"
     tensors = [g.requires_grad_() for g in gradients if g is not None]
-    made = DelayedError(text, len(tensors))(*tensors)
-    raising = iter(made if isinstance(made, tuple) else (made,))
+    delayed = DelayedError(text, len(tensors))(*tensors)
+    raising = iter(delayed if isinstance(delayed, tuple) else (delayed,))
     return [g if g is None else next(raising) for g in gradients]
 
 
 def raise_in_backward(what: str, error: Exception, tensors: Sequence[Any]) -> NoReturn:
-    """Raises an error of the program's; where it is being traced, the reason to run it in eager."""
+    """Raise an error of the program's; where it is being traced, the reason to run it in eager."""
     if any(isinstance(t, FakeTensor) for t in tensors):
         raise EagerRaises(f"{what} raises {error!r}", id=PROGRAM_RAISES) from error
     raise error

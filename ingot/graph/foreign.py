@@ -1,6 +1,8 @@
-"""What the ops of libraries and users give, on fakes: what was registered for that says it, and is
-believed. The ops themselves never run while a program is compiled. Where nothing was registered,
-the graph breaks."""
+"""Ops of libraries and users, on fakes.
+
+An op's registered fake says what its results are like, and is believed. The op itself never runs
+while a program is compiled. Where no fake is registered, the graph breaks.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from ingot.graph.fake_context import FakeContext
 
 
-_TRITON_KERNELS: dict[str, Any] = (
-    triton_ops_to_kernels if isinstance(triton_ops_to_kernels, dict) else {}
-)
+_TRITON_KERNELS: dict[str, Any] = {}
+if isinstance(triton_ops_to_kernels, dict):
+    _TRITON_KERNELS = triton_ops_to_kernels
 
 
 def gives_nothing(op: OpOverload) -> bool:
@@ -30,13 +32,10 @@ def gives_nothing(op: OpOverload) -> bool:
 
 
 def has_python_fake(op: OpOverload) -> bool:
-    """Whether it is a foreign op, neither in place nor a view, of which a Python function says what
-    it gives."""
-    return (
-        is_foreign(op)
-        and not any(a.alias_info for a in op._schema.arguments)
-        and _registered(op) is not None
-    )
+    """Whether it is a foreign op, neither in place nor a view, with a fake in Python."""
+    if not is_foreign(op) or any(a.alias_info for a in op._schema.arguments):
+        return False
+    return _registered(op) is not None
 
 
 def _registered(op: OpOverload) -> Callable[..., Any] | None:
@@ -47,14 +46,14 @@ def _registered(op: OpOverload) -> Callable[..., Any] | None:
 def by_python_fake(
     context: FakeContext, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What the function says that was registered with `register_fake`. It is given the fakes
+    """The result of the function that was registered with `register_fake`, on the fakes
     themselves."""
     function, unbacked = _registered(op), context.shapes.unbacked
     assert function is not None
     if _TRITON_KERNELS.get(op._schema.name):  # its fake is the function that launches them
         raise unsupported("custom-op-result", f"{op} launches Triton kernels")
-    given = tensors_in((args, kwargs))
-    on_cpu = all(t.device.type == "cpu" for t in given)
+    arguments = tensors_in((args, kwargs))
+    on_cpu = all(t.device.type == "cpu" for t in arguments)
     before = len(unbacked.made)
     try:
         with context, torch.no_grad(), set_ctx_getter(lambda: Sizes(context, op, on_cpu)):
@@ -63,7 +62,7 @@ def by_python_fake(
         raise
     except Exception as error:
         raise unsupported("custom-op-fake", f"the fake of {op} raises {_text(error)}") from error
-    _check_memory(op, given, tensors_in(result))
+    _check_memory(op, arguments, tensors_in(result))
     _check_sizes(op, result, unbacked.made[before:])
     return result
 
@@ -78,23 +77,24 @@ def _as_declared(op: OpOverload, result: Any) -> Any:
         )
     if len(returns) == 1 and returns[0].startswith("List"):
         return list(result)
-    made = tuple(result) if len(returns) > 1 else (result,)
-    if len(made) != len(returns) or not all(t is None or isinstance(t, torch.Tensor) for t in made):
+    results = tuple(result) if len(returns) > 1 else (result,)
+    are_tensors = all(t is None or isinstance(t, torch.Tensor) for t in results)
+    if len(results) != len(returns) or not are_tensors:
         raise unsupported("custom-op-result", f"the fake of {op} gives other things than the op")
-    return made if len(returns) > 1 else made[0]
+    return results if len(returns) > 1 else results[0]
 
 
 def _check_memory(
-    op: OpOverload, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    op: OpOverload, arguments: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> None:
-    """Refuses results that are no fakes, and those that share memory, which the schema denies."""
-    if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in made):
+    """Refuse results that are no fakes, and those that share memory, which the schema denies."""
+    if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in results):
         raise unsupported(
             "custom-op-result", f"the fake of {op} gives a tensor that it has not made"
         )
-    keys = [_memory_of(t) for t in (*given, *made) if hasattr(t, "meta")]
-    its = keys[len(keys) - len(made) :]
-    if len(set(its)) < len(its) or not set(its).isdisjoint(keys[: len(keys) - len(made)]):
+    keys = set(map(_memory_of, results))
+    others = {_memory_of(t) for t in arguments if hasattr(t, "meta")}
+    if len(keys) < len(results) or not keys.isdisjoint(others):
         raise unsupported(
             "custom-op-result", f"the fake of {op} gives memory that is another tensor's as well"
         )
@@ -106,7 +106,7 @@ def _memory_of(fake: Any) -> int:
 
 
 def _check_sizes(op: OpOverload, result: Any, symbols: Sequence[Any]) -> None:
-    """Refuses sizes that the data decide and no result shows."""
+    """Refuse unbacked symbols that are no size of a result."""
     try:
         bound_by(result, symbols)
     except CompilerBug as problem:
@@ -120,7 +120,7 @@ def _text(error: Exception) -> str:
 
 
 class Sizes:
-    """What `torch.library.get_ctx()` gives in such a function: new sizes that the data decide."""
+    """What `torch.library.get_ctx()` gives in such a function: it makes unbacked symbols."""
 
     def __init__(self, context: FakeContext, op: OpOverload, on_cpu: bool) -> None:
         self._context, self._op, self._on_cpu = context, op, on_cpu

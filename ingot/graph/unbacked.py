@@ -1,10 +1,9 @@
-"""Sizes that the data decide (how many elements a mask selects): symbols that no input of the graph
-gives a value.
+"""Unbacked symbols: sizes that only the data decide, as how many elements a mask selects.
 
-A node of the graph binds such a symbol when it runs. What the algebra does not know of it is not
-decided by a hint, as for other sizes, but taken to be as usual and checked when the program runs: a
-check that fails is an error there, and the call runs in eager. Where nothing is usual, the question
-is Unsupported.
+A node of the graph binds such a symbol when it runs. A question that the algebra cannot answer goes
+in; the usual answer comes out, with a deferred check, as there is no hint. A check that fails when
+the program runs is an error there, and the call runs in eager. A question without a usual answer is
+Unsupported.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from ingot.errors import CompilerBug, EagerRaises, Unsupported, unsupported
 from ingot.loops.expr import Expr, Symbol, as_expr, size_symbol
 
 USUAL_SIZE = 4099
-"""What such a size counts for where a number is needed: large, and no multiple of anything."""
+"""Stands for such a size where a number is needed: large, and no multiple of anything."""
 
 
 class Check(NamedTuple):
-    """A relation that has to hold when the program runs: `relation` is one of ==, !=, <, <=."""
+    """A deferred check: a relation that has to hold when the program runs. `relation` is one of ==,
+    !=, <, <=."""
 
     left: Expr
     relation: str
@@ -48,11 +48,10 @@ class Unbacked:
         self._order: dict[Symbol, int] = {}
         self.made: list[Symbol] = []  # those that the present trace has bound, in order
         self._again: list[Symbol] = []  # those that it is to bind next
-        # by what is counted: that, its version, and the count
-        self._alike: dict[Any, tuple[Any, int, Symbol]] = {}
-        self._counts: dict[Symbol, Symbol] = {}  # a later count of the same thing, by the first
-        # symbols that compiled code is in use for, which makes no further checks on these
-        self._settled = 0
+        # by id of a fake whose elements are counted: it, its version, and the count
+        self._counted: dict[Any, tuple[Any, int, Symbol]] = {}
+        self._counts: dict[Symbol, Symbol] = {}  # a later count of the same fake -> the first
+        self._closed = 0  # how many symbols compiled code has, which makes no further checks
 
     def begin_trace(self, again: Sequence[Symbol] = ()) -> None:
         """From here on nodes bind the symbols that are made, and operations may ask what is usual.
@@ -61,13 +60,13 @@ class Unbacked:
         self.assumes = True
         self.fresh.clear()
         self.made.clear()
-        self._alike.clear()
+        self._counted.clear()
         self._again = list(again)
 
     def settle(self) -> None:
-        """A program is made that binds all symbols that there are: what is not known of them is not
-        assumed."""
-        self._settled = len(self._order)
+        """There is a program that binds the symbols made so far: nothing more is assumed of
+        them."""
+        self._closed = len(self._order)
 
     def new(self, lower: int, upper: int | None) -> Symbol:
         if self._again:
@@ -84,9 +83,9 @@ class Unbacked:
 
     def count(self, of: Any, symbol: Symbol) -> None:
         """Note that a symbol is how many elements of a fake are not zero."""
-        known = self._alike.get(id(of))
+        known = self._counted.get(id(of))
         if known is None or known[1] != of._version:
-            self._alike[id(of)] = of, of._version, symbol
+            self._counted[id(of)] = of, of._version, symbol
         else:
             self._counts[symbol] = known[2]
 
@@ -123,10 +122,8 @@ class Unbacked:
         """Note a check. Gives what it says that symbols are: a later one the value of earlier ones,
         or the same within narrower bounds."""
         if not any(c[:3] == check[:3] for c in self.checks):
-            if all(
-                self._age(s) < self._settled
-                for s in self.among(check.left.symbols | check.right.symbols)
-            ):
+            symbols = self.among(check.left.symbols | check.right.symbols)
+            if all(self._age(s) < self._closed for s in symbols):
                 raise unsupported(
                     "late-size-guard", f"compiled code would depend on {check} as well", check.where
                 )
@@ -136,10 +133,11 @@ class Unbacked:
         return self._narrowed(check)
 
     def _equal(self, symbol: Expr, value: Expr) -> dict[Symbol, Expr]:
-        order = self._age
         if not isinstance(symbol, Symbol) or symbol not in self.roots:
             return {}
-        return {symbol: value} if all(order(s) < order(symbol) for s in value.symbols) else {}
+        if any(self._age(s) >= self._age(symbol) for s in value.symbols):
+            return {}
+        return {symbol: value}
 
     def _age(self, symbol: Symbol) -> int:
         return self._order[self.roots[symbol]] if symbol in self.roots else -1
@@ -147,24 +145,18 @@ class Unbacked:
     def _narrowed(self, check: Check) -> dict[Symbol, Expr]:
         """`check` solved for the one symbol that it is about."""
         difference = check.right - check.left - (check.relation == "<")
-        found = [s for s in difference.symbols if s in self.roots]
-        linear = difference.linear(found) if len(found) == 1 else None
+        symbols = self.among(difference.symbols)
+        linear = difference.linear(symbols) if len(symbols) == 1 else None
         if linear is None:
             return {}
-        (symbol,), factor, rest = found, linear[1][found[0]].constant, linear[0].constant
-        if factor is None or rest is None:
+        (symbol,) = symbols
+        constant, factor = linear[0].constant, linear[1][symbol].constant
+        if factor is None or constant is None:
             return {}
-        lower, upper = symbol.bounds
-        assert lower is not None
-        if check.relation == "!=":
-            lower += rest == -factor * lower
-            upper = upper - 1 if upper is not None and rest == -factor * upper else upper
-        elif factor > 0:
-            lower = max(lower, -(rest // factor))
-        else:
-            upper = rest // -factor if upper is None else min(upper, rest // -factor)
-        if (lower, upper) == symbol.bounds:
+        bounds = _narrowed_bounds(symbol, check.relation, factor, constant)
+        if bounds == symbol.bounds:
             return {}
+        lower, upper = bounds
         if upper is not None and lower > upper:
             raise unsupported("size-check", f"{check} cannot hold", check.where)
         form = size_symbol(symbol.name, lower, upper)
@@ -172,11 +164,31 @@ class Unbacked:
         return {symbol: form}
 
 
+def _narrowed_bounds(
+    symbol: Symbol, relation: str, factor: int, constant: int
+) -> tuple[int, int | None]:
+    """The bounds of a symbol for which factor * symbol + constant is not 0, or not below 0."""
+    lower, upper = symbol.bounds
+    assert lower is not None
+    if relation == "!=":
+        lower += constant == -factor * lower
+        if upper is not None and constant == -factor * upper:
+            upper -= 1
+    elif factor > 0:
+        lower = max(lower, -(constant // factor))
+    else:
+        largest = constant // -factor
+        upper = largest if upper is None else min(upper, largest)
+    return lower, upper
+
+
 def usual(left: Expr, relation: str, right: Expr) -> bool | None:
     """The answer for sizes that are neither 0 nor 1, and indices that are not negative; None where
     there is none."""
     if relation in ("==", "!="):
-        return relation == "!=" if left.constant in (0, 1) or right.constant in (0, 1) else None
+        if left.constant in (0, 1) or right.constant in (0, 1):
+            return relation == "!="
+        return None
     for number, other, answer in ((left.constant, right, True), (right.constant, left, False)):
         if number is not None and number <= 1:
             low = other.bounds[0]
@@ -186,23 +198,25 @@ def usual(left: Expr, relation: str, right: Expr) -> bool | None:
 
 
 def expected(question: Any) -> bool:
-    """Whether what eager would refuse otherwise holds: of sizes that the data decide it is checked
-    at run time."""
+    """Whether a condition holds without which eager raises an error: of unbacked symbols it leaves
+    a deferred check."""
     return question if isinstance(question, bool) else bool(question.node.expect_true("", 0))
 
 
 def require_relation(relation: str, left: Any, right: Any) -> None:
-    """In a graph: have a relation of sizes that eager would check checked at run time."""
-    question = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}[
-        relation
-    ](left, right)
-    if not (question if isinstance(question, bool) else expected(question)):
+    """In a graph: leave a deferred check of a relation that eager would check."""
+    if not expected(_OPERATORS[relation](left, right)):
         raise EagerRaises(f"{left} {relation} {right} does not hold")
 
 
+_OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+
+
 def substituted(
-    known: Mapping[Symbol, Expr | int], found: dict[Symbol, Expr]
+    pinned: Mapping[Symbol, Expr | int], values: Mapping[Symbol, Expr]
 ) -> dict[Symbol, Expr | int]:
-    """What symbols are known to be, with what was found of others."""
-    updated: dict[Symbol, Expr | int] = {s: as_expr(e).substitute(found) for s, e in known.items()}
-    return {**updated, **found}
+    """The values that symbols are pinned to, with those of further symbols."""
+    updated: dict[Symbol, Expr | int] = {}
+    for symbol, value in pinned.items():
+        updated[symbol] = as_expr(value).substitute(values)
+    return {**updated, **values}

@@ -1,12 +1,11 @@
-"""Layouts: one for the images that convolutions read and write, through all that stands between
-them.
+"""Layouts: one for the images that convolutions read and write, and for all values between them.
 
-Channels-last makes a convolution a contraction with the weight as it lies, or, where it is
+Channels-last makes a convolution a contraction with the weight in its own layout, or, where it is
 depthwise, a loop over whole vectors of channels; on a GPU it is what tensor cores read, and chosen
-for inference. A node that is to lie channels-last says so in `meta["layout"]`; `meta["val"]` stays
-what eager makes. Images are converted where a convolution reads one that lies otherwise, and where
-one is returned. Convolutions that are connected by such images are laid channels-last together,
-where they gain more than the conversions cost.
+for inference. The layout of a node is in its `meta["layout"]`; `meta["val"]` stays what eager
+makes. Images are converted where a convolution reads one of another layout, and where one is
+returned. Convolutions that such images connect become channels-last together, where they gain more
+than the conversions cost.
 
 In a joint graph the gradients of convolutions count as further ones: that of the images reads and
 gives an image, that of the weight reads two.
@@ -23,7 +22,7 @@ from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.fakes import FakeTensor
+from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.torch_private import ADDRESSING, OpOverload, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
@@ -32,7 +31,7 @@ FEWEST_RESULTS = 8
 """Contractions with fewer columns leave most of a vector empty ..."""
 
 SMALL_WINDOW = 9
-"""... which costs more than converting the images from so many elements of the window on."""
+"""... which costs more than converting the images if the window has more elements than this."""
 
 CHEAP_SUM = 128
 """A convolution that sums this many products for an element gains about what the conversion of one
@@ -60,11 +59,10 @@ def choose_layouts(graph: AtenGraph) -> None:
     nodes = list(graph.graph.nodes)
     convolutions = [node for node in nodes if _convolves(node)]
     trains = any(node.target is aten.convolution_backward.default for node in convolutions)
-    laid = {
-        node
-        for node in convolutions
-        if _is_loops(node) or (not trains and _is_for_tensor_cores(node))
-    }
+    laid = set()
+    for node in convolutions:
+        if _is_loops(node) or (not trains and _is_for_tensor_cores(node)):
+            laid.add(node)
     if not laid or any(node.target in ADDRESSING for node in nodes):
         return
     for node in nodes:
@@ -84,8 +82,8 @@ def choose_layouts(graph: AtenGraph) -> None:
 
 
 class _Convolution(NamedTuple):
-    """What is asked of a node about a convolution: the images that it reads, the weight, and which
-    gradients it gives, if any."""
+    """A convolution, or its gradients: the images that it reads, the weight, and which gradients it
+    gives, if any."""
 
     images: tuple[Node, ...]
     weight: Any
@@ -111,38 +109,38 @@ def _convolves(node: Node) -> bool:
 
 def _is_weight_gradient(node: Node) -> bool:
     """Whether a node reads images and gives none."""
-    found = _Convolution.of(node)
-    return found is not None and found.mask is not None and not found.mask[0]
+    convolution = _Convolution.of(node)
+    if convolution is None or convolution.mask is None:
+        return False
+    return not convolution.mask[0]
 
 
 def _is_loops(node: Any) -> bool:
     """Whether loops over channels-last images compute this convolution: a float32 one of images
     that is depthwise or has one group, or a transposed one whose windows lie side by side."""
     images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
-    values = [weight, *(image.meta["val"] for image in images)]
-    if values[0].device.type != "cpu":
+    images = [image.meta["val"] for image in images]
+    if weight.device.type != "cpu" or weight.dim() != 4:
         return False
-    if weight.dim() != 4 or any(value.dtype is not torch.float32 for value in values):
+    if any(value.dtype is not torch.float32 for value in (weight, *images)):
         return False
-    if not all(
-        isinstance(size, int) and size > 0
-        for size in (*weight.shape, *(v.shape[1] for v in values[1:]))
-    ):
+    sizes = (*weight.shape, *(image.shape[1] for image in images))
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
         return False
     if mask is not None:
-        # not how many images
-        known = all(isinstance(size, int) for value in values for size in value.shape[1:])
-        return groups == 1 and known and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
+        for image in images:
+            if not all(isinstance(size, int) for size in image.shape[1:]):  # of one image
+                return False
+        return groups == 1 and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
         _, _, _, stride, padding, dilation, _, output_padding, _ = node.args
         steps = list(stride) * 2 if len(stride) == 1 else list(stride)
         side_by_side = steps == list(weight.shape[2:]) and set(dilation) == {1}
         return side_by_side and groups == 1 and not any((*padding, *output_padding))
-    depthwise = groups == weight.shape[0] == values[1].shape[1]
-    dense = groups == 1 and (
-        weight.shape[0] >= FEWEST_RESULTS or math.prod(weight.shape[2:]) <= SMALL_WINDOW
-    )
-    return depthwise or dense
+    if groups == weight.shape[0] == images[0].shape[1]:  # it is depthwise
+        return True
+    is_small = math.prod(weight.shape[2:]) <= SMALL_WINDOW
+    return groups == 1 and (is_small or weight.shape[0] >= FEWEST_RESULTS)
 
 
 def _is_for_tensor_cores(node: Any) -> bool:
@@ -154,36 +152,31 @@ def _is_for_tensor_cores(node: Any) -> bool:
         return False
     if value.dtype in (torch.float16, torch.bfloat16):
         return True
-    channels = (weight.shape[0], weight.shape[1])
+    if value.dtype is not torch.float32 or not torch.backends.cudnn.allow_tf32:
+        return False
     if not all(isinstance(size, int) for size in weight.shape):
         return False
-    plain = (
-        math.prod(weight.shape[2:]) == 1
-        and min(channels) >= FEW_CHANNELS
-        and math.prod(channels) >= MANY_WEIGHTS
-    )
-    many = plain or min(channels) >= MANY_CHANNELS
-    return value.dtype is torch.float32 and many and torch.backends.cudnn.allow_tf32
+    channels = (weight.shape[0], weight.shape[1])
+    if min(channels) >= MANY_CHANNELS:
+        return True
+    is_pixel = math.prod(weight.shape[2:]) == 1
+    return is_pixel and min(channels) >= FEW_CHANNELS and math.prod(channels) >= MANY_WEIGHTS
 
 
 def _is_of_channels(node: Any) -> bool:
-    """Whether a convolution on a GPU has a small window over each channel by itself, which loops
-    compute where channels lie side by side; images may lie either way."""
-    found = _Convolution.of(node)
-    if (
-        found is None
-        or found.mask is not None
-        or found.transposed
-        or found.images[0].meta["val"].device.type != "cuda"
-    ):
+    """Whether a convolution on a GPU is depthwise with a small window. Loops compute it where
+    channels lie side by side; images may have either layout."""
+    convolution = _Convolution.of(node)
+    if convolution is None or convolution.mask is not None or convolution.transposed:
         return False
-    weight, image = found.weight, found.images[0].meta["val"]
-    if weight.dim() != 4 or not 1 < found.groups == weight.shape[0] == image.shape[1]:
+    weight, image = convolution.weight, convolution.images[0].meta["val"]
+    if image.device.type != "cuda" or weight.dim() != 4:
         return False
-    return (
-        all(isinstance(n, int) for n in weight.shape)
-        and 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
-    )
+    if not 1 < convolution.groups == weight.shape[0] == image.shape[1]:
+        return False
+    if not all(isinstance(n, int) for n in weight.shape):
+        return False
+    return 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
 
 
 def _images(node: Node) -> list[Node]:
@@ -196,7 +189,7 @@ def _images(node: Node) -> list[Node]:
         if isinstance(first, (list, tuple)):
             return list(first)
         return [] if _is_weight_gradient(first) else [first]
-    if isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags:
+    if _is_pointwise(node):
         shape = _shape(node)
         return [n for n in node.all_input_nodes if _shape(n) == shape]
     return []
@@ -226,26 +219,26 @@ def laid_out(node: Node) -> torch.Tensor:
     value: FakeTensor = node.meta["val"]
     if "layout" not in node.meta:
         return value
-    strides = (
-        geometry.channels_last if node.meta["layout"] == CHANNELS_LAST else geometry.contiguous
-    )(value.shape)
-    return FakeTensor(
-        torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta"), value.device
-    )
+    channels_last = node.meta["layout"] == CHANNELS_LAST
+    strides_of = geometry.channels_last if channels_last else geometry.contiguous
+    return new_fake(value.shape, value, strides=strides_of(value.shape))
 
 
 def _is_tokens(node: Node) -> bool:
     """Whether a pointwise op computes rows of channels, (batch, pixels, channels), from an image
-    that is laid channels-last. They lie one after the other there; in eager, whose images are
-    contiguous, the pixels do."""
-    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
+    that is channels-last. The rows are contiguous there; in eager, whose images are contiguous, the
+    pixels of a channel are."""
+    if not _is_pointwise(node):
         return False
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
         return False
-    return any(
-        "layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == _shape(node)
-    )
+    shape = _shape(node)
+    return any("layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == shape)
+
+
+def _is_pointwise(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
 
 
 def _viewed(node: Any) -> Node:
@@ -260,40 +253,45 @@ def _shape(node: Node) -> list[str]:
 
 def _components(nodes: list[Node]) -> list[set[Node]]:
     """The nodes in sets that images among them connect."""
-    of: dict[Node, set[Node]] = {node: {node} for node in nodes}
+    component_of: dict[Node, set[Node]] = {node: {node} for node in nodes}
     for node in nodes:
-        for other in [n for n in (*_images(node), *_read(node)) if n in of]:
-            small, large = sorted((of[node], of[other]), key=len)
+        for other in (*_images(node), *_read(node)):
+            if other not in component_of:
+                continue
+            small, large = sorted((component_of[node], component_of[other]), key=len)
             if small is not large:
                 large |= small
-                of.update((n, large) for n in small)
-    return list({id(connected): connected for connected in of.values()}.values())
+                component_of.update(dict.fromkeys(small, large))
+    return list({id(component): component for component in component_of.values()}.values())
 
 
 def _read(node: Any) -> tuple[Node, ...]:
     """The images that a convolution reads."""
-    found = _Convolution.of(node)
-    return () if found is None else found.images
+    convolution = _Convolution.of(node)
+    return () if convolution is None else convolution.images
 
 
 def _gain(node: Node) -> float:
-    """What a convolution gains from images that lie channels-last, in elements of conversions."""
-    found = _Convolution.of(node)
-    if found is None:
+    """What a convolution gains from channels-last images, in elements of conversions."""
+    convolution = _Convolution.of(node)
+    if convolution is None:
         return 0.0
-    results = found.images[0] if found.mask is not None else node
-    sums = math.prod(found.weight.shape[1:])
+    results = convolution.images[0] if convolution.mask is not None else node
+    sums = math.prod(convolution.weight.shape[1:])
     return _elements(results) * max(1.0, sums / CHEAP_SUM)
 
 
 def _conversions(node: Node, connected: set[Node]) -> float:
-    """How many elements are converted between layouts because this node is laid channels-last,
-    besides those of its neighbours."""
-    converted = [node] if _is_returned(node) and not _lies_channels_last(node) else []
-    converted += [node for user in node.users if _convolves(user) and user not in connected]
-    converted += [
-        image for image in _read(node) if image not in connected and not _lies_channels_last(image)
-    ]
+    """How many elements are converted because this node is channels-last and others are not."""
+    converted: list[Node] = []
+    if _is_returned(node) and not _is_channels_last(node):
+        converted.append(node)
+    for user in node.users:
+        if _convolves(user) and user not in connected:
+            converted.append(node)
+    for image in _read(node):
+        if image not in connected and not _is_channels_last(image):
+            converted.append(image)
     return sum(map(_elements, converted))
 
 
@@ -302,21 +300,18 @@ def _is_returned(node: Node) -> bool:
 
 
 def _is_only_returned(node: Node) -> bool:
-    """Whether a pointwise result, of a GPU's, is read by the user alone: its kernel writes it as it
-    is to lie."""
-    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
+    """Whether a pointwise result of a GPU is read by the caller alone: its kernel writes it in the
+    caller's layout."""
+    if not _is_pointwise(node) or node.meta["val"].device.type != "cuda":
         return False
-    return node.meta["val"].device.type == "cuda" and all(
-        user.op == "output" for user in node.users
-    )
+    return all(user.op == "output" for user in node.users)
 
 
-def _lies_channels_last(node: Node) -> bool:
+def _is_channels_last(node: Node) -> bool:
     value = _first(node.meta["val"])
     return isinstance(value, torch.Tensor) and geometry.at_hand(value.stride()[1]) == 1
 
 
 def _elements(node: Node) -> float:
-    """The size of an image, which where sizes are symbols it has in the call that is compiled
-    for."""
+    """The size of an image; that of the present call where sizes are symbols."""
     return float(math.prod(map(geometry.at_hand, _first(node.meta["val"]).shape)))
