@@ -52,9 +52,9 @@ def trusts_function(function: Any) -> bool:
     code lies in one."""
     if not is_trusted(getattr(function, "__module__", None)):
         return False
-    return not isinstance(function, FunctionType) or is_trusted(
-        function.__globals__.get("__name__")
-    )
+    if not isinstance(function, FunctionType):
+        return True
+    return is_trusted(function.__globals__.get("__name__"))
 
 
 def _is_trusted(name: str, module: ModuleType | None) -> bool:
@@ -63,9 +63,9 @@ def _is_trusted(name: str, module: ModuleType | None) -> bool:
         return sys.modules.get(package) is _PACKAGES[package]
     if package not in sys.stdlib_module_names:
         return name.startswith(_OF_INGOT)
-    return package in sys.builtin_module_names or _is_standard(
-        package, module or sys.modules.get(package)
-    )
+    if package in sys.builtin_module_names:
+        return True
+    return _is_standard(package, module or sys.modules.get(package))
 
 
 def _is_standard(package: str, module: ModuleType | None) -> bool:
@@ -75,6 +75,8 @@ def _is_standard(package: str, module: ModuleType | None) -> bool:
     if origin == "frozen" or not isinstance(file, str):
         return origin == "frozen"
     path = Path(os.path.realpath(file))
-    folder = next((folder for folder in path.parents if str(folder) in _LIBRARY), None)
-    first = path.relative_to(folder).parts[0] if folder else ""
-    return first == _BINARIES or first.partition(".")[0] == package
+    for folder in path.parents:
+        if str(folder) in _LIBRARY:
+            first = path.relative_to(folder).parts[0]
+            return first == _BINARIES or first.partition(".")[0] == package
+    return False

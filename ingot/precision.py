@@ -12,8 +12,9 @@ def float32_precisions() -> tuple[str, str]:
     `torch.get_float32_matmul_precision` raises an error once the two differ, as after
     `torch.backends.cuda.matmul.fp32_precision = "tf32"`.
     """
-    cuda, mkldnn = (get_fp32_precision_getter(backend, "matmul") for backend in ("cuda", "mkldnn"))
-    return cuda if cuda in _LOWERED else "ieee", mkldnn if mkldnn in _LOWERED else "ieee"
+    return _precision("cuda"), _precision("mkldnn")
 
 
-_LOWERED = ("tf32", "bf16")
+def _precision(backend: str) -> str:
+    precision: str = get_fp32_precision_getter(backend, "matmul")
+    return precision if precision in ("tf32", "bf16") else "ieee"

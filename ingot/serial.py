@@ -43,8 +43,8 @@ def serial(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def whole(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, in the midst of which no signal is handled. It is short, and asks for nobody's
-    code."""
+    """The function, without the handling of signals while it runs. It is short, and calls no code
+    of others."""
 
     @functools.wraps(function)
     def uncut(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,8 +54,8 @@ def whole(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def call_users(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls a function of the user's from within a compilation: signals are handled there as
-    everywhere."""
+    """Call a function of the user's from within a compilation. Signals are handled there as
+    usual."""
     safe_point()
     return _native.run_handled(function, args, kwargs)
 
@@ -66,8 +66,8 @@ _POLL = 0.02  # seconds between safe points while others work
 
 
 def in_threads(function: Callable[[Item], T], items: Iterable[Item], most: int) -> list[T]:
-    """What the function gives for each item, in `most` threads at a time. A signal ends the wait,
-    not the threads, which come to an end by themselves; what they do must be of no matter then."""
+    """The function's result for each item, in `most` threads at a time. A signal ends the wait, not
+    the threads, which come to an end by themselves; what they do must not matter then."""
     futures: list[Future[T] | Callable[[], T]] = []
     pool = ThreadPoolExecutor(most, "ingot")
     try:
@@ -75,9 +75,8 @@ def in_threads(function: Callable[[Item], T], items: Iterable[Item], most: int) 
             work = functools.partial(function, item)
             try:
                 futures.append(pool.submit(work))
-            except (
-                RuntimeError
-            ):  # at the interpreter's exit there are no new threads, nor beyond the system's limit
+            except RuntimeError:
+                # no new threads at the interpreter's exit, nor beyond the system's limit
                 futures.append(work)
         return [_awaited(f) if isinstance(f, Future) else f() for f in futures]
     finally:
@@ -119,7 +118,7 @@ def _before_fork() -> None:
 
 
 def _await_imports(end: float) -> None:
-    """Waits until a thread that compiles has imported what it is importing: the child would wait
+    """Wait until a thread that compiles has imported what it is importing: the child would wait
     for it for ever."""
     if _native.compile_lock.acquire(blocking=False):
         return _native.compile_lock.release()

@@ -96,7 +96,32 @@ class _Node:
         return self
 
 
-class SizeNode(_Node):
+class _Number(_Node):
+    """The comparisons of a symbolic number with another of its kind."""
+
+    def _compared(self, relation: Relation, right: Any) -> TruthNode:
+        raise NotImplementedError
+
+    def eq(self, other: Any) -> TruthNode:
+        return self._compared("==", other)
+
+    def ne(self, other: Any) -> TruthNode:
+        return self._compared("!=", other)
+
+    def lt(self, other: Any) -> TruthNode:
+        return self._compared("<", other)
+
+    def le(self, other: Any) -> TruthNode:
+        return self._compared("<=", other)
+
+    def gt(self, other: Any) -> TruthNode:
+        return other._compared("<", self)  # type: ignore[no-any-return]
+
+    def ge(self, other: Any) -> TruthNode:
+        return other._compared("<=", self)  # type: ignore[no-any-return]
+
+
+class SizeNode(_Number):
     """The node of a SymInt."""
 
     def __init__(self, expr: Expr, context: ShapeContext) -> None:
@@ -209,26 +234,8 @@ class SizeNode(_Node):
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def _relation(self, left: Expr, relation: Relation, right: Expr) -> TruthNode:
-        return _SizeComparison(self.context, left, relation, right)
-
-    def eq(self, other: SizeNode) -> TruthNode:
-        return self._relation(self.expr, "==", other.expr)
-
-    def ne(self, other: SizeNode) -> TruthNode:
-        return self._relation(self.expr, "!=", other.expr)
-
-    def lt(self, other: SizeNode) -> TruthNode:
-        return self._relation(self.expr, "<", other.expr)
-
-    def le(self, other: SizeNode) -> TruthNode:
-        return self._relation(self.expr, "<=", other.expr)
-
-    def gt(self, other: SizeNode) -> TruthNode:
-        return self._relation(other.expr, "<", self.expr)
-
-    def ge(self, other: SizeNode) -> TruthNode:
-        return self._relation(other.expr, "<=", self.expr)
+    def _compared(self, relation: Relation, right: SizeNode) -> TruthNode:
+        return _SizeComparison(self.context, self.expr, relation, right.expr)
 
     # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor ------
 
@@ -283,7 +290,7 @@ class SizeNode(_Node):
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
 
 
-class FractionNode(_Node):
+class FractionNode(_Number):
     """The node of a SymFloat: one of the factors of torch's formulas, such as 2 / (n - 1), as a
     quotient of a number or an expression by an expression."""
 
@@ -361,26 +368,8 @@ class FractionNode(_Node):
 
     truediv = float_truediv
 
-    def _relation(self, left: FractionNode, relation: Relation, right: FractionNode) -> TruthNode:
-        return _Comparison(self.context, left._whole(), relation, right._whole())
-
-    def eq(self, other: FractionNode) -> TruthNode:
-        return self._relation(self, "==", other)
-
-    def ne(self, other: FractionNode) -> TruthNode:
-        return self._relation(self, "!=", other)
-
-    def lt(self, other: FractionNode) -> TruthNode:
-        return self._relation(self, "<", other)
-
-    def le(self, other: FractionNode) -> TruthNode:
-        return self._relation(self, "<=", other)
-
-    def gt(self, other: FractionNode) -> TruthNode:
-        return self._relation(other, "<", self)
-
-    def ge(self, other: FractionNode) -> TruthNode:
-        return self._relation(other, "<=", self)
+    def _compared(self, relation: Relation, right: FractionNode) -> TruthNode:
+        return _Comparison(self.context, self._whole(), relation, right._whole())
 
 
 class TruthNode(_Node):

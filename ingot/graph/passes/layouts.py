@@ -57,12 +57,7 @@ _FOLLOWERS = {
 def choose_layouts(graph: AtenGraph) -> None:
     """Lay images channels-last where that makes the convolutions between them faster."""
     nodes = list(graph.graph.nodes)
-    convolutions = [node for node in nodes if _convolves(node)]
-    trains = any(node.target is aten.convolution_backward.default for node in convolutions)
-    laid = set()
-    for node in convolutions:
-        if _is_loops(node) or (not trains and _is_for_tensor_cores(node)):
-            laid.add(node)
+    laid = _channels_last_convolutions(nodes)
     if not laid or any(node.target in ADDRESSING for node in nodes):
         return
     for node in nodes:
@@ -71,14 +66,23 @@ def choose_layouts(graph: AtenGraph) -> None:
     for node in reversed(nodes):
         if node.users and _images(node) and laid.issuperset(node.users):
             laid.add(node)
-    for connected in _components([node for node in nodes if node in laid]):
-        if sum(map(_gain, connected)) > sum(_conversions(node, connected) for node in connected):
-            for node in connected:
+    for component in _components([node for node in nodes if node in laid]):
+        if sum(map(_gain, component)) > sum(_conversions(node, component) for node in component):
+            for node in component:
                 if not _is_weight_gradient(node) and not _is_only_returned(node):
                     node.meta["layout"] = CHANNELS_LAST
     for node in nodes:
         if _is_tokens(node):
             node.meta["layout"] = CONTIGUOUS
+
+
+def _channels_last_convolutions(nodes: list[Node]) -> set[Node]:
+    """The convolutions that are faster on channels-last images."""
+    convolutions = list(filter(_convolves, nodes))
+    fast = set(filter(_is_loops, convolutions))
+    if not any(node.target is aten.convolution_backward.default for node in convolutions):
+        fast.update(filter(_is_for_tensor_cores, convolutions))
+    return fast
 
 
 class _Convolution(NamedTuple):
