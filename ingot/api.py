@@ -39,14 +39,16 @@ def compile(  # noqa: A001 - the field's name for it
     (isinstance, attributes, state_dict, pickle) and shares all state with `fn`.
 
     fullgraph: raise `GraphBreakError` where a call could not be compiled, instead of running it in
-    eager. dynamic: True makes sizes and integers symbols from the first call, None those that are
-    seen to vary, False none. backend: "ingot", a name from `list_backends()`, or `backend(gm,
-    example_inputs) -> callable`; see `ingot.backends`. mode: "default"; on an NVIDIA GPU
-    "reduce-overhead" replays programs as CUDA graphs, "max-autotune" does so and
-        chooses how products are computed by measuring, "max-autotune-no-cudagraphs" does only that.
+        eager.
+    dynamic: True makes sizes and integers symbols from the first call, None those that are seen to
+        vary, False none.
+    backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`;
+        see `ingot.backends`.
+    mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs,
+        "max-autotune" does so and chooses how products are computed by measuring,
+        "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True};
-    for another backend
-        than Ingot's, whatever that takes.
+        for another backend than Ingot's, whatever that takes.
     disable: return `fn` as it is.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program
@@ -54,14 +56,11 @@ def compile(  # noqa: A001 - the field's name for it
     """
     if not isinstance(disable, bool):
         raise TypeError(f"ingot.compile: disable must be a bool, not {shown(disable)}")
-    chosen = fitted(
-        Options.checked(
-            fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
-        )
+    checked = Options.checked(
+        fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
     )
-    if fn is None:
-        return functools.partial(_compile, options=chosen, disable=disable)
-    return _compile(fn, options=chosen, disable=disable)
+    decorate = functools.partial(_compile, options=fitted(checked), disable=disable)
+    return decorate if fn is None else decorate(fn)
 
 
 def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
@@ -94,11 +93,9 @@ def original(fn: Any) -> Any:
     compiler = Compiler.of(fn)
     if compiler is None:
         return fn
-    return (
-        MethodType(compiler.dispatcher.fn, fn.__self__)
-        if isinstance(fn, MethodType)
-        else compiler.fn
-    )
+    if isinstance(fn, MethodType):
+        return MethodType(compiler.dispatcher.fn, fn.__self__)
+    return compiler.fn
 
 
 def explain(fn: Any) -> Callable[..., Report]:
@@ -138,11 +135,9 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
         return functools.partial(disable, reason=reason)
     _check_callable("disable", fn)
     fn = original(fn)
-    return (
-        disabled_module(fn, reason)
-        if isinstance(fn, torch.nn.Module)
-        else marks.disabled(fn, reason)
-    )
+    if isinstance(fn, torch.nn.Module):
+        return disabled_module(fn, reason)
+    return marks.disabled(fn, reason)
 
 
 def allow_in_graph(fn: Any) -> Any:
@@ -209,7 +204,7 @@ def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) ->
 
 
 def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) -> list[int]:
-    """The dimensions meant, counted from the front."""
+    """The dimensions that `dim` names, counted from the front."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"ingot.{what}: expected a tensor, not {shown(tensor)}")
     if dim is None and all_by_default:

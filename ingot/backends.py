@@ -109,13 +109,9 @@ def register_backend(backend: Backend | None = None, *, name: str | None = None)
             "ingot.register_backend: expected a callable (gm, example_inputs), not "
             f"{shown(backend)}"
         )
-    key = name or getattr(backend, "__name__", "")
-    if (
-        not isinstance(key, str)
-        or not key
-        or key == NATIVE
-        or _registry.get(key, backend) is not backend
-    ):
+    key: Any = name or getattr(backend, "__name__", "")
+    is_name = isinstance(key, str) and key not in ("", NATIVE)
+    if not is_name or _registry.get(key, backend) is not backend:
         raise ValueError(
             f"ingot.register_backend: the name {key!r} cannot be used; taken are "
             f"{', '.join(list_backends())}"
@@ -141,12 +137,10 @@ def find_backend(backend: str | Backend) -> Backend | None:
 
 
 def backend_name(backend: str | Backend) -> str:
-    """What a backend is called in messages."""
-    return (
-        backend
-        if isinstance(backend, str)
-        else getattr(backend, "__name__", type(backend).__name__)
-    )
+    """The name of a backend in messages."""
+    if isinstance(backend, str):
+        return backend
+    return getattr(backend, "__name__", type(backend).__name__)
 
 
 # -- their use -------------------------------------------------------------------------------------
@@ -176,19 +170,19 @@ def fitted(options: Options) -> Options:
 
 
 def _keywords(options: Options) -> dict[str, Any]:
-    """What a backend is given beside the graph and the example inputs."""
-    keywords: dict[str, Any] = {} if options.mode == "default" else {"mode": options.mode}
-    return (
-        {**keywords, "options": dict(options.backend_options)}
-        if options.backend_options
-        else keywords
-    )
+    """The arguments of a backend beside the graph and the example inputs."""
+    keywords: dict[str, Any] = {}
+    if options.mode != "default":
+        keywords["mode"] = options.mode
+    if options.backend_options:
+        keywords["options"] = dict(options.backend_options)
+    return keywords
 
 
 def compile_with_backend(
     options: Options, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """What the backend that `options` name makes of a graph.
+    """The callable that the backend of `options` makes of a graph.
 
     Raises BackendError, from the backend's own error, where that fails; Unsupported where it
     refuses the graph.
@@ -196,7 +190,7 @@ def compile_with_backend(
     backend, name = find_backend(options.backend), backend_name(options.backend)
     assert backend is not None
     try:
-        made = call_users(backend, gm, example_inputs, **_keywords(options))
+        compiled = call_users(backend, gm, example_inputs, **_keywords(options))
     except Unsupported as refusal:
         refusal.why = replace(refusal.why, action=SKIP)
         raise
@@ -204,12 +198,12 @@ def compile_with_backend(
         raise BackendError(
             f"the backend {name!r} failed: {type(error).__name__}: {error}"
         ) from error
-    if not callable(made):
+    if not callable(compiled):
         raise BackendError(
-            f"the backend {name!r} returned {shown(made)} where a callable is expected"
+            f"the backend {name!r} returned {shown(compiled)} where a callable is expected"
         )
     switches = any(node.target in SWITCHES for node in gm.graph.nodes)
-    return _with_modes_restored(made) if switches else made
+    return _with_modes_restored(compiled) if switches else compiled
 
 
 def check_outputs(options: Options, outputs: Any, count: int) -> None:

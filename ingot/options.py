@@ -101,11 +101,9 @@ def unknown(name: Any, known: Iterable[Any]) -> str:
     names = list(map(str, known))
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     choice = f"one of {', '.join(names)}"
-    return (
-        f"{shown(name)}; did you mean {near[0]!r}? ({choice})"
-        if near
-        else f"{shown(name)}; {choice}"
-    )
+    if near:
+        return f"{shown(name)}; did you mean {near[0]!r}? ({choice})"
+    return f"{shown(name)}; {choice}"
 
 
 def shown(value: Any) -> str:

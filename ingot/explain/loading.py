@@ -83,24 +83,25 @@ def load(spec: str) -> Target:
         raise UserError(f"{spec!r} does not name a function in a file: write FILE.py:make")
     if not path.is_file():
         raise UserError(f"there is no file {file}")
-    return _made(path, name, spec)
+    return _loaded(path, name, spec)
 
 
-def _made(path: Path, name: str, spec: str) -> Target:
-    """What a function of a file returns, the file being run anew, with random numbers as ever."""
+def _loaded(path: Path, name: str, spec: str) -> Target:
+    """The target that a function of a file returns. The file is run anew, from the same random
+    numbers."""
     file = str(path)
     seed()
     module = import_file(path)
     make = getattr(module, name, None)
     if make is None:
-        made = [n for n, v in vars(module).items() if n.startswith("make") and callable(v)]
-        also = f"; it has {', '.join(made)}" if made else ""
+        names = [n for n, v in vars(module).items() if n.startswith("make") and callable(v)]
+        also = f"; it has {', '.join(names)}" if names else ""
         raise UserError(f"{file} has no function {name}{also}")
     if not callable(make):
         raise UserError(f"{name} in {file} is no function but {described(make)}")
-    made = run_user_code(make, f"{name}() in {file}")
-    target = checked(made, spec, f"{name}() in {file}")
-    target.make = functools.partial(_made, path, name, spec)
+    result = run_user_code(make, f"{name}() in {file}")
+    target = checked(result, spec, f"{name}() in {file}")
+    target.make = functools.partial(_loaded, path, name, spec)
     return target
 
 

@@ -201,9 +201,10 @@ def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
     """Each once, in the order in which they were met."""
     breaks: dict[Break, None] = {}
     for c in compilations:
-        for why, eager in ((c.break_, False), (c.skipped, True)):
-            if why is not None:
-                breaks[Break.of(why, c.name, eager)] = None
+        if c.break_ is not None:
+            breaks[Break.of(c.break_, c.name, eager=False)] = None
+        if c.skipped is not None:
+            breaks[Break.of(c.skipped, c.name, eager=True)] = None
     return list(breaks)
 
 
@@ -395,7 +396,9 @@ def place_text(where: str) -> str:
     file, line = split_where(where)
     if not file:
         return where
-    return f"{_beneath_here(file) if os.path.isabs(file) else file}:{line}"
+    if os.path.isabs(file):
+        file = _beneath_here(file)
+    return f"{file}:{line}"
 
 
 def _beneath_here(file: str) -> str:
@@ -403,23 +406,26 @@ def _beneath_here(file: str) -> str:
         relative = os.path.relpath(file)
     except (OSError, ValueError):  # there is no working directory, or it is on another drive
         relative = os.pardir
-    is_elsewhere = relative.split(os.sep)[0] == os.pardir
-    return os.path.join(*file.split(os.sep)[-2:]) if is_elsewhere else relative
+    if relative.split(os.sep)[0] == os.pardir:
+        return os.path.join(*file.split(os.sep)[-2:])
+    return relative
 
 
 def short_places(text: str) -> str:
     """The text with each "/path/file:line" in it shortened as `place_text` does."""
-    return re.sub(
-        r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)", lambda match: match[1] + place_text(match[2]), text
-    )
+    place = r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)"
+    return re.sub(place, lambda match: match[1] + place_text(match[2]), text)
 
 
 def code_at(where: str) -> str:
     """The user's line of code at "file:line", stripped; "" where it cannot be read."""
     file, line = split_where(where)
+    if not file:
+        return ""
     try:
-        is_readable = os.path.isfile(file) or not os.path.exists(file)  # and no endless device
-        return linecache.getline(file, line).strip() if file and is_readable else ""
+        if os.path.exists(file) and not os.path.isfile(file):  # it may be an endless device
+            return ""
+        return linecache.getline(file, line).strip()
     except ValueError:  # no file can have this name
         return ""
 

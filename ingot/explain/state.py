@@ -1,4 +1,4 @@
-"""All tensors and numbers that a call may change: of its function, its arguments, what these
+"""The state that a call may change: all tensors and numbers that its function and its arguments
 hold."""
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ _MOST = 100_000
 
 def state_of(**roots: Any) -> dict[str, Any]:
     """Tensors, their gradients, and numbers by the names of their places, each object once."""
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     seen: dict[int, Any] = {}  # objects by their ids, which stay theirs while they are held
     waiting = deque(roots.items())
     while waiting and len(seen) < _MOST:
         place, value = waiting.popleft()
         if isinstance(value, _NUMBERS) or isinstance(value, torch.Tensor):
-            found[place] = value
+            state[place] = value
         if isinstance(value, _NUMBERS) or id(value) in seen:
             continue
         seen[id(value)] = value
-        waiting.extend((f"{place}{name}", part) for name, part in _parts(value))
-    return found
+        waiting.extend((f"{place}{name}", member) for name, member in _members(value))
+    return state
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds, without a call of its own code."""
     if isinstance(value, torch.Tensor):
         if value.is_leaf:
             yield ".grad", value.grad
     elif isinstance(value, Mapping):
-        yield from ((f"[{key!r}]", part) for key, part in value.items())
+        for key, member in value.items():
+            yield f"[{key!r}]", member
     elif isinstance(value, (list, tuple, deque)):
-        yield from ((f"[{k}]", part) for k, part in enumerate(value))
+        for k, member in enumerate(value):
+            yield f"[{k}]", member
     elif isinstance(value, FunctionType):
         yield from _captured(value)
     elif isinstance(value, MethodType):
@@ -50,7 +52,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.Generator):
         yield ".state", value.get_state()
     elif _is_users(value):
-        yield from ((f".{name}", part) for name, part in vars(value).items())
+        for name, member in vars(value).items():
+            yield f".{name}", member
 
 
 def _captured(function: FunctionType) -> Iterator[tuple[str, Any]]:
