@@ -37,8 +37,7 @@ int64_t ingot_layout_bytes(const IngotLayout *layout) {
     return (last + 1) * layout->itemsize;
 }
 
-/* -- one fresh tensor
- * ---------------------------------------------------------------------------------------------- */
+/* -- one fresh tensor -------------------------------------------------------------------------- */
 
 static PyObject *tuple_of(const int64_t *values, int64_t count) {
     PyObject *tuple = PyTuple_New(count);
@@ -131,9 +130,7 @@ PyObject *ingot_allocate(const IngotLayout *layout, bool held, void **data) {
     return tensor;
 }
 
-/* -- set-up
- * --------------------------------------------------------------------------------------------------------
- */
+/* -- set-up ------------------------------------------------------------------------------------ */
 
 void ingot_force_slow_allocation(bool slow) { forced_slow = slow; }
 

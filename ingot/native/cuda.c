@@ -175,9 +175,7 @@ int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream
     return status ? failed(status, "cuMemcpyHtoDAsync") : 0;
 }
 
-/* -- loading
- * -------------------------------------------------------------------------------------------------------
- */
+/* -- loading ----------------------------------------------------------------------------------- */
 
 const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) {
     return PyCapsule_GetPointer(capsule, NAME);

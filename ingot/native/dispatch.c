@@ -12,8 +12,7 @@
 #include "recall.h"
 #include "stance.h"
 
-/* -- Entry: one compiled form of a function and the facts under which it is right
- * ---------------------------------- */
+/* -- Entry: one compiled form of a function and the facts under which it is right -------------- */
 
 typedef enum { TENSOR, TUPLE, GENERAL } Result;
 
@@ -79,8 +78,7 @@ static PyTypeObject Entry_Type = {
     .tp_members = entry_members,
 };
 
-/* -- running an entry
- * ---------------------------------------------------------------------------------------------- */
+/* -- running an entry -------------------------------------------------------------------------- */
 
 static PyObject *tuple_from(PyObject *const *items, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
@@ -176,9 +174,7 @@ static PyObject *run_callable(Entry *entry, PyObject *const *inputs, Py_ssize_t 
     return result;
 }
 
-/* -- Dispatcher
- * ----------------------------------------------------------------------------------------------------
- */
+/* -- Dispatcher -------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD vectorcallfunc vectorcall;
@@ -425,8 +421,7 @@ static PyObject *dispatcher_vectorcall(PyObject *object, PyObject *const *args,
     return result;
 }
 
-/* -- making and describing
- * ----------------------------------------------------------------------------------------- */
+/* -- making and describing --------------------------------------------------------------------- */
 
 static int adopt_names(PyObject *dispatcher, PyObject *fn) {
     PyObject *functools = PyImport_ImportModule("functools");

@@ -12,8 +12,7 @@
 #include <pthread.h>
 #endif
 
-/* -- decisions, one per code object
- * -------------------------------------------------------------------------------- */
+/* -- decisions, one per code object ------------------------------------------------------------ */
 
 typedef struct Decision {
     struct Decision *previous,
@@ -83,8 +82,7 @@ static int decide(PyCodeObject *code, PyObject *entry) {
     return 0;
 }
 
-/* -- taking leave of a frame that does not run
- * --------------------------------------------------------------------- */
+/* -- taking leave of a frame that does not run ------------------------------------------------- */
 
 #if PYTHON_3_12
 
@@ -148,8 +146,7 @@ static PyObject *retire(PyThreadState *Py_UNUSED(thread), Frame *Py_UNUSED(frame
 
 #endif
 
-/* -- the evaluation function
- * --------------------------------------------------------------------------------------- */
+/* -- the evaluation function ------------------------------------------------------------------- */
 
 static _Thread_local struct {
     int active;          /* calls of hook_enter less those of hook_leave */
@@ -305,8 +302,7 @@ static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) 
     return hand_on(thread, frame, throwflag);
 }
 
-/* -- the functions of the module
- * ----------------------------------------------------------------------------------- */
+/* -- the functions of the module --------------------------------------------------------------- */
 
 static PyObject *hook_enter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     if (here.active++ == 0)

@@ -6,8 +6,7 @@
    operand stack and position, and lets CPython run it. */
 #include "frames_parts.h"
 
-/* -- what a frame is to hold
- * --------------------------------------------------------------------------------------- */
+/* -- what a frame is to hold ------------------------------------------------------------------- */
 
 typedef struct {
     IngotCode code;
@@ -121,8 +120,7 @@ static void move_values(State *state, Frame *frame) {
     state->locals = state->depth = 0; /* nothing is left to free */
 }
 
-/* -- the frame that CPython pushes
- * --------------------------------------------------------------------------------- */
+/* -- the frame that CPython pushes ------------------------------------------------------------- */
 
 typedef struct {
     State *state;                   /* NULL: the frame runs as it is, which makes a generator */
@@ -246,9 +244,7 @@ static PyObject *call_with_dummies(PyFunctionObject *function, Request *wanted) 
     return result;
 }
 
-/* -- resume
- * --------------------------------------------------------------------------------------------------------
- */
+/* -- resume ------------------------------------------------------------------------------------ */
 
 static bool is_any_generator(const PyCodeObject *code) {
     return (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
@@ -294,9 +290,7 @@ static PyObject *resume(PyObject *Py_UNUSED(module), PyObject *args, PyObject *k
     return result;
 }
 
-/* -- generators
- * ----------------------------------------------------------------------------------------------------
- */
+/* -- generators -------------------------------------------------------------------------------- */
 
 static bool can_be_suspended(const State *state) {
     int opcode = opcode_at(&state->code, state->unit);

@@ -46,8 +46,7 @@ typedef _PyInterpreterFrame Frame;
 #define is_finalizing _Py_IsFinalizing
 #endif
 
-/* -- what a frame is of
- * -------------------------------------------------------------------------------------------- */
+/* -- what a frame is of ------------------------------------------------------------------------ */
 
 /* Borrowed; NULL for a frame that runs no code object. */
 static inline PyCodeObject *code_of(const Frame *frame) {
@@ -104,9 +103,7 @@ static inline bool returns(int opcode) {
 #endif
 }
 
-/* -- where it stands
- * -----------------------------------------------------------------------------------------------
- */
+/* -- where it stands --------------------------------------------------------------------------- */
 
 /* The next unit to run. */
 static inline int position(const Frame *frame) {
@@ -148,8 +145,7 @@ static inline void set_suspended(PyGenObject *generator, int unit, int argument)
 #endif
 }
 
-/* -- the thread's stack of frames
- * ---------------------------------------------------------------------------------- */
+/* -- the thread's stack of frames -------------------------------------------------------------- */
 
 static inline Frame **current_frame(PyThreadState *thread) {
 #if PYTHON_3_13

@@ -8,9 +8,7 @@
 #include "guards_shortcut.h"
 #include "watch.h"
 
-/* -- the walk
- * ------------------------------------------------------------------------------------------------------
- */
+/* -- the walk ---------------------------------------------------------------------------------- */
 
 static bool check_state_slowly(GuardTree *tree) {
     PyObject *now = PyObject_CallNoArgs(tree->state_reader);
@@ -241,9 +239,7 @@ Py_ssize_t ingot_guard_tree_slot_count(PyObject *tree) { return ((GuardTree *)tr
 
 Py_ssize_t ingot_guard_tree_input_count(PyObject *tree) { return ((GuardTree *)tree)->input_count; }
 
-/* -- the Python type
- * -----------------------------------------------------------------------------------------------
- */
+/* -- the Python type --------------------------------------------------------------------------- */
 
 static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"spec", NULL};

@@ -4,8 +4,7 @@
 #include "constants.h"
 #include "guards_parts.h"
 
-/* -- accesses: how a value is got from the one above it
- * ------------------------------------------------------------ */
+/* -- accesses: how a value is got from the one above it ---------------------------------------- */
 
 static PyObject *access_constant(PyObject *Py_UNUSED(owner), const Key *key) {
     return Py_NewRef(key->object);
@@ -83,8 +82,7 @@ const AccessKind *ingot_find_access(const char *name) {
     return NULL;
 }
 
-/* -- checks: facts about one value
- * --------------------------------------------------------------------------------- */
+/* -- checks: facts about one value ------------------------------------------------------------- */
 
 static bool check_type(PyObject *value, Check *check) {
     return (PyObject *)Py_TYPE(value) == check->data;
@@ -229,8 +227,7 @@ static const struct {
     {"tensor_aligned", check_tensor_aligned, true, BY_LOOKING},
 };
 
-/* -- reading a check from the spec
- * --------------------------------------------------------------------------------- */
+/* -- reading a check from the spec ------------------------------------------------------------- */
 
 static int fill_dims(PyObject *dims, int64_t *into, int64_t *rank) {
     if (!PyTuple_Check(dims) || PyTuple_GET_SIZE(dims) > INGOT_MAX_RANK) {

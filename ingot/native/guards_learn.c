@@ -12,9 +12,7 @@ typedef struct {
                    which its type */
 } Learner;
 
-/* -- recording
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- recording --------------------------------------------------------------------------------- */
 
 static bool add_word(Shortcut *made, int owner, const void *address, uint64_t expected) {
     if (made->word_count == made->word_room) {
@@ -72,9 +70,7 @@ static bool add_dict(Learner *learner, int node, PyObject *dict) {
     return true;
 }
 
-/* -- paths
- * ---------------------------------------------------------------------------------------------------------
- */
+/* -- paths ------------------------------------------------------------------------------------- */
 
 /* Keys whose lookup is the same each time, without code of the user's. */
 static bool is_plain_key(PyObject *key) {
@@ -166,9 +162,7 @@ static bool cover_path(Learner *learner, int node) {
     }
 }
 
-/* -- facts
- * ---------------------------------------------------------------------------------------------------------
- */
+/* -- facts ------------------------------------------------------------------------------------- */
 
 static bool is_mutable(PyObject *value) {
     return PyList_Check(value) || PyDict_Check(value) ||
@@ -235,9 +229,7 @@ static bool cover_checks(Learner *learner, int node) {
     return true;
 }
 
-/* -- standings
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- standings --------------------------------------------------------------------------------- */
 
 static bool only_reads(const GuardTree *tree, const Node *node) {
     for (int i = 0; i < node->check_count; i++) {
@@ -365,9 +357,7 @@ static void list_relations(GuardTree *tree, Shortcut *made) {
     }
 }
 
-/* -- the whole
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- the whole --------------------------------------------------------------------------------- */
 
 static Shortcut *make_room(const GuardTree *tree) {
     size_t nodes = (size_t)tree->node_count + 1;

@@ -5,9 +5,7 @@
 
 #if INGOT_HAS_WORDS
 
-/* -- one pass
- * ------------------------------------------------------------------------------------------------------
- */
+/* -- one pass ---------------------------------------------------------------------------------- */
 
 /* The value of an early node, borrowed. NULL where it is gone; *changed is set where the path is of
  * another nature. */
@@ -108,8 +106,7 @@ Verdict ingot_verify_shortcut(GuardTree *tree, Shortcut *shortcut, PyObject *con
     return HOLDS;
 }
 
-/* -- a dict or a class that changed, though perhaps in nothing that matters
- * ---------------------------------------- */
+/* -- a dict or a class that changed, though perhaps in nothing that matters -------------------- */
 
 static bool checks_hold(GuardTree *tree, int node, PyObject *value) {
     Check *check = tree->checks + tree->nodes[node].first_check,
@@ -250,8 +247,7 @@ static Verdict verify_and_renew(GuardTree *tree, Shortcut *shortcut, PyObject *c
     return CHANGED;
 }
 
-/* -- the rest of a call
- * -------------------------------------------------------------------------------------------- */
+/* -- the rest of a call ------------------------------------------------------------------------ */
 
 /* Reads and checks the late nodes; how many of them are held in `values`. */
 static int walk_late(GuardTree *tree, const Shortcut *shortcut, PyObject *const *slots,

@@ -39,9 +39,7 @@ static struct {
 
 static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* -- pages
- * ---------------------------------------------------------------------------------------------------------
- */
+/* -- pages ------------------------------------------------------------------------------------- */
 
 static void lock(void) { pthread_mutex_lock(&heap.lock); }
 
@@ -86,9 +84,7 @@ static void count_held(char *begin, size_t bytes, bool more) {
         heap.report(begin, more ? (int64_t)bytes : -(int64_t)bytes, heap.use.held);
 }
 
-/* -- blocks
- * --------------------------------------------------------------------------------------------------------
- */
+/* -- blocks ------------------------------------------------------------------------------------ */
 
 static void list(Block *block) {
     block->idle = true;

@@ -96,8 +96,7 @@ PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
     return ingot_window(tensor, layout, 0);
 }
 
-/* -- what recordings keep
- * ------------------------------------------------------------------------------------------ */
+/* -- what recordings keep ---------------------------------------------------------------------- */
 
 static PyObject *keep(PyObject *Py_UNUSED(module), PyObject *arguments) {
     PyObject *storage, *owners;
@@ -125,9 +124,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* -- set-up
- * --------------------------------------------------------------------------------------------------------
- */
+/* -- set-up ------------------------------------------------------------------------------------ */
 
 /* A tensor alone, one that shares its memory, and one that is held twice. */
 static const char probes_source[] = "import torch\n"

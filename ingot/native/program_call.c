@@ -28,9 +28,7 @@ IngotLayout ingot_program_layout(const Program *program, const Frame *frame,
         device};
 }
 
-/* -- views
- * ---------------------------------------------------------------------------------------------------------
- */
+/* -- views ------------------------------------------------------------------------------------- */
 
 static PyObject *tuple_of_values(const Frame *frame, int count, const int *positions) {
     PyObject *tuple = PyTuple_New(count);
@@ -176,9 +174,7 @@ PyObject *ingot_program_copied_view(Program *program, Frame *frame, int number) 
     return copy;
 }
 
-/* -- arguments
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- arguments --------------------------------------------------------------------------------- */
 
 static PyObject *build(Program *program, Frame *frame, const Item *item);
 
@@ -224,9 +220,7 @@ static PyObject *build(Program *program, Frame *frame, const Item *item) {
     return tensor;
 }
 
-/* -- results
- * -------------------------------------------------------------------------------------------------------
- */
+/* -- results ----------------------------------------------------------------------------------- */
 
 /* Whether a result lies in the memory of an argument: it must not become a buffer that is written
  * later. -1: error. */

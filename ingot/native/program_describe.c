@@ -29,9 +29,7 @@ void ingot_program_free_parts(Program *program) {
     }
 }
 
-/* -- small readers
- * -------------------------------------------------------------------------------------------------
- */
+/* -- small readers ----------------------------------------------------------------------------- */
 
 static int malformed(const char *what, PyObject *object) {
     if (!PyErr_Occurred())
@@ -94,9 +92,7 @@ static int read_geometry(Program *program, PyObject *dtype, PyObject *sizes, PyO
     return rank == geometry->rank && rank <= INGOT_MAX_RANK ? 0 : malformed("rank", sizes);
 }
 
-/* -- the parts
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- the parts --------------------------------------------------------------------------------- */
 
 typedef int (*Reader)(Program *program, PyObject *object, void *part);
 

@@ -11,6 +11,10 @@
 #include "tensor.h"
 #include "threads.h"
 
+#include <stdbool.h>
+
+enum { INGOT_MEMORY_ALIGNMENT = 64 }; /* of arenas and scratch memory */
+
 /* SMALL: in the arena as long as all of these together are small, else memory of its own. */
 typedef enum { INPUT, CONSTANT, ARENA, OUTPUT, LIBRARY, OWN, SMALL, PLACES } Place;
 
@@ -245,6 +249,18 @@ static inline int ingot_in_arena(const Program *program, const Frame *frame, int
     return place == ARENA || (place == SMALL && frame->joined);
 }
 
+/* Whether a call takes so much at once that it lies in the heap (heap.h); for less malloc has
+ * enough at hand. */
+static inline bool ingot_program_is_large(const Program *program, const Frame *frame) {
+    static const int64_t HELD_FROM = 8 << 20;
+    return program->peak_bytes < 0 || frame->values[program->peak_bytes] >= HELD_FROM;
+}
+
+static inline void ingot_clear_references(PyObject **array, int count) {
+    for (int i = 0; i < count; i++)
+        Py_CLEAR(array[i]);
+}
+
 /* Zeroed memory that lives as long as the program; NULL with MemoryError set. */
 void *ingot_program_memory(Program *program, size_t count, size_t size);
 
@@ -252,8 +268,24 @@ void *ingot_program_memory(Program *program, size_t count, size_t size);
  * exception set. */
 int ingot_program_read_kernel(const Program *program, PyObject *capsule, LoadedKernel *loaded);
 
-/* program.c: evaluates the expressions of a stage. */
+/* program_frame.c: an idle frame of the program's or a new one; NULL with an exception set. */
+Frame *ingot_program_take_frame(Program *program);
+/* Ends a call: everything it held is released, and the frame waits for the next. */
+void ingot_program_give_back_frame(Program *program, Frame *frame);
+void ingot_program_free_idle_frames(Program *program);
+/* Makes a frame ready for its inputs. `taken`: NULL, or the inputs, references that are let go once
+ * the frame holds its own. 0, or -1 with an exception set. */
+int ingot_program_bind(Program *program, Frame *frame, PyObject *const *inputs, PyObject **taken);
+/* Evaluates the expressions of a stage. */
 int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
+
+/* program_steps.c: runs all steps; 0, or -1 with an exception set. */
+int ingot_program_run_steps(Program *program, Frame *frame);
+/* Whether the frame's stream is being recorded: 1, 0, or -1 with an exception set. Lets the program
+ * stay then, unless the recording holds it. */
+int ingot_program_note_recording(Program *program, const Frame *frame);
+/* This thread's recording holds its program, and what that made: see cuda_graphs.py. */
+extern _Thread_local bool ingot_records_for_itself;
 
 /* program_call.c: library calls and the tensors they are given. */
 int ingot_program_calls_init(void);

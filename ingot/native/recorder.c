@@ -58,9 +58,7 @@ int ingot_too_few(const char *what) {
     return -1;
 }
 
-/* -- the type
- * ------------------------------------------------------------------------------------------------------
- */
+/* -- the type ---------------------------------------------------------------------------------- */
 
 static int recorder_traverse(PyObject *self, visitproc visit, void *arg) {
     Recorder *recorder = (Recorder *)self;
@@ -255,9 +253,7 @@ static PyObject *add_way(PyObject *self, PyObject *args) {
     return way ? Py_NewRef(Py_None) : NULL;
 }
 
-/* -- the Python side
- * -----------------------------------------------------------------------------------------------
- */
+/* -- the Python side --------------------------------------------------------------------------- */
 
 static PyMethodDef recorder_methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_VARARGS | METH_KEYWORDS,

@@ -7,15 +7,15 @@
  * where one raises, that is the outcome; where none does, work that was given up is done again. */
 #include "signals.h"
 
+#include "library_lock.h"
 #include "stance.h"
+#include "watchdog.h"
 
 #include <signal.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 
 #ifndef _WIN32
-#include <pthread.h>
 #include <time.h>
 #endif
 
@@ -36,19 +36,18 @@ static PyObject *get_handler, *set_handler, *default_handler; /* of the module `
 static PyObject *Interrupted;
 static PyObject *compile_lock; /* a threading.RLock */
 
-/* -- the state: of the main thread, guarded by the GIL
- * ------------------------------------------------------------- */
+/* -- the state: of the main thread, guarded by the GIL ----------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD PyObject
-        *handlers[NSIG]; /* what it stands for; NULL where it stands for nothing */
+    PyObject_HEAD PyObject *handlers[NSIG]; /* what it stands for, or NULL */
 } Deferral;
 
 static Deferral *current; /* which is in place, or NULL */
 static Deferral *left;    /* the same, where a finalizer has left it there: signals came */
-static PyObject
-    *stashed;        /* what a handler raised where it would be lost, to be raised by `settle` */
-static int kept_off; /* how many calls run in the owner's thread that no handler may cut off */
+/* what a handler raised where it would be lost, to be raised by `settle` */
+static PyObject *stashed;
+/* how many calls run in the owner's thread that no handler may cut off */
+static int kept_off;
 static unsigned long owner;
 static bool came[NSIG];
 static volatile bool any_came;
@@ -70,83 +69,7 @@ static void forget_signals(void) {
     any_came = false;
 }
 
-/* -- the watchdog: sends a signal again that waits for too long
- * -----------------------------------------------------
- */
-
-#ifdef _WIN32
-
-static void watch(int number) { (void)number; }
-static void end_watch(void) {}
-
-#else
-
-static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t watched; /* the number of the deferral that is in place; 0: none */
-static uint64_t deferrals;
-static pthread_t main_thread;
-
-typedef struct {
-    uint64_t deferral;
-    int number;
-    double seconds;
-} Watch;
-
-static void *watchdog(void *data) {
-    Watch watch = *(Watch *)data;
-    PyMem_RawFree(data);
-    struct timespec time = {.tv_sec = (time_t)watch.seconds,
-                            .tv_nsec = (long)((watch.seconds - (long)watch.seconds) * 1e9)};
-    while (nanosleep(&time, &time) != 0)
-        ;
-    pthread_mutex_lock(&watch_lock);
-    if (watched == watch.deferral && any_came)
-        pthread_kill(main_thread, watch.number);
-    pthread_mutex_unlock(&watch_lock);
-    return NULL;
-}
-
-/* A blocking call in the main thread, which the first signal did not end, is ended by the second
- * one. */
-static void watch(int number) {
-    Watch *data = PyMem_RawMalloc(sizeof *data);
-    if (data == NULL)
-        return;
-    *data = (Watch){watched, number, patience + STUCK + 0.05};
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* no signal is for it */
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, watchdog, data) == 0)
-        pthread_detach(thread);
-    else
-        PyMem_RawFree(data);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-static void begin_watch(void) {
-    pthread_mutex_lock(&watch_lock);
-    watched = ++deferrals;
-    main_thread = pthread_self();
-    pthread_mutex_unlock(&watch_lock);
-}
-
-static void end_watch(void) {
-    pthread_mutex_lock(&watch_lock);
-    watched = 0;
-    pthread_mutex_unlock(&watch_lock);
-}
-
-static void renew_watch(void) {
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    watch_lock = fresh;
-}
-
-#endif
-
-/* -- Deferral: stands in for the user's handlers
- * --------------------------------------------------------------------
- */
+/* -- Deferral: stands in for the user's handlers ----------------------------------------------- */
 
 static PyTypeObject Deferral_Type;
 
@@ -175,8 +98,8 @@ static int handle_signals(void) {
         }
         PyObject *handler = PyObject_CallFunction(get_handler, "i", n), *result = NULL;
         PyObject *frame = (PyObject *)PyEval_GetFrame();
-        if (handler != NULL &&
-            Py_TYPE(handler) == &Deferral_Type) /* it is still in place: what runs is stuck */
+        /* Where the deferral is still in place, what runs is stuck. */
+        if (handler != NULL && Py_TYPE(handler) == &Deferral_Type)
             Py_SETREF(handler, Py_XNewRef(((Deferral *)handler)->handlers[n]));
         if (handler != NULL)
             result = PyCallable_Check(handler)
@@ -208,7 +131,7 @@ static PyObject *deferral_call(Deferral *deferral, PyObject *args, PyObject *kwa
     if (!any_came) {
         first_came = now();
         any_came = true;
-        watch(number);
+        ingot_watchdog_send(number, patience + STUCK + 0.05);
     }
     Py_RETURN_NONE;
 }
@@ -268,14 +191,14 @@ static int remove_deferral(Deferral *deferral) {
             if (put_handler(n, deferral->handlers[n]) == 0)
                 break;
             Py_XDECREF(type), Py_XDECREF(raised), Py_XDECREF(traceback);
-            PyErr_Fetch(&type, &raised,
-                        &traceback); /* of a signal that came just now: it is set all the same */
+            /* of a signal that came just now: the handler is set all the same */
+            PyErr_Fetch(&type, &raised, &traceback);
         }
         Py_XDECREF(handler);
     }
     if (current == deferral)
         current = NULL;
-    end_watch();
+    ingot_watchdog_end();
     if (type == NULL)
         return 0;
     PyErr_Restore(type, raised, traceback);
@@ -339,9 +262,7 @@ static int put_deferral(double waits) {
     owner = PyThread_get_thread_ident();
     patience = waits;
     raised_at = 0;
-#ifndef _WIN32
-    begin_watch();
-#endif
+    ingot_watchdog_begin(&any_came);
     return 1;
 }
 
@@ -384,8 +305,9 @@ static int raise_stashed(void) {
 /* Called by the main thread between two bytecodes: handles the signals that came while something
  * was finalized, once nothing runs any more in which that would be in vain. */
 static int settle(void *Py_UNUSED(nothing)) {
-    if (kept_off > 0) /* added again by what ends last; added here, it would keep a traced function
-                         at its first line */
+    /* What ends last adds this call again; added here, it would keep a traced function at its first
+     * line. */
+    if (kept_off > 0)
         return 0;
     int status = 0;
     if (left != NULL && left == current)
@@ -418,9 +340,7 @@ static void settle_soon(void) {
         settle_in_silence();
 }
 
-/* -- what runs whole
- * ------------------------------------------------------------------------------------------------
- */
+/* -- what runs whole --------------------------------------------------------------------------- */
 
 /* One attempt. `*gave_up`: it was given up at a safe point. */
 static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, double waits,
@@ -438,8 +358,8 @@ static PyObject *attempt(PyObject *function, PyObject *args, PyObject *kwargs, d
     kept_off -= keeps_off;
     if (keeps_off)
         settle_soon();
-    Deferral *deferral =
-        placed ? current : NULL; /* `run_handled` may have put another one in place, or none */
+    /* `run_handled` may have put another one in place, or none. */
+    Deferral *deferral = placed ? current : NULL;
     if (deferral == NULL)
         return result;
     *gave_up = result == NULL && PyErr_ExceptionMatches(Interrupted);
@@ -471,34 +391,17 @@ static PyObject *handled(PyObject *result) {
     return NULL;
 }
 
-static int take(PyObject *lock) {
-    PyObject *taken = PyObject_CallMethod(lock, "acquire",
-                                          NULL); /* a signal's handler that raises ends the wait */
-    Py_XDECREF(taken);
-    return taken == NULL ? -1 : 0;
-}
-
-static void let_go(PyObject *lock) {
-    PyObject *type, *raised, *traceback;
-    PyErr_Fetch(&type, &raised, &traceback);
-    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
-    if (done == NULL)
-        PyErr_Clear(); /* it was made anew by a fork */
-    Py_XDECREF(done);
-    PyErr_Restore(type, raised, traceback);
-}
-
 static PyObject *run_attempts(PyObject *function, PyObject *args, PyObject *kwargs, bool alone) {
     for (double waits = 0;; waits = waits == 0 ? PATIENCE : 2 * waits) {
         PyObject *lock = alone ? Py_NewRef(compile_lock) : NULL;
-        if (lock != NULL && take(lock) < 0) {
+        if (lock != NULL && ingot_lock_take(lock) < 0) {
             Py_DECREF(lock);
             return NULL;
         }
         bool gave_up, nested = is_owner();
         PyObject *result = attempt(function, args, kwargs, waits, &gave_up);
         if (lock != NULL)
-            let_go(lock);
+            ingot_lock_let_go(lock);
         Py_XDECREF(lock);
         if (nested || PyThread_get_thread_ident() != owner)
             return result;
@@ -567,9 +470,7 @@ static PyObject *safe_point(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
 
 /* In the child of a fork, where the thread that compiled may not exist. */
 static PyObject *renew_after_fork(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
-#ifndef _WIN32
-    renew_watch();
-#endif
+    ingot_watchdog_renew();
     if (current != NULL && !is_owner()) {
         Deferral *deferral = current;
         forget_signals();
@@ -589,117 +490,9 @@ static PyObject *renew_after_fork(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     return done;
 }
 
-/* -- LibraryLock: in place of llvmlite's, which a signal can make it lose
- * -------------------------------------------
- */
+/* -- forgetting: the callback of weak references ----------------------------------------------- */
 
-typedef struct {
-    PyObject_HEAD PyObject *lock; /* a threading.RLock */
-    PyObject
-        *callbacks; /* a list of pairs: called behind each acquisition, and before each release */
-} LibraryLock;
-
-/* Calls one of each pair; 0, or -1 with what the first raised, behind which none is called. */
-static int call_back(LibraryLock *lock, Py_ssize_t which) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(lock->callbacks); i++) {
-        PyObject *pair = Py_NewRef(PyList_GET_ITEM(lock->callbacks, i));
-        PyObject *callback = PySequence_GetItem(pair, which), *result = NULL;
-        if (callback != NULL)
-            result = PyObject_CallNoArgs(callback);
-        Py_XDECREF(callback);
-        Py_DECREF(pair);
-        if (result == NULL)
-            return -1;
-        Py_DECREF(result);
-    }
-    return 0;
-}
-
-static PyObject *library_lock_enter(LibraryLock *lock, PyObject *Py_UNUSED(ignored)) {
-    if (take(lock->lock) < 0)
-        return NULL;
-    if (call_back(lock, 0) == 0)
-        Py_RETURN_NONE;
-    let_go(lock->lock);
-    return NULL;
-}
-
-static PyObject *library_lock_exit(LibraryLock *lock, PyObject *Py_UNUSED(raised)) {
-    int status = call_back(lock, 1);
-    let_go(lock->lock);
-    return status < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *library_lock_register(LibraryLock *lock, PyObject *args) {
-    PyObject *acquired, *released, *pair;
-    if (!PyArg_ParseTuple(args, "OO:register", &acquired, &released) ||
-        (pair = PyTuple_Pack(2, acquired, released)) == NULL)
-        return NULL;
-    int status = PyList_Append(lock->callbacks, pair);
-    Py_DECREF(pair);
-    return status < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *library_lock_unregister(LibraryLock *lock, PyObject *args) {
-    PyObject *acquired, *released;
-    if (!PyArg_ParseTuple(args, "OO:unregister", &acquired, &released))
-        return NULL;
-    return PyObject_CallMethod(lock->callbacks, "remove", "((OO))", acquired, released);
-}
-
-static PyObject *library_lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *made, *callbacks;
-    static char *names[] = {"lock", "callbacks", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:LibraryLock", names, &made, &PyList_Type,
-                                     &callbacks))
-        return NULL;
-    LibraryLock *lock = (LibraryLock *)type->tp_alloc(type, 0);
-    if (lock == NULL)
-        return NULL;
-    lock->lock = Py_NewRef(made);
-    lock->callbacks = Py_NewRef(callbacks);
-    return (PyObject *)lock;
-}
-
-static int library_lock_traverse(LibraryLock *lock, visitproc visit, void *arg) {
-    Py_VISIT(lock->lock);
-    Py_VISIT(lock->callbacks);
-    return 0;
-}
-
-static void library_lock_dealloc(LibraryLock *lock) {
-    PyObject_GC_UnTrack(lock);
-    Py_XDECREF(lock->lock);
-    Py_XDECREF(lock->callbacks);
-    Py_TYPE(lock)->tp_free((PyObject *)lock);
-}
-
-static PyMethodDef library_lock_methods[] = {
-    {"__enter__", (PyCFunction)library_lock_enter, METH_NOARGS, "Takes the lock, then calls back."},
-    {"__exit__", (PyCFunction)library_lock_exit, METH_VARARGS,
-     "Calls back, then lets go of the lock."},
-    {"register", (PyCFunction)library_lock_register, METH_VARARGS,
-     "register(acquired, released): adds callbacks."},
-    {"unregister", (PyCFunction)library_lock_unregister, METH_VARARGS, "Takes them away again."},
-    {0},
-};
-
-static PyTypeObject LibraryLock_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.LibraryLock",
-    .tp_doc = "LibraryLock(lock, callbacks): a lock as llvmlite's, but taken and left in one step "
-              "each, between which no "
-              "handler of a signal runs; where a callback raises, it is not taken.",
-    .tp_basicsize = sizeof(LibraryLock),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = library_lock_new,
-    .tp_dealloc = (destructor)library_lock_dealloc,
-    .tp_traverse = (traverseproc)library_lock_traverse,
-    .tp_methods = library_lock_methods,
-};
-
-/* -- forgetting: the callback of weak references. What a signal's handler raises in one written in
- * Python is lost. --
- */
+/* In one written in Python, what a signal's handler raises would be lost. */
 
 static PyObject *forget_reference(PyObject *table, PyObject *reference) {
     PyObject *key = PyObject_GetAttrString(reference, "key");
@@ -718,9 +511,7 @@ static PyObject *forgetting(PyObject *Py_UNUSED(module), PyObject *table) {
     return PyCFunction_New(&forget_function, table);
 }
 
-/* -- finalizing: a `__del__`, in which what a signal's handler raises is lost as well
- * ---------------------------------
- */
+/* -- finalizing: a `__del__`, in which what a signal's handler raises is lost as well ---------- */
 
 /* Calls the function; signals that come meanwhile are handled behind it, and behind what is
  * finalized next to it. */
@@ -751,9 +542,7 @@ static PyObject *finalizing(PyObject *Py_UNUSED(module), PyObject *function) {
     return method;
 }
 
-/* -- the module
- * -----------------------------------------------------------------------------------------------------
- */
+/* -- the module -------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
     {"run_whole", run_whole, METH_VARARGS,
@@ -780,8 +569,7 @@ int ingot_signals_register(PyObject *module) {
     PyObject *signals = PyImport_ImportModule("_signal"),
              *threads = PyImport_ImportModule("threading");
     int status = -1;
-    if (signals == NULL || threads == NULL || PyType_Ready(&Deferral_Type) < 0 ||
-        PyType_Ready(&LibraryLock_Type) < 0)
+    if (signals == NULL || threads == NULL || PyType_Ready(&Deferral_Type) < 0)
         goto done;
     get_handler = PyObject_GetAttrString(signals, "getsignal");
     set_handler = PyObject_GetAttrString(signals, "signal");
@@ -794,7 +582,7 @@ int ingot_signals_register(PyObject *module) {
         compile_lock != NULL && Interrupted != NULL &&
         PyModule_AddObjectRef(module, "Interrupted", Interrupted) == 0 &&
         PyModule_AddObjectRef(module, "Deferral", (PyObject *)&Deferral_Type) == 0 &&
-        PyModule_AddObjectRef(module, "LibraryLock", (PyObject *)&LibraryLock_Type) == 0 &&
+        ingot_library_lock_register(module) == 0 &&
         PyModule_AddObjectRef(module, "compile_lock", compile_lock) == 0)
         status = PyModule_AddFunctions(module, functions);
 done:

@@ -3,8 +3,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* -- torch's objects, held for the life of the process
- * ------------------------------------------------------------- */
+/* -- torch's objects, held for the life of the process ----------------------------------------- */
 
 static PyTypeObject *tensor_type, *parameter_type;
 static PyObject *dtype_numbers; /* dict: torch.dtype -> int */
@@ -81,9 +80,7 @@ bool ingot_is_plain_tensor(PyObject *object) {
     return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
 }
 
-/* -- the fast path
- * -------------------------------------------------------------------------------------------------
- */
+/* -- the fast path ----------------------------------------------------------------------------- */
 
 static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
 
@@ -110,9 +107,7 @@ static inline void read_facts(PyObject *tensor, IngotTensorFacts *facts) {
     facts->is_leaf = !facts->requires_grad || handle_is_leaf((char *)tensor + layout.impl);
 }
 
-/* -- the slow path
- * -------------------------------------------------------------------------------------------------
- */
+/* -- the slow path ----------------------------------------------------------------------------- */
 
 static int64_t integer_attribute(PyObject *object, const char *name) {
     PyObject *value = PyObject_GetAttrString(object, name);
@@ -185,9 +180,7 @@ static int read_facts_slowly(PyObject *tensor, IngotTensorFacts *facts) {
     return PyErr_Occurred() ? -1 : read_slow_enumerations(tensor, facts);
 }
 
-/* -- what others ask
- * -----------------------------------------------------------------------------------------------
- */
+/* -- what others ask --------------------------------------------------------------------------- */
 
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts) {
     if (ingot_tensor_facts_are_slow())
@@ -293,9 +286,7 @@ int ingot_device_numbers(PyObject *device, int8_t *type, int8_t *index) {
     return PyErr_Occurred() ? -1 : status;
 }
 
-/* -- probing
- * -------------------------------------------------------------------------------------------------------
- */
+/* -- probing ----------------------------------------------------------------------------------- */
 
 /* Tensors with tell-tale facts, and others to verify on. The first is what the geometry is found
  * by. */
