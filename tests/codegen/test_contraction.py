@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels, objects
-from ingot.codegen.llvm.contraction import DEPTH, PANEL, _ContractionEmitter
+from ingot.codegen.llvm.contraction import _ContractionEmitter
+from ingot.codegen.llvm.depths import DEPTH, PANEL
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
@@ -474,7 +475,7 @@ def test_depths_of_copied_operands_are_about_as_long(columns, width, steps):
     kernel = Case((512, 200, columns), left="km").kernel()
     assert kernel.product is not None and kernel.product.copies
     emitter = _ContractionEmitter(kernel, kernel.product, (), named("avx512"), False)
-    assert (emitter.tile.width, emitter.steps) == (width, steps)
+    assert (emitter.tile.width, emitter.depths.steps) == (width, steps)
     assert steps * width * 4 <= PANEL
 
 

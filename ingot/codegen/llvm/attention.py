@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from math import inf
 
 from ingot.codegen.llvm.emitter import Value, Variable
+from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.heads import HeadEmitter, known
-from ingot.codegen.llvm.kernel import Function
 from ingot.codegen.llvm.math import exp, log
 from ingot.codegen.llvm.target import Target
 from ingot.loops.expr import ZERO, Expr, Symbol

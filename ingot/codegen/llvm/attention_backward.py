@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value
+from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.heads import HeadEmitter, known
-from ingot.codegen.llvm.kernel import Function
 from ingot.codegen.llvm.math import exp
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose

@@ -1,5 +1,4 @@
-"""A kernel that contracts: blocks of rows and columns, tiles within them, and the kernel's stage on
-each finished tile.
+"""A kernel that contracts: blocks of rows and columns, tiles in them, its stage on each full tile.
 
 A block packs the right operand, `DEPTH` steps of the reduction at a time, so that a row of a tile's
 columns lies in adjacent memory (or reads it where it lies like that), and reads the left one where
@@ -19,8 +18,10 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from ingot.codegen.llvm import tiles
+from ingot.codegen.llvm.depths import Depths, coefficient
 from ingot.codegen.llvm.emitter import Value
-from ingot.codegen.llvm.kernel import Function, KernelEmitter
+from ingot.codegen.llvm.function import Function
+from ingot.codegen.llvm.kernel import KernelEmitter
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
@@ -30,37 +31,38 @@ from ingot.loops.ir import Access, Instruction
 from ingot.schedule.contraction import KEPT
 from ingot.schedule.kernel import Kernel, Product, Stage
 
-DEPTH = 128  # steps of the reduction that one chain of multiply-adds takes: longer ones round worse
-# bytes of the right operand that a depth packs for a tile, at most, where the left one is copied
-# too:
-PANEL = 24 << 10
-# a tile's share of both stays in the first-level cache
-
 LINE = 64  # bytes of memory that are fetched together
 
-# up to so many, a right operand whose columns are adjacent is read where it lies: packing takes
-# longer
+# Up to so many rows, a right operand whose columns are adjacent is read where it lies: packing
+# would take longer.
 FEW_ROWS = 32
 
 
 def emit_contraction(
     kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
 ) -> Function:
-    """The LLVM function of a kernel that has a product. With `check_bounds`, an access outside of a
-    buffer of known length reports `OutOfBounds`; of what a tile or a panel is made of, the first
-    and the last element are checked."""
+    """The LLVM function of a kernel that has a product.
+
+    With `check_bounds`, an access outside of a buffer of known length reports `OutOfBounds`; of a
+    tile's rows or a panel, the first and the last element are checked.
+    """
     assert kernel.product is not None
     return _ContractionEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
 
 
 class _Amount(NamedTuple):
-    """What is summed within a depth: so many steps of the innermost loop, at so many taps."""
+    """How much is summed within a depth: steps of the innermost loop, at each of the taps."""
 
     steps: Value
     taps: Value
 
 
 class _ContractionEmitter(KernelEmitter):
+    # whether the present block has other rows than the one before
+    copies_anew: Value | None = None
+    # where the sums of one of its rows are, and its first column
+    at_tile: tuple[Value, Value] | None = None
+
     def __init__(
         self,
         kernel: Kernel,
@@ -69,83 +71,62 @@ class _ContractionEmitter(KernelEmitter):
         target: Target,
         check_bounds: bool,
     ) -> None:
-        form = REPRESENTATIONS[product.dtype]
+        type = REPRESENTATIONS[product.dtype].register
         together = tiles.TOGETHER if product.copies else 0
-        self.tile = tiles.choose_tile(
-            form.register, product.column_block, target, product.row_block, together
-        )
-        super().__init__(kernel, symbols, target, check_bounds, self.tile.lanes)
-        self.product = product
-        self.column, self.inner = product.columns[0], product.reduced[-1]
-        tile = self.tile
-        self.taps = _taps(product)
-        self.tap_count = math.prod(s.extent.constant or 0 for s in self.taps)
-        self.innermost = self.taps[-1] if self.taps else self.inner  # of the right operand
-        self.outer = product.reduced[: -1 - len(self.taps)]
-        self.cut = self.inner
-        steps = (
-            _even_steps(self.inner, tile) if product.copies else _steps(self.tap_count, tile.lanes)
-        )
-        self.run = _run(product, self.outer)
-        if self.run is not None:
-            self.outer, self.cut, steps = (
-                self.outer[:-1],
-                self.run,
-                DEPTH // (self.inner.extent.constant or 1),
-            )
-        extent = self.cut.extent.constant
-        self.whole = not self.outer and extent is not None and extent <= steps
-        # of the loop that is cut, within one depth
-        self.steps = extent if self.whole and extent else steps
-        of_step = self.tap_count if self.run is None else self.inner.extent.constant or 1
-        self.depth = -(-self.steps * of_step // tile.lanes) * tile.lanes
-        self.offset_count = self.tap_count if self.run is None else self.steps
+        tile = tiles.choose_tile(type, product.column_block, target, product.row_block, together)
+        super().__init__(kernel, symbols, target, check_bounds, tile.lanes)
+        self.tile, self.product, self.column = tile, product, product.columns[0]
+        self.depths = Depths(product, tile)
         self.row_block = -(-product.row_block // tile.rows) * tile.rows
-        packs_rows = (
-            not product.panel and not self.taps and _coefficient(product.right, self.column) is ONE
-        )
-        as_packed = (
-            _coefficient(product.right, self.inner) is self.column.extent is integer(tile.width)
-        )
-        # the right operand already lies like that
-        self.in_panels = bool(product.panel) or (packs_rows and as_packed)
-        packed = 0 if self.in_panels else self.depth * product.column_block * tile.size
-        sums = (
-            tile.rows * tile.width if self.whole else self.row_block * product.column_block
-        ) * tile.size
         self.copies = product.copies
-        # from tile to tile: not all in the same set of a cache
-        self.apart = self.depth * tile.rows + 64 // tile.size
-        self.copied_bytes = (
-            self.row_block // tile.rows * self.apart * tile.size if self.copies else 0
-        )
-        self.keeps = (
-            self.copies and extent is not None and product.row_block * extent * tile.size <= KEPT
-        )
-        copied = self.copied_bytes * (-(-(extent or 0) // self.steps) if self.keeps else 1)
-        self.entries = (self.depth // tiles.UNROLL + 1) * tiles.SOON
-        self.scratch = integer(
-            LINE + packed + sums + copied + 8 * (self.offset_count + self.entries)
-        )
-        # 1 + the number of the block whose rows are kept
-        self.block_copied = Value(self.e, "%scratch", "ptr", 1, 0)
-        scratch = self.e.pointer(self.block_copied, "i8", LINE)
-        self.packed, self.sums = scratch, self.e.pointer(scratch, "i8", packed)
-        self.copied = self.e.pointer(scratch, "i8", packed + sums)
-        self.rows_copy = self.copied
-        self.offsets = self.e.pointer(scratch, "i8", packed + sums + copied)
-        self.soon = self.e.pointer(scratch, "i8", packed + sums + copied + 8 * self.offset_count)
-        rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in product.rows)
+        self._choose_packing()
+        self._lay_out_scratch()
+
+    def _choose_packing(self) -> None:
+        """Whether the right operand is read as it lies (`in_panels`, `direct`) or packed.
+
+        Then tiles may ask for the memory that the next depth packs (`fetches`).
+        """
+        self.in_panels, self.direct, self.fetches = True, False, False
+        if self.product.panel:
+            return
+        depths, right = self.depths, self.product.right
+        across, along = coefficient(right, self.column), coefficient(right, depths.inner)
+        packs_rows = not depths.taps and across is ONE
+        lies_as_packed = along is self.column.extent is integer(self.tile.width)
+        self.in_panels = packs_rows and lies_as_packed
+        rows = math.prod(s.extent.constant or FEW_ROWS + 1 for s in self.product.rows)
         self.direct = rows <= FEW_ROWS and packs_rows and not self.in_panels
-        in_one_loop = not (self.whole or self.outer or self.taps or self.run is not None)
+        in_one_loop = not (depths.whole or depths.outer or depths.taps or depths.run is not None)
         packs = in_one_loop and not self.in_panels and not self.direct
-        self.fetches = packs and ONE in (
-            _coefficient(product.right, symbol) for symbol in (self.column, self.inner)
-        )
-        # whether the present block has other rows than the one before
-        self.copies_anew: Value | None = None
-        # where the sums of one of its rows are, and its first column
-        self.at_tile: tuple[Value, Value] | None = None
+        self.fetches = packs and ONE in (across, along)
+
+    def _lay_out_scratch(self) -> None:
+        """The number of the rows that are kept, then the copies, sums, offsets and addresses."""
+        e, tile, depths = self.e, self.tile, self.depths
+        rows, columns = self.product.row_block, self.product.column_block
+        packed = 0 if self.in_panels else depths.length * columns * tile.size
+        sums = tile.rows * tile.width if depths.whole else self.row_block * columns
+        sums *= tile.size
+        # so that not all tiles are in the same set of a cache
+        self.tile_distance = depths.length * tile.rows + 64 // tile.size
+        self.copied_bytes = 0
+        if self.copies:
+            self.copied_bytes = self.row_block // tile.rows * self.tile_distance * tile.size
+        extent, copied = depths.cut.extent.constant, self.copied_bytes
+        self.keeps = self.copies and extent is not None and rows * extent * tile.size <= KEPT
+        if self.keeps:
+            copied *= -(-(extent or 0) // depths.steps)
+        self.entries = (depths.length // tiles.UNROLL + 1) * tiles.SOON
+        addresses = 8 * (depths.offset_count + self.entries)
+        self.scratch = integer(LINE + packed + sums + copied + addresses)
+        # 1 + the number of the block whose rows are kept
+        self.block_copied = Value(e, "%scratch", "ptr", 1, 0)
+        scratch = e.pointer(self.block_copied, "i8", LINE)
+        self.packed, self.sums = scratch, e.pointer(scratch, "i8", packed)
+        self.copied = self.rows_copy = e.pointer(scratch, "i8", packed + sums)
+        self.offsets = e.pointer(scratch, "i8", packed + sums + copied)
+        self.soon = e.pointer(scratch, "i8", packed + sums + copied + 8 * depths.offset_count)
 
     # -- blocks ------------------------------------------------------------------------------------
 
@@ -157,12 +138,12 @@ class _ContractionEmitter(KernelEmitter):
         self._clear_entries()
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
-            # read the rows once, for the whole batch
+            rows_read = point
             if p.left.index.symbols.isdisjoint(self.kernel.loops):
+                # the rows are read once, for the whole batch
                 down, point = self._quotient(point, product(s.extent for s in self.kernel.loops))
                 rows_read = down
             else:
-                rows_read = point
                 point, down = self._quotient(point, p.row_blocks)
             if self.keeps:
                 before = e.here(f"load i64, ptr {self.block_copied.text}, align 8", "i64", 1)
@@ -184,14 +165,15 @@ class _ContractionEmitter(KernelEmitter):
         return self.e.binary("udiv", number, divisor), self.e.binary("urem", number, divisor)
 
     def _store_offsets(self) -> None:
-        """Keep where, in bytes, each tap's elements of the left operand are from those of the
-        first."""
+        """Store how many bytes each tap's elements of the left operand are from the first tap's."""
         e = self.e
-        symbols = self.taps if self.run is None else (self.run,)
-        extents = [s.extent.constant or 0 for s in self.taps] if self.run is None else [self.steps]
+        symbols = self.depths.taps
+        extents = [s.extent.constant or 0 for s in symbols]
+        if self.depths.run is not None:
+            symbols, extents = (self.depths.run,), [self.depths.steps]
         for number, tap in enumerate(itertools.product(*map(range, extents))):
             offset = sum(
-                (_coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO
+                (coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO
             )
             place = e.pointer(self.offsets, "i64", number)
             e.line(
@@ -212,32 +194,32 @@ class _ContractionEmitter(KernelEmitter):
         """Run over the reduction: its outer loops point by point, the one that is cut depth by
         depth."""
         e, memory = self.e, self.memory
-        extent = memory.index(self.cut.extent)
+        extent = memory.index(self.depths.cut.extent)
         zero = e.constant(0, "i64")
         with ExitStack() as loops:
             done, left = zero, zero  # 0 at the first and at the last of all depths
-            memory.bound.update((s, zero) for s in (*self.taps, self.inner))
-            for symbol in self.outer:
+            memory.bound.update((s, zero) for s in (*self.depths.taps, self.depths.inner))
+            for symbol in self.depths.outer:
                 bound = memory.index(symbol.extent)
                 at = loops.enter_context(e.loop(zero, bound, 1, sure=False))
                 memory.bound[symbol] = at
                 done, left = done | at, left | (bound - 1 - at)
-            if self.whole:
-                memory.bound[self.cut] = zero
+            if self.depths.whole:
+                memory.bound[self.depths.cut] = zero
                 self._panels(first, last, self._amount(extent), None, None)
                 return
-            at = loops.enter_context(e.loop(zero, extent, self.steps, sure=False))
-            memory.bound[self.cut] = at
-            count = e.intrinsic("smin", (extent - at, self.steps))
+            at = loops.enter_context(e.loop(zero, extent, self.depths.steps, sure=False))
+            memory.bound[self.depths.cut] = at
+            count = e.intrinsic("smin", (extent - at, self.depths.steps))
             left = left | (extent - at - count)
             ends = e.compare("ne", done | at, 0), e.compare("eq", left, 0)
             self._panels(first, last, self._amount(count), *ends)
 
     def _amount(self, count: Value) -> _Amount:
         """What is summed within a depth that has `count` iterations of the loop that is cut."""
-        if self.run is None:
-            return _Amount(count, self.e.constant(self.tap_count, "i64"))
-        return _Amount(self.memory.index(self.inner.extent), count)
+        if self.depths.run is None:
+            return _Amount(count, self.e.constant(self.depths.tap_count, "i64"))
+        return _Amount(self.memory.index(self.depths.inner.extent), count)
 
     # -- panels and tiles --------------------------------------------------------------------------
 
@@ -265,7 +247,7 @@ class _ContractionEmitter(KernelEmitter):
             stop = e.intrinsic("smin", (column + tile.width, last[1]))
             with e.loop(first[0], last[0], tile.rows, sure=True) as row:
                 sums = self.sums
-                if not self.whole:
+                if not self.depths.whole:
                     place = (column - first[1]) * self.row_block + (row - first[0]) * tile.width
                     sums = e.pointer(self.sums, tile.type, place)
                 self._fetch_ahead((row, column), first, last, final)
@@ -275,24 +257,26 @@ class _ContractionEmitter(KernelEmitter):
     def _pack(self, column: Value, first: Value, last: Value, amount: _Amount) -> None:
         e, tile = self.e, self.tile
         self.memory.bound[self.column] = column
-        packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
+        packed = e.pointer(self.packed, tile.type, (column - first) * self.depths.length)
         there = e.intrinsic("smin", (last - column, tile.width))
-        if self.run is None:
-            self._pack_rows(packed, there, amount.steps * self.tap_count)
+        if self.depths.run is None:
+            self._pack_rows(packed, there, amount.steps * self.depths.tap_count)
             return
-        start = self.memory.bound[self.run]
+        start = self.memory.bound[self.depths.run]
         with e.loop(e.constant(0, "i64"), amount.taps, 1, sure=True) as number:
-            self.memory.bound[self.run] = start + number
+            self.memory.bound[self.depths.run] = start + number
             place = e.pointer(packed, tile.type, number * (amount.steps * tile.width))
             self._pack_rows(place, there, amount.steps)
-        self.memory.bound[self.run] = start
+        self.memory.bound[self.depths.run] = start
 
     def _pack_rows(self, packed: Value, there: Value, count: Value) -> None:
         """`count` rows of the right operand, from the present values of all loops on, of `there`
         columns each."""
         e, tile, right = self.e, self.tile, self.product.right
         source = self._element(right)
-        along_columns, inwards = (_coefficient(right, s) for s in (self.column, self.innermost))
+        along_columns, inwards = (
+            coefficient(right, s) for s in (self.column, self.depths.innermost)
+        )
         step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         self._check(right, source, (there, step), (count, along))
         if (self.column.extent.constant or 1) % tile.width:
@@ -303,7 +287,11 @@ class _ContractionEmitter(KernelEmitter):
                 ),
             )
         if inwards is ONE and along_columns is not ONE:
-            ahead = 0 if self.whole or self.fetches else self.steps * self.tap_count
+            ahead = (
+                0
+                if self.depths.whole or self.fetches
+                else self.depths.steps * self.depths.tap_count
+            )
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size, ahead)
             e.declarations.add(text)
             e.declare("void", PREFETCH, "ptr, i32, i32, i32")
@@ -321,13 +309,17 @@ class _ContractionEmitter(KernelEmitter):
         """The block's rows of the left operand: those of a tile side by side, step after step."""
         e, tile, left = self.e, self.tile, self.product.left
         self._bind_point(first, self.product.rows)
-        source, along, there = self._element(left), self._stride(left, self.inner), last - first
+        source, along, there = (
+            self._element(left),
+            self._stride(left, self.depths.inner),
+            last - first,
+        )
         self._check(left, source, (there, tile.size), (amount.steps, along))
         if self.copies_anew is not None:
-            number = e.binary("udiv", self.memory.bound[self.cut], self.steps)
+            number = e.binary("udiv", self.memory.bound[self.depths.cut], self.depths.steps)
             self.rows_copy = e.pointer(self.copied, "i8", number * self.copied_bytes)
             there = e.select(self.copies_anew, there, e.constant(0, "i64"))
-        apart = e.constant(self.apart * tile.size, "i64")
+        apart = e.constant(self.tile_distance * tile.size, "i64")
         values = ", ".join(f"i64 {v.text}" for v in (along, amount.steps, there, apart))
         copy = self._shared(tiles.copy_rows(tile))
         e.line(f"call void @{copy}(ptr {source.text}, {values}, ptr {self.rows_copy.text})")
@@ -348,13 +340,17 @@ class _ContractionEmitter(KernelEmitter):
         tap to the next."""
         e, tile, right = self.e, self.tile, self.product.right
         row = e.constant(tile.width * tile.size, "i64")
-        packed = e.pointer(self.packed, tile.type, (column - first) * self.depth)
-        steps = (row * self.tap_count, row) if self.run is None else (row, amount.steps * row)
+        packed = e.pointer(self.packed, tile.type, (column - first) * self.depths.length)
+        steps = (
+            (row * self.depths.tap_count, row)
+            if self.depths.run is None
+            else (row, amount.steps * row)
+        )
         if not self.in_panels and not self.direct:
             return packed, *steps
         self.memory.bound[self.column] = column
-        there, along = self._element(right), self._stride(right, self.inner)
-        apart = row if self.run is None else self._stride(right, self.run)
+        there, along = self._element(right), self._stride(right, self.depths.inner)
+        apart = row if self.depths.run is None else self._stride(right, self.depths.run)
         if self.in_panels:
             self._check(
                 right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size)
@@ -385,16 +381,16 @@ class _ContractionEmitter(KernelEmitter):
         """Rows that are not there are read as the last one."""
         e = self.e
         left, pointers = self.product.left, []
-        step = self._stride(left, self.inner)
+        step = self._stride(left, self.depths.inner)
         taps: list[tuple[Value | int, Value]] = [
-            (s.extent.constant or 0, self._stride(left, s)) for s in self.taps
+            (s.extent.constant or 0, self._stride(left, s)) for s in self.depths.taps
         ]
-        if self.run is not None:
-            taps = [(amount.taps, self._stride(left, self.run))]
+        if self.depths.run is not None:
+            taps = [(amount.taps, self._stride(left, self.depths.run))]
         if self.copies:
             step = e.constant(self.tile.rows * self.tile.size, "i64")
             number = e.binary("udiv", row - start, self.tile.rows)
-            block = e.pointer(self.rows_copy, self.tile.type, number * self.apart)
+            block = e.pointer(self.rows_copy, self.tile.type, number * self.tile_distance)
             pointers = [
                 f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)
             ]
@@ -404,7 +400,7 @@ class _ContractionEmitter(KernelEmitter):
             pointer = self._element(left)
             self._check(left, pointer, (amount.steps, step), *taps)
             pointers.append(f"ptr {pointer.text}")
-        adjacent = _coefficient(left, self.inner) is ONE
+        adjacent = coefficient(left, self.depths.inner) is ONE
         known = (
             self.tile.size * (self.tile.rows if self.copies else 1)
             if self.copies or adjacent
@@ -464,8 +460,10 @@ class _ContractionEmitter(KernelEmitter):
         """Of what the next depth packs for the tiles of these columns, this one notes a share: some
         of the steps where columns are adjacent, some of the columns where steps are."""
         e, tile, right, column = self.e, self.tile, self.product.right, at[1]
-        by_steps = _coefficient(right, self.column) is ONE
-        extent, length = (self.depth, tile.width) if by_steps else (tile.width, self.depth)
+        by_steps = coefficient(right, self.column) is ONE
+        extent, length = (
+            (self.depths.length, tile.width) if by_steps else (tile.width, self.depths.length)
+        )
         count = length * tile.size // LINE
         down = e.binary("udiv", last[0] - first[0] + tile.rows - 1, tile.rows)
         share = e.intrinsic(
@@ -474,8 +472,10 @@ class _ContractionEmitter(KernelEmitter):
         begin = e.binary("udiv", at[0] - first[0], tile.rows) * share
         stop = e.intrinsic("smin", (begin + share, extent if by_steps else last[1] - column))
         self.memory.bound[self.column] = column
-        start = e.pointer(self._element(right), "i8", self._stride(right, self.inner) * self.depth)
-        apart = self._stride(right, self.inner if by_steps else self.column)
+        start = e.pointer(
+            self._element(right), "i8", self._stride(right, self.depths.inner) * self.depths.length
+        )
+        apart = self._stride(right, self.depths.inner if by_steps else self.column)
         with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as number:
             entries = e.pointer(self.soon, "ptr", (number - begin) * count)
             for line in range(count):
@@ -501,16 +501,16 @@ class _ContractionEmitter(KernelEmitter):
         number = e.binary("udiv", at[1] - first[1], tile.width) * down + e.binary(
             "udiv", at[0] - first[0], tile.rows
         )
-        share = e.binary("udiv", self.steps - 1 + down * panels, down * panels)
+        share = e.binary("udiv", self.depths.steps - 1 + down * panels, down * panels)
         share = e.intrinsic("smin", (share, e.binary("udiv", self.entries - noted, lines)))
         begin = number * share
-        stop = e.intrinsic("smin", (begin + share, self.steps))
+        stop = e.intrinsic("smin", (begin + share, self.depths.steps))
         if self.copies_anew is not None:
             stop = e.select(self.copies_anew, stop, begin)
         self._bind_point(first[0], self.product.rows)
-        along = self._stride(left, self.inner)
+        along = self._stride(left, self.depths.inner)
         start, where = (
-            e.pointer(self._element(left), "i8", along * self.steps),
+            e.pointer(self._element(left), "i8", along * self.depths.steps),
             e.pointer(self.soon, "ptr", noted),
         )
         with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as step:
@@ -586,7 +586,7 @@ class _ContractionEmitter(KernelEmitter):
 
     def _stride(self, access: Access, symbol: Symbol) -> Value:
         """Bytes from one element to the next along a loop."""
-        return self.memory.index(_coefficient(access, symbol) * self.tile.size)
+        return self.memory.index(coefficient(access, symbol) * self.tile.size)
 
     def _check(
         self,
@@ -609,54 +609,3 @@ class _ContractionEmitter(KernelEmitter):
         """The name of a function that kernels of the module share; it will be in the module."""
         self.e.declarations |= {helper.text, *helper.declarations}
         return helper.name
-
-
-def _coefficient(access: Access, symbol: Symbol) -> Expr:
-    linear = access.index.linear((symbol,))
-    assert linear is not None
-    return linear[1].get(symbol, integer(0))
-
-
-def _taps(product: Product) -> tuple[Symbol, ...]:
-    """The reduced loops of constant extent around the innermost one that lie within it in the right
-    operand's memory, as the window of a convolution does within its channels: one depth packs them
-    together."""
-    taps: list[Symbol] = []
-    stride = integer(product.panel or 1)
-    for symbol in reversed(product.reduced[:-1]):
-        if symbol.extent.constant is None or _coefficient(product.right, symbol) is not stride:
-            break
-        taps.insert(0, symbol)
-        stride = stride * symbol.extent
-    return tuple(taps) if _coefficient(product.right, product.reduced[-1]) is stride else ()
-
-
-def _run(product: Product, outer: Sequence[Symbol]) -> Symbol | None:
-    """The loop around the innermost one if several of its points, each with all steps of a short
-    innermost loop, are within one depth: they are its taps then."""
-    extent = product.reduced[-1].extent.constant
-    without_taps = len(outer) == len(product.reduced) - 1
-    return (
-        outer[-1] if outer and without_taps and extent is not None and 2 * extent <= DEPTH else None
-    )
-
-
-def in_order(product: Product) -> tuple[Symbol, ...]:
-    """The reduced loops, outermost first, as the multiply-adds run through them."""
-    taps = _taps(product)
-    *outer, inner = product.reduced
-    return (*outer[: len(outer) - len(taps)], inner, *taps)
-
-
-def _steps(taps: int, lanes: int) -> int:
-    """Steps of the innermost loop in one depth, whole vectors of them where there are many."""
-    steps = max(1, DEPTH // taps)
-    return steps if steps < lanes // 2 else -(-steps // lanes) * lanes
-
-
-def _even_steps(reduced: Symbol, tile: tiles.Tile) -> int:
-    """Steps of the depths where both operands are copied: about as many in each."""
-    most = min(DEPTH, PANEL // (tile.width * tile.size) // 32 * 32)
-    extent = reduced.extent.constant or most
-    steps = -(-extent // -(-extent // most))
-    return -(-steps // tiles.UNROLL) * tiles.UNROLL

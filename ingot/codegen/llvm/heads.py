@@ -1,5 +1,4 @@
-"""What the kernels of attention share: how they run over their points, and reach the rows of their
-operands."""
+"""A kernel over the batches and heads of attention: its points, and the rows of its operands."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ingot.codegen.llvm.emitter import Emitter, Value
-from ingot.codegen.llvm.kernel import Function
+from ingot.codegen.llvm.function import Function, function_of
 from ingot.codegen.llvm.memory import Memory
 from ingot.codegen.llvm.target import Target
 from ingot.errors import OutOfBounds
@@ -17,8 +16,7 @@ from ingot.schedule.kernel import Operand, Parameter
 
 
 class HeadEmitter:
-    """A function over the points of the parallel range, of which each works on the arrays of one
-    batch and head."""
+    """A function over the parallel range, of which each point is of one batch and head."""
 
     def __init__(
         self,
@@ -31,7 +29,7 @@ class HeadEmitter:
         self.faults: list[Fault] = []
         self.lanes = target.vector_bytes // 4
         self.bytes = target.vector_bytes
-        # its blocks are made for the registers there are: LLVM finds how to walk through their rows
+        # The blocks are made for the registers there are: LLVM may follow all of their addresses.
         self.e = Emitter(self.lanes, target.vector_bytes, most_followed=sys.maxsize)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.vector = f"<{self.lanes} x float>"
@@ -46,31 +44,12 @@ class HeadEmitter:
         raise NotImplementedError
 
     def function(self) -> Function:
-        e, count = self.e, len(self.parameters)
-        begin, end = self.value("%begin", "i64"), self.value("%end", "i64")
         self.begin()
-        with e.loop(begin, end, 1, sure=True) as point:
+        with self.e.loop(
+            self.value("%begin", "i64"), self.value("%end", "i64"), 1, sure=True
+        ) as point:
             self.point(point)
-        loads = "".join(
-            f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n  %p{k} = load ptr, ptr %a{k}\n"
-            for k in range(count)
-        )
-        lines = "\n  ".join(e.entry + e.scopes[0].lines)
-        fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.faults)))
-        text = (
-            "define internal i32 "
-            f"@KERNEL.body({''.join(f'ptr noalias %p{k}, ' for k in range(count))}"
-            "ptr noalias %sizes, i64 %begin, i64 %end, ptr noalias %scratch) nounwind "
-            f"{{\n  {lines}\n  ret i32 0\n{fails}}}\n"
-            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) "
-            "nounwind {\n"
-            "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
-            f"{loads}  %status = call i32 "
-            f"@KERNEL.body({''.join(f'ptr %p{k}, ' for k in range(count))}"
-            "ptr %sizes, i64 %begin, i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 "
-            "0\n}\n"
-        )
-        return Function(text, frozenset(e.declarations), tuple(self.faults), self.scratch_bytes())
+        return function_of(self.e, len(self.parameters), self.faults, self.scratch_bytes())
 
     # -- small things ------------------------------------------------------------------------------
 
@@ -107,11 +86,8 @@ class HeadEmitter:
     def first_lanes(self, count: int | Value) -> str:
         if isinstance(count, Value):
             return self.e.compare("slt", self.e.iota("i64"), count).text
-        return (
-            "<"
-            + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(self.lanes))
-            + ">"
-        )
+        lanes = ["i1 true"] * count + ["i1 false"] * (self.lanes - count)
+        return f"<{', '.join(lanes)}>"
 
     def load_first(self, pointer: Value, count: int | Value) -> Value:
         """The first `count` elements, zeros in the other lanes."""
@@ -119,37 +95,37 @@ class HeadEmitter:
             return self.load(pointer)
         name = f"llvm.masked.load.v{self.lanes}f32.p0"
         self.e.declare(self.vector, name, f"ptr, i32, <{self.lanes} x i1>, {self.vector}")
-        text = f"call {self.vector} @{name}(ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
-        return self.e.here(f"{text}, {self.vector} zeroinitializer)", "float", self.lanes)
+        mask = f"<{self.lanes} x i1> {self.first_lanes(count)}"
+        text = f"ptr {pointer.text}, i32 4, {mask}, {self.vector} zeroinitializer"
+        return self.e.here(f"call {self.vector} @{name}({text})", "float", self.lanes)
 
     def store_first(self, value: Value, pointer: Value, count: int) -> None:
         if count == self.lanes:
             return self.store(value, pointer, aligned=False)
         name = f"llvm.masked.store.v{self.lanes}f32.p0"
         self.e.declare("void", name, f"{self.vector}, ptr, i32, <{self.lanes} x i1>")
-        text = f"{self.vector} {value.text}, ptr {pointer.text}, i32 4, <{self.lanes} x i1> {self.first_lanes(count)}"
+        mask = f"<{self.lanes} x i1> {self.first_lanes(count)}"
+        text = f"{self.vector} {value.text}, ptr {pointer.text}, i32 4, {mask}"
         return self.e.line(f"call void @{name}({text})")
 
     def check(self, operand: Operand, pointer: Value, count: int | Value = 1) -> Value:
-        """`pointer`; where bounds are checked, `count` elements from there on must be within the
-        operand's buffer."""
+        """`pointer`, from which on `count` elements must be within the operand's buffer.
+
+        That is checked where bounds are.
+        """
         length = self.parameters[operand.parameter].length
         if not self.check_bounds or length is None:
             return pointer
         e, buffer = self.e, self.value(f"%p{operand.parameter}", "ptr")
-        fault = Fault(
-            OutOfBounds, f"a kernel touches memory outside of its buffer {buffer.text[1:]}"
-        )
+        message = f"a kernel touches memory outside of its buffer {buffer.text[1:]}"
+        fault = Fault(OutOfBounds, message)
         if fault not in self.faults:
             self.faults.append(fault)
         offset = e.cast("ptrtoint", pointer, "i64") - e.cast("ptrtoint", buffer, "i64")
         bytes_ = self.number(4 * length)
         first, last = (e.compare("uge", at, bytes_) for at in (offset, offset + 4 * (count - 1)))
-        fine = e.name("fine")
-        e.line(
-            f"br i1 {(first | last).text}, label %fail{self.faults.index(fault)}, label %{fine}, "
-            "!prof !0"
-        )
+        fine, number = e.name("fine"), self.faults.index(fault)
+        e.line(f"br i1 {(first | last).text}, label %fail{number}, label %{fine}, !prof !0")
         e.line(f"{fine}:")
         return pointer
 

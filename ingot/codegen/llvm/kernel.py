@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from ingot.codegen.llvm.bodies import BodyEmitter, Row
 from ingot.codegen.llvm.emitter import Value
+from ingot.codegen.llvm.function import Function, function_of
 from ingot.codegen.llvm.reductions import BLOCK, Reduction
 from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
@@ -31,24 +31,11 @@ from ingot.codegen.llvm.unrolling import (
     surely_runs,
 )
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, maximum, product
-from ingot.loops.ir import Fault
 from ingot.schedule.kernel import Kernel, Stage, loans, scaling
 from ingot.schedule.tiling import transposed_loads
 
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
-
-
-class Function(NamedTuple):
-    """LLVM text in which the function is called `@KERNEL`, and what its caller must know.
-
-    `declarations` are those of the functions that it calls.
-    """
-
-    text: str
-    declarations: frozenset[str]
-    errors: tuple[Fault, ...]
-    scratch_bytes: Expr
 
 
 def emit_kernel(
@@ -82,26 +69,15 @@ class KernelEmitter(BodyEmitter):
         self._bind_buffers()
         self._outer_loops()
         shared = {k for pair in loans(self.kernel.parameters) for k in pair}
-        arguments = loads = passed = ""
-        for k in range(len(self.kernel.parameters)):
-            arguments += f"ptr %p{k}, " if k in shared else f"ptr noalias %p{k}, "
-            loads += f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n"
-            loads += f"  %p{k} = load ptr, ptr %a{k}\n"
-            passed += f"ptr %p{k}, "
-        fails = "".join(f"fail{k}:\n  ret i32 {k + 1}\n" for k in range(len(self.errors)))
-        lines = self.e.entry + self.e.scopes[0].lines
-        text = (
-            f"define internal i32 @KERNEL.body({arguments}ptr noalias %sizes, i64 %begin, "
-            "i64 %end, ptr noalias %scratch) nounwind {\n"
-            "  %nowhere = alloca i64\n  " + "\n  ".join(lines) + "\n  ret i32 0\n" + fails + "}\n"
-            "define i32 @KERNEL(ptr %buffers, ptr %sizes, i64 %begin, i64 %end, ptr %scratch) "
-            "nounwind {\n"
-            "  %some = icmp slt i64 %begin, %end\n  br i1 %some, label %work, label %done\nwork:\n"
-            f"{loads}{self._skip()}  %status = call i32 @KERNEL.body({passed}ptr %sizes, "
-            "i64 %begin, i64 %end, ptr %scratch)\n"
-            "  ret i32 %status\ndone:\n  ret i32 0\n}\n"
+        return function_of(
+            self.e,
+            len(self.kernel.parameters),
+            self.errors,
+            self.scratch,
+            shared,
+            first="  %nowhere = alloca i64\n",  # written by lanes that are out of range
+            skip=self._skip(),
         )
-        return Function(text, frozenset(self.e.declarations), tuple(self.errors), self.scratch)
 
     def _skip(self) -> str:
         """Text that ends the function where elements are to be multiplied by 1 in their place."""

@@ -12,7 +12,8 @@ from typing import Any
 from ingot.codegen.llvm.attention import emit_attention
 from ingot.codegen.llvm.attention_backward import emit_attention_backward
 from ingot.codegen.llvm.contraction import emit_contraction
-from ingot.codegen.llvm.kernel import Function, emit_kernel
+from ingot.codegen.llvm.function import Function
+from ingot.codegen.llvm.kernel import emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.objects import in_parts, objects_of, optimized
 from ingot.codegen.llvm.target import Target, chosen

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from ingot.codegen.llvm.contraction import in_order
+from ingot.codegen.llvm.depths import in_order
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.codegen.llvm.types import REPRESENTATIONS

@@ -23,8 +23,7 @@ NUMBERS = INTS | REALS
 UNSIGNED = "unsigned"  # the kind of the integer types whose order and shifts differ
 
 
-# -- conversion
-# ----------------------------------------------------------------------------------------------------------
+# -- conversion ------------------------------------------------------------------------------------
 
 
 def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
@@ -109,8 +108,7 @@ def _truncated(a: Value, want: str, kind: str) -> Value:
     return e.cast("trunc", result, want)
 
 
-# -- arithmetic
-# ----------------------------------------------------------------------------------------------------------
+# -- arithmetic ------------------------------------------------------------------------------------
 
 
 def _extreme(wanted: str) -> Callable[..., Value]:
@@ -332,8 +330,7 @@ supported_ops: dict[str, set[torch.dtype]] = {name: row[0] for name, row in TABL
 INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 
 
-# -- reductions
-# ----------------------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 Accumulator = tuple[Value, ...]  # (value,), or (value, position) for argmax and argmin
 
