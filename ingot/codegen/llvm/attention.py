@@ -32,17 +32,21 @@ _MANY = sys.maxsize
 
 
 def tile_rows(vectors: int, vector_bytes: int) -> int:
-    """Rows of a tile of accumulators `vectors` wide: as many as leave room for a row of operands
-    and a few more."""
+    """Rows of a tile of accumulators `vectors` wide.
+
+    They leave registers for a row of operands and a few more.
+    """
     return max(1, min(16, (REGISTERS[vector_bytes] - 2 - vectors) // vectors))
 
 
 def emit_attention(
     kernel: AttentionKernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
 ) -> Function:
-    """The LLVM function of attention, whose size symbols are read from `sizes` at their position in
-    `symbols`. With `check_bounds`, an access outside of a buffer of known length reports
-    `OutOfBounds`."""
+    """The LLVM function of attention.
+
+    Its size symbols are read from `sizes` at their position in `symbols`. With `check_bounds`, an
+    access outside of a buffer of known length reports `OutOfBounds`.
+    """
     return _AttentionEmitter(kernel, symbols, target, check_bounds).function()
 
 
@@ -59,19 +63,18 @@ class _AttentionEmitter(HeadEmitter):
         self.block = self.vectors * self.lanes
         self.mask_row = self.width + self.keys + 1
         self.turns_mask = kernel.mask is not None and kernel.mask.strides[2] is not ZERO
-        whole_tiles = (
-            self.keys
-            if self.keys.constant is not None
-            else ceil_div(self.keys, self.lanes) * self.lanes
-        )
-        self.scratch_rows = self.mask_row + (whole_tiles if self.turns_mask else ZERO)
+        self.scratch_rows = self.mask_row
+        if self.turns_mask:
+            rows = self.keys
+            if rows.constant is None:
+                rows = ceil_div(rows, self.lanes) * self.lanes
+            self.scratch_rows = self.scratch_rows + rows
 
     def scratch_bytes(self) -> Expr:
         return 4 * (self.block * self.scratch_rows + self.lanes * REGISTERS[self.bytes])
 
     def scratch(self, row: int | Expr) -> Value:
-        """The address of a row of `block` floats in scratch: first the queries, then the scores,
-        the sums, the mask."""
+        """The address of a row of `block` floats in scratch: queries, scores, sums, mask."""
         return self.e.pointer(self.value("%scratch", "ptr"), "float", self.number(row * self.block))
 
     def scratch_vector(self, number: int) -> Value:
@@ -85,15 +88,12 @@ class _AttentionEmitter(HeadEmitter):
         """A block of the schedule's, in pieces that fit the registers."""
         e, kernel = self.e, self.kernel
         blocks = self.number(kernel.blocks)
-        first, outer = (
-            e.binary("urem", point, blocks) * kernel.query_block,
-            e.binary("udiv", point, blocks),
-        )
+        first = e.binary("urem", point, blocks) * kernel.query_block
+        outer = e.binary("udiv", point, blocks)
         head, batch = e.binary("urem", outer, self.heads), e.binary("udiv", outer, self.heads)
         end = self.smaller(first + kernel.query_block, self.number(self.queries))
-        with e.loop(
-            first, end, self.block, sure=True, once=self.block == kernel.query_block
-        ) as start:
+        once = self.block == kernel.query_block
+        with e.loop(first, end, self.block, sure=True, once=once) as start:
             self.piece(batch, head, start)
 
     def piece(self, batch: Value, head: Value, first: Value) -> None:
@@ -103,13 +103,8 @@ class _AttentionEmitter(HeadEmitter):
         seen = self.number(self.keys)
         if kernel.causal:
             seen = self.smaller(seen, first + self.block)
-        self.transpose(
-            kernel.query,
-            self.at(kernel.query, batch, head),
-            first,
-            kernel.sizes[4],
-            self.scratch(0),
-        )
+        queries = self.at(kernel.query, batch, head)
+        self.transpose(kernel.query, queries, first, kernel.sizes[4], self.scratch(0))
         mask = None
         if kernel.mask is not None:
             mask = self.at(kernel.mask, batch, head)
@@ -119,41 +114,34 @@ class _AttentionEmitter(HeadEmitter):
         self.exponentials(largest, seen)
         if kernel.logarithms is not None:
             self.store_logarithms(kernel.logarithms, self.at(kernel.logarithms, batch, head), first)
-        self.products(
-            self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head), first, seen
-        )
+        values, target = self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head)
+        self.products(values, target, first, seen)
 
     def transpose(
         self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value
     ) -> None:
-        """`block` rows of the operand's array at `source` from row `first` on, of `columns`
-        elements each, to rows of `block` elements. The last row of all stands for those behind
-        it."""
-        e, lanes, last, stride = (
-            self.e,
-            self.lanes,
-            self.number(self.queries - 1),
-            self.number(operand.strides[2]),
-        )
-        with e.loop(
-            self.number(0), self.number(self.block), lanes, sure=True, once=self.vectors == 1
-        ) as group:
-            rows = [
-                e.pointer(source, "float", self.smaller(first + group + k, last) * stride)
-                for k in range(lanes)
-            ]
+        """`block` rows of an operand's array, from row `first` on, to rows of `block` elements.
+
+        A row has `columns` elements; the last row of all stands for those behind it.
+        """
+        e, lanes = self.e, self.lanes
+        last, stride = self.number(self.queries - 1), self.number(operand.strides[2])
+        zero, block, once = self.number(0), self.number(self.block), self.vectors == 1
+        with e.loop(zero, block, lanes, sure=True, once=once) as group:
+            rows = []
+            for k in range(lanes):
+                row = self.smaller(first + group + k, last) * stride
+                rows.append(e.pointer(source, "float", row))
 
             def tile(column: Value, count: int | Value) -> None:
                 pointers = [
                     self.check(operand, e.pointer(row, "float", column), count) for row in rows
                 ]
                 loaded = [self.load_first(pointer, count) for pointer in pointers]
-                for k, turned in enumerate(
-                    self.transposed(loaded)[: count if isinstance(count, int) else lanes]
-                ):
-                    self.store(
-                        turned, e.pointer(target, "float", (column + k) * self.block + group)
-                    )
+                present = count if isinstance(count, int) else lanes
+                for k, turned in enumerate(self.transposed(loaded)[:present]):
+                    place = (column + k) * self.block + group
+                    self.store(turned, e.pointer(target, "float", place))
 
             if columns.constant is not None:
                 return self.steps(columns.constant, lanes, tile)
@@ -164,9 +152,8 @@ class _AttentionEmitter(HeadEmitter):
         """`body(start, length)` for pieces of `step`, and the rest as a last piece."""
         whole = count // step * step
         if whole:
-            with self.e.loop(
-                self.number(0), self.number(whole), step, sure=True, once=whole == step
-            ) as start:
+            zero, end = self.number(0), self.number(whole)
+            with self.e.loop(zero, end, step, sure=True, once=whole == step) as start:
                 body(start, step)
         if whole < count:
             body(self.number(whole), count - whole)
@@ -175,21 +162,20 @@ class _AttentionEmitter(HeadEmitter):
         """A square of as many vectors as they have lanes, turned."""
         lanes, distance = self.lanes, 1
         while distance < lanes:
-            done = list(rows)
+            low, high = list(range(lanes)), list(range(lanes, 2 * lanes))
+            for k in range(lanes):
+                if k & distance:
+                    low[k] = lanes + k - distance
+                else:
+                    high[k] = k + distance
+            turned = list(rows)
             for i in range(lanes):
-                if i & distance:
-                    continue
-                a, b = rows[i], rows[i + distance]
-                low = [k if not k & distance else lanes + k - distance for k in range(lanes)]
-                high = [k + distance if not k & distance else lanes + k for k in range(lanes)]
-                done[i], done[i + distance] = self.shuffled(a, b, low), self.shuffled(a, b, high)
-            rows, distance = done, distance * 2
+                if not i & distance:
+                    a, b = rows[i], rows[i + distance]
+                    turned[i] = self.e.shuffle(a, b, low)
+                    turned[i + distance] = self.e.shuffle(a, b, high)
+            rows, distance = turned, distance * 2
         return rows
-
-    def shuffled(self, a: Value, b: Value, order: Sequence[int]) -> Value:
-        mask = ", ".join(f"i32 {k}" for k in order)
-        text = f"shufflevector {self.vector} {a.text}, {self.vector} {b.text}, <{self.lanes} x i32> <{mask}>"
-        return self.e.place(text, "float", self.lanes, max(a.depth, b.depth))
 
     # -- scores ------------------------------------------------------------------------------------
 
@@ -200,10 +186,8 @@ class _AttentionEmitter(HeadEmitter):
         for variable in largest:
             variable.store(e.constant(-inf, "float"))
 
-        rows, stride = (
-            min(tile_rows(self.vectors, self.bytes), self.most_keys),
-            self.kernel.key.strides[2],
-        )
+        rows = min(tile_rows(self.vectors, self.bytes), self.most_keys)
+        stride = self.kernel.key.strides[2]
         step = self.number(stride)
         with e.loop(self.number(0), seen, rows, sure=True) as key:
             if self.keys.constant is not None:
@@ -224,9 +208,8 @@ class _AttentionEmitter(HeadEmitter):
 
     def weight(self, key: Value, vector: int) -> Value:
         """The address of a vector of scores."""
-        return self.e.pointer(
-            self.scratch(self.width), "float", key * self.block + vector * self.lanes
-        )
+        scores = self.scratch(self.width)
+        return self.e.pointer(scores, "float", key * self.block + vector * self.lanes)
 
     def score_tile(self, keys: list[tuple[Value, Expr]]) -> list[list[Value]]:
         """The products of keys, which begin so far behind an address, with the block's queries."""
@@ -244,9 +227,8 @@ class _AttentionEmitter(HeadEmitter):
                     for v in range(self.vectors)
                 ]
                 for (address, behind), row in zip(keys, sums):
-                    pointer = e.pointer(
-                        e.pointer(address, "float", start), "float", self.number(behind + u)
-                    )
+                    begin = e.pointer(address, "float", start)
+                    pointer = e.pointer(begin, "float", self.number(behind + u))
                     key = self.load_scalar(self.check(self.kernel.key, pointer))
                     for variable, vector in zip(row, query):
                         variable.store(e.fma(key, vector, variable.load()))
@@ -261,22 +243,19 @@ class _AttentionEmitter(HeadEmitter):
         score = total * kernel.scale
         if mask is not None and kernel.mask is not None:
             if self.turns_mask:
-                row = e.pointer(
-                    self.scratch(self.mask_row), "float", key * self.block + vector * self.lanes
-                )
+                masks = self.scratch(self.mask_row)
+                row = e.pointer(masks, "float", key * self.block + vector * self.lanes)
                 added = self.load(row, aligned=True)
             else:
                 pointer = e.pointer(mask, "float", key * self.number(kernel.mask.strides[3]))
                 added = self.load_scalar(self.check(kernel.mask, pointer))
-            score = (
-                e.select(e.compare("uno", added, added), score, added)
-                if kernel.replaces
-                else score + added
-            )
+            if kernel.replaces:
+                score = e.select(e.compare("uno", added, added), score, added)
+            else:
+                score = score + added
         if kernel.causal:
-            query = self.smaller(
-                e.iota("i64") + (first + vector * self.lanes), self.number(self.queries - 1)
-            )
+            query = e.iota("i64") + (first + vector * self.lanes)
+            query = self.smaller(query, self.number(self.queries - 1))
             score = e.select(e.compare("sge", query, key), score, e.constant(-inf, "float"))
         return score
 
@@ -310,8 +289,7 @@ class _AttentionEmitter(HeadEmitter):
             self.store(1.0 / whole, self.weight(self.number(self.keys), v))
 
     def store_logarithms(self, operand: Operand, target: Value, first: Value) -> None:
-        """Those of the block, which are in scratch, one by one: neighbouring queries' may lie
-        apart."""
+        """Those of the block, which are in scratch, one by one: their stride is any."""
         e, stride = self.e, self.number(operand.strides[2])
         queries = self.smaller(self.number(self.queries) - first, self.number(self.block))
         with e.loop(self.number(0), queries, 1, sure=True) as at:
@@ -321,8 +299,7 @@ class _AttentionEmitter(HeadEmitter):
 
     @contextmanager
     def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:
-        """The keys in pieces of `CHUNK`: what is summed over one is added to what the others gave,
-        as long chains of additions round badly."""
+        """The keys in pieces of `CHUNK`, whose sums are added: long chains of additions round badly."""
         e = self.e
         with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)
@@ -358,9 +335,9 @@ class _AttentionEmitter(HeadEmitter):
         count: int,
         seen: Value,
     ) -> None:
-        e, strides = (
-            self.e,
-            [self.number(o.strides[2]) for o in (self.kernel.value, self.kernel.target)],
+        e, kernel = self.e, self.kernel
+        value_stride, target_stride = map(
+            self.number, (kernel.value.strides[2], kernel.target.strides[2])
         )
         pieces = [min(self.lanes, count - start) for start in range(0, count, self.lanes)]
         several = self.most_keys > CHUNK
@@ -374,7 +351,7 @@ class _AttentionEmitter(HeadEmitter):
         with self.chunks(seen) as keys:
             sums = [[self.zero_variable() for _ in pieces] for _ in range(rows)]
             with e.loop(*keys, 1, sure=True) as key:
-                at = e.pointer(values, "float", key * strides[0])
+                at = e.pointer(values, "float", key * value_stride)
                 pointers = [e.pointer(at, "float", v * self.lanes) for v in range(len(pieces))]
                 loaded = [
                     self.load_first(self.check(self.kernel.value, p, n), n)
@@ -392,7 +369,7 @@ class _AttentionEmitter(HeadEmitter):
         shares = e.pointer(weights, "float", self.number(self.keys * self.block))
         for r, row in enumerate(sums):
             share = self.load_scalar(e.pointer(shares, "float", r))
-            line = self.smaller(first + query + r, self.number(self.queries - 1)) * strides[1]
+            line = self.smaller(first + query + r, self.number(self.queries - 1)) * target_stride
             for v, (variable, n) in enumerate(zip(row, pieces)):
                 total = self.load(totals[r][v], aligned=True) if several else variable.load()
                 pointer = e.pointer(e.pointer(target, "float", line), "float", v * self.lanes)

@@ -22,8 +22,7 @@ MOST_FOLLOWED = 8
 
 
 class Value:
-    """An SSA value or a constant: LLVM text, element type, lanes, and the depth of the scope that
-    defines it.
+    """An SSA value or a constant: LLVM text, element type, lanes, and the depth of its scope.
 
     The arithmetic operators emit IEEE operations on floats and wrapping ones on integers; a Python
     number beside a value becomes a constant of its type.
@@ -165,34 +164,22 @@ class Emitter:
         return other if isinstance(other, Value) else self.constant(other, value.type)
 
     def argument(self, value: Value, lanes: int) -> str:
-        """The text of `value` as an operand of `lanes` lanes, a scalar being repeated in all of
-        them."""
+        """The text of `value` as an operand of `lanes` lanes, in which a scalar is repeated."""
         if value.lanes == lanes:
             return value.text
         if value.constant:
             return f"splat ({value.type} {value.text})"
-        vector = vector_type(value.type, lanes)
-        first = self.place(
-            f"insertelement {vector} poison, {value.type} {value.text}, i64 0",
-            value.type,
-            lanes,
-            value.depth,
-        )
-        mask = vector_type("i32", lanes)
-        return self.place(
-            f"shufflevector {vector} {first.text}, {vector} poison, {mask} zeroinitializer",
-            value.type,
-            lanes,
-            value.depth,
-        ).text
+        vector, mask = vector_type(value.type, lanes), vector_type("i32", lanes)
+        text = f"insertelement {vector} poison, {value.type} {value.text}, i64 0"
+        first = self.place(text, value.type, lanes, value.depth)
+        text = f"shufflevector {vector} {first.text}, {vector} poison, {mask} zeroinitializer"
+        return self.place(text, value.type, lanes, value.depth).text
 
     def splat(self, value: Value, lanes: int) -> Value:
         """`value` with `lanes` lanes."""
-        return (
-            value
-            if value.lanes == lanes
-            else Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
-        )
+        if value.lanes == lanes:
+            return value
+        return Value(self, self.argument(value, lanes), value.type, lanes, value.depth)
 
     def iota(self, type: str) -> Value:
         """The lane numbers 0, 1, 2, ..."""
@@ -204,9 +191,9 @@ class Emitter:
     def place(self, text: str, type: str, lanes: int, depth: int) -> Value:
         """The value of the pure operation `text`, which can be computed from `depth` inwards."""
         for scope in self.scopes[: depth + 1]:
-            found = scope.known.get(text)
-            if found is not None:
-                return found
+            value = scope.known.get(text)
+            if value is not None:
+                return value
         scope = self.scopes[depth]
         value = Value(self, "%" + self.name(), type, lanes, depth)
         scope.lines.append(f"{value.text} = {text}")
@@ -220,8 +207,7 @@ class Emitter:
         return value
 
     def line(self, text: str, depth: int | None = None) -> None:
-        """A line without a value, at the end of the scope at `depth` (the innermost one by
-        default)."""
+        """A line without a value, at the end of a scope, by default of the innermost one."""
         self.scopes[self.depth if depth is None else depth].lines.append(text)
 
     # -- operations --------------------------------------------------------------------------------
@@ -239,8 +225,7 @@ class Emitter:
         return self.instruction(opcode, (a, self.like(a, b)), a.type)
 
     def compare(self, predicate: str, a: Value, b: Operand) -> Value:
-        """A comparison: `predicate` as in LLVM ("olt", "slt", ...), float or integer by the type of
-        `a`."""
+        """A comparison, `predicate` as in LLVM: "olt", "slt", ..."""
         opcode = "fcmp" if a.type in FLOATS else "icmp"
         return self.instruction(f"{opcode} {predicate}", (a, self.like(a, b)), "i1")
 
@@ -266,23 +251,23 @@ class Emitter:
     def intrinsic(
         self, name: str, args: Sequence[Operand], type: str | None = None, extra: str = ""
     ) -> Value:
-        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type; `extra`
-        ends the argument list."""
+        """A call of the intrinsic `llvm.name`, overloaded on the arguments' common type.
+
+        `extra` ends the argument list.
+        """
         model = next(a for a in args if isinstance(a, Value))
         values = [self.like(model, a) for a in args]
         lanes = max(a.lanes for a in values)
         element = vector_type(model.type, lanes)
         function = f"llvm.{name}.{mangled(model.type, lanes)}"
-        operands = ", ".join(f"{element} {self.argument(a, lanes)}" for a in values)
-        types = ", ".join([element] * len(values) + ([extra.split()[0]] if extra else []))
-        self.declare(element, function, types)
-        operands += f", {extra}" if extra else ""
-        return self.place(
-            f"call {element} @{function}({operands})",
-            model.type,
-            lanes,
-            max(a.depth for a in values),
-        )
+        operands = [f"{element} {self.argument(a, lanes)}" for a in values]
+        types = [element] * len(values)
+        if extra:
+            types.append(extra.split()[0])
+            operands.append(extra)
+        self.declare(element, function, ", ".join(types))
+        text = f"call {element} @{function}({', '.join(operands)})"
+        return self.place(text, model.type, lanes, max(a.depth for a in values))
 
     def declare(self, result: str, function: str, types: str) -> None:
         self.declarations.add(f"declare {result} @{function}({types})")
@@ -309,44 +294,46 @@ class Emitter:
         return a if a.lanes == 1 else self.shuffle(a, None, range(a.lanes - 1, -1, -1))
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int | None]) -> Value:
-        """The lanes numbered in `order`, those of `b` after those of `a`; None where any value will
-        do."""
+        """The lanes numbered in `order`, those of `b` after those of `a`; None: any value."""
         type = vector_type(a.type, a.lanes)
         lanes = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in order)
-        second = "poison" if b is None else b.text
-        text = f"shufflevector {type} {a.text}, {type} {second}, {vector_type('i32', len(order))} <{lanes}>"
-        return self.place(text, a.type, len(order), max(a.depth, b.depth if b is not None else 0))
+        second, depth = ("poison", 0) if b is None else (b.text, b.depth)
+        mask = f"{vector_type('i32', len(order))} <{lanes}>"
+        text = f"shufflevector {type} {a.text}, {type} {second}, {mask}"
+        return self.place(text, a.type, len(order), max(a.depth, depth))
 
     def collect(self, parts: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
         """The vector whose lanes are (part, lane of it), brought together a part at a time."""
-        used = sorted({part for part, _ in places})
-        lanes = parts[0].lanes
-        result = parts[used[0]]
-        done: dict[int, int] = {k: lane for k, (part, lane) in enumerate(places) if part == used[0]}
-        for part in used[1:] or [-1]:
-            new = {k: lanes + lane for k, (at, lane) in enumerate(places) if at == part}
-            order = [done.get(k, new.get(k)) for k in range(len(places))]
-            result = self.shuffle(result, parts[part] if part >= 0 else None, order)
-            done = {k: k for k, lane in enumerate(order) if lane is not None}
+        first, *others = sorted({part for part, _ in places})
+        result = parts[first]
+        order: list[int | None] = [lane if part == first else None for part, lane in places]
+        if not others:
+            return self.shuffle(result, None, order)
+        for other in others:
+            for k, (part, lane) in enumerate(places):
+                if part == other:
+                    order[k] = result.lanes + lane
+            result = self.shuffle(result, parts[other], order)
+            order = [None if lane is None else k for k, lane in enumerate(order)]
         return result
 
     def half_vectors(self, a: Value) -> tuple[Value, Value]:
         """The lower and the upper half of the lanes."""
         half = a.lanes // 2
-        halves = []
-        for start in (0, half):
-            if half == 1:
-                text = f"extractelement {vector_type(a.type, a.lanes)} {a.text}, i64 {start}"
-            else:
-                mask = ", ".join(f"i32 {start + k}" for k in range(half))
-                type = vector_type(a.type, a.lanes)
-                text = f"shufflevector {type} {a.text}, {type} poison, <{half} x i32> <{mask}>"
-            halves.append(self.place(text, a.type, half, a.depth))
-        return halves[0], halves[1]
+        return self._part(a, 0, half), self._part(a, half, half)
+
+    def _part(self, a: Value, start: int, lanes: int) -> Value:
+        """So many lanes of a vector."""
+        if lanes > 1:
+            return self.shuffle(a, None, range(start, start + lanes))
+        text = f"extractelement {vector_type(a.type, a.lanes)} {a.text}, i64 {start}"
+        return self.place(text, a.type, 1, a.depth)
 
     def unless_rare(self, rare: Value, usual: Value, slow_call: str) -> Value:
-        """`usual`, but where any lane of `rare` is set the result of the expression `slow_call` (a
-        call that is worth a branch)."""
+        """`usual`, or, where any lane of `rare` is set, the result of `slow_call`.
+
+        The latter is the text of a call that is worth a branch.
+        """
         condition = self.any_lane(rare)
         depth = max(condition.depth, usual.depth)
         fast, slow, join = self.name("fast"), self.name("slow"), self.name("join")
@@ -361,18 +348,13 @@ class Emitter:
             f"{join}:",
         ):
             self.line(text, depth)
-        return self.place(
-            f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]",
-            usual.type,
-            usual.lanes,
-            depth,
-        )
+        text = f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]"
+        return self.place(text, usual.type, usual.lanes, depth)
 
     # -- memory ------------------------------------------------------------------------------------
 
     def pointer(self, base: Value, type: str, index: Operand) -> Value:
-        """The address of element `index` (a vector of indices gives a vector of addresses) behind
-        `base`."""
+        """The address of element `index` behind `base`; of a vector of indices, of addresses."""
         index = index if isinstance(index, Value) else self.constant(index, "i64")
         if index.constant and index.text == "0":
             return base
@@ -392,8 +374,10 @@ class Emitter:
     def loop(
         self, start: Value, stop: Value, step: int, sure: bool, once: bool = False
     ) -> Iterator[Value]:
-        """A loop of an i64 index from `start` to below `stop`; `sure` if known to run, `once` if
-        not to run again."""
+        """A loop of an i64 index from `start` to below `stop`.
+
+        It is `sure` to run, or runs at most `once`, where that is known.
+        """
         scope = Scope(sure)
         self.scopes.append(scope)
         number = self.name("")
@@ -402,11 +386,9 @@ class Emitter:
             self.scopes.pop()
             lines = scope.lines
             if not sure:
-                enter = f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"
-                branch = f"br i1 %enter{number}, label %body{number}, label %exit{number}"
                 lines = [
-                    enter,
-                    branch,
+                    f"%enter{number} = icmp slt i64 {start.text}, {stop.text}",
+                    f"br i1 %enter{number}, label %body{number}, label %exit{number}",
                     f"body{number}:",
                     *lines,
                     f"br label %exit{number}",
@@ -418,23 +400,21 @@ class Emitter:
         yield index
         self.scopes.pop()
         counter, hidden = index.text, list[str]()
-        if (
-            len({line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line})
-            > self.most_followed
-        ):
+        arrays = {line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line}
+        if len(arrays) > self.most_followed:
             self.declare("i64", "llvm.expect.i64", "i64, i64")
             counter = f"%count{number}"
             hidden = [f"{index.text} = call i64 @llvm.expect.i64(i64 {counter}, i64 0)"]
-        enter = (
-            f"br label %body{number}"
-            if sure
-            else f"br i1 %enter{number}, label %body{number}, label %exit{number}"
-        )
+        enter = [f"br label %body{number}"]
+        if not sure:
+            enter = [
+                f"%enter{number} = icmp slt i64 {start.text}, {stop.text}",
+                f"br i1 %enter{number}, label %body{number}, label %exit{number}",
+            ]
         self.scopes[-1].lines += [
             f"br label %before{number}",
             f"before{number}:",
-            *([] if sure else [f"%enter{number} = icmp slt i64 {start.text}, {stop.text}"]),
-            enter,
+            *enter,
             f"body{number}:",
             f"{counter} = phi i64 [{start.text}, %before{number}], [%next{number}, %latch{number}]",
             *hidden,

@@ -1,5 +1,8 @@
-"""Functions of integers that take as many steps as their values ask for, each a loop in an LLVM
-function of its own that the kernels of a module share: it runs until the last lane is done."""
+"""Functions of integers that take as many steps as their values ask for: powers and divisors.
+
+Each is a loop in an LLVM function that the kernels of a module share; it runs until the last lane
+is done.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ def _call(name: str, text: str, a: Value, b: Value, lanes: int) -> str:
 
 def power(signed: bool, a: Value, b: Value) -> Value:
     """a to the power of b, which wraps around; to a negative one 0, unless a is 1 or -1."""
-    e, type, lanes = a.emitter, a.type, max(a.lanes, b.lanes)
-    exponent = e.select(e.compare("slt", b, 0), b & 1, b) if signed else b  # enough for 1 and -1
+    e, type, lanes, exponent = a.emitter, a.type, max(a.lanes, b.lanes), b
+    if signed:  # of a negative exponent the last bit is enough, for 1 and -1
+        exponent = e.select(e.compare("slt", b, 0), b & 1, b)
     v, bits = vector_type(type, lanes), vector_type("i1", lanes)
     one, zero = _splat(type, lanes, "1"), "zeroinitializer"
     body = (
@@ -59,31 +63,76 @@ def power(signed: bool, a: Value, b: Value) -> Value:
 
 
 def greatest_common_divisor(signed: bool, a: Value, b: Value) -> Value:
-    """By Euclid's algorithm. Of the least integer, whose absolute value is itself, the sign of the
-    result is what the remainders make of it."""
+    """By Euclid's algorithm.
+
+    The least integer is its own absolute value: the sign of its result follows from the remainders.
+    """
     e, type, lanes = a.emitter, a.type, max(a.lanes, b.lanes)
+    kind = "u"
     if signed:
         a, b = (e.select(e.compare("slt", x, 0), -x, x) for x in (a, b))
-    name = f"@ingot.gcd.{'s' if signed else 'u'}.{mangled(type, lanes)}"
-    call = _call(name, _euclid(e, type, lanes, signed), a, b, lanes)
+        kind = "s"
+    name = f"@ingot.gcd.{kind}.{mangled(type, lanes)}"
+    call = _call(name, _euclid(e, type, lanes, kind), a, b, lanes)
     return e.place(call, type, lanes, max(a.depth, b.depth))
 
 
-def _euclid(e: Emitter, type: str, lanes: int, signed: bool) -> str:
-    """The remainders of floats that hold the integers; of longer ones, and negative ones among
-    these, first those of the integers themselves."""
+def _euclid(e: Emitter, type: str, lanes: int, kind: str) -> str:
+    """The body of the function: remainders of floats that hold the integers.
+
+    Integers of more than `EXACT` bits are first divided as they are, `kind`s or unsigned.
+    """
     wide = "float" if BITS[type] < 32 else "double"
-    v, f, some, zero = (
-        vector_type(type, lanes),
-        vector_type(wide, lanes),
-        vector_type("i1", lanes),
-        "zeroinitializer",
-    )
-    suffix, long, kind = mangled(wide, lanes), BITS[type] > EXACT, "s" if signed else "u"
+    v, f, some = vector_type(type, lanes), vector_type(wide, lanes), vector_type("i1", lanes)
+    zero = "zeroinitializer"
+    suffix = mangled(wide, lanes)
     e.declare(f, f"llvm.trunc.{suffix}", f)
     e.declare(f, f"llvm.fma.{suffix}", f"{f}, {f}, {f}")
-    x, y = ("%x", "%known") if long else ("%a", "%b")
-    first = (  # never the least integer by -1: the absolute values that it begins with are not -1
+    if BITS[type] > EXACT:
+        x, y, result = "%x", "%known", "%all"
+        integers = _integer_remainders(e, type, lanes, kind)
+        known = f"  %known = select {some} %unfinished, {v} %y, {v} {zero}\n"
+        remainder = "%near"
+        correction = (  # the quotient may have been rounded up
+            f"  %below = fcmp olt {f} %near, {zero}\n"
+            f"  %above = fadd {f} %near, %p\n"
+            f"  %rest = select {some} %below, {f} %above, {f} %near\n"
+        )
+        end = f"  %all = select {some} %unfinished, {v} %result, {v} %y\n"
+    else:
+        x, y, result, remainder = "%a", "%b", "%result", "%rest"
+        integers = "entry:\n  br label %floats\n"
+        known = correction = end = ""
+    return (
+        f"{integers}floats:\n{known}"
+        f"  %first = {kind}itofp {v} {x} to {f}\n"
+        f"  %second = {kind}itofp {v} {y} to {f}\n"
+        "  br label %loop\nloop:\n"
+        f"  %p = phi {f} [%first, %floats], [%p.next, %loop]\n"
+        f"  %q = phi {f} [%second, %floats], [%q.next, %loop]\n"
+        f"  %none = fcmp oeq {f} %p, {zero}\n"
+        f"  %ratio = fdiv {f} %q, %p\n"
+        f"  %quotient = call {f} @llvm.trunc.{suffix}({f} %ratio)\n"
+        f"  %minus = fneg {f} %quotient\n"
+        f"  {remainder} = call {f} @llvm.fma.{suffix}({f} %minus, {f} %p, {f} %q)\n{correction}"
+        f"  %p.next = select {some} %none, {f} {zero}, {f} %rest\n"
+        f"  %q.next = select {some} %none, {f} %q, {f} %p\n"
+        f"  %more.left = fcmp une {f} %p.next, {zero}\n"
+        f"  %again.left = {_any_lane(e, lanes, '%more.left')}\n"
+        "  br i1 %again.left, label %loop, label %done\ndone:\n"
+        f"  %result = fpto{kind}i {f} %q.next to {v}\n{end}"
+        f"  ret {v} {result}\n"
+    )
+
+
+def _integer_remainders(e: Emitter, type: str, lanes: int, kind: str) -> str:
+    """Remainders of the integers until floats hold them.
+
+    The least integer is never divided by -1: all begin as absolute values.
+    """
+    v, some, zero = vector_type(type, lanes), vector_type("i1", lanes), "zeroinitializer"
+    return (
+        "entry:\n  br label %test\n"
         "test:\n"
         f"  %x = phi {v} [%a, %entry], [%x.next, %step]\n"
         f"  %y = phi {v} [%b, %entry], [%y.next, %step]\n"
@@ -99,33 +148,4 @@ def _euclid(e: Emitter, type: str, lanes: int, signed: bool) -> str:
         f"  %x.next = select {some} %more, {v} %remainder, {v} %x\n"
         f"  %y.next = select {some} %more, {v} %x, {v} %y\n"
         "  br label %test\n"
-    )
-    correction = (  # the quotient may have been rounded up
-        f"  %below = fcmp olt {f} %near, {zero}\n"
-        f"  %above = fadd {f} %near, %p\n"
-        f"  %rest = select {some} %below, {f} %above, {f} %near\n"
-    )
-    return (
-        f"entry:\n  br label %{'test' if long else 'floats'}\n{first if long else ''}floats:\n"
-        + (f"  %known = select {some} %unfinished, {v} %y, {v} {zero}\n" if long else "")
-        + f"  %first = {kind}itofp {v} {x} to {f}\n"
-        f"  %second = {kind}itofp {v} {y} to {f}\n"
-        "  br label %loop\nloop:\n"
-        f"  %p = phi {f} [%first, %floats], [%p.next, %loop]\n"
-        f"  %q = phi {f} [%second, %floats], [%q.next, %loop]\n"
-        f"  %none = fcmp oeq {f} %p, {zero}\n"
-        f"  %ratio = fdiv {f} %q, %p\n"
-        f"  %quotient = call {f} @llvm.trunc.{suffix}({f} %ratio)\n"
-        f"  %minus = fneg {f} %quotient\n"
-        f"  %{'near' if long else 'rest'} = call {f} @llvm.fma.{suffix}({f} %minus, {f} %p, {f} "
-        "%q)\n"
-        + (correction if long else "")
-        + f"  %p.next = select {some} %none, {f} {zero}, {f} %rest\n"
-        f"  %q.next = select {some} %none, {f} %q, {f} %p\n"
-        f"  %more.left = fcmp une {f} %p.next, {zero}\n"
-        f"  %again.left = {_any_lane(e, lanes, '%more.left')}\n"
-        "  br i1 %again.left, label %loop, label %done\ndone:\n"
-        f"  %result = fpto{kind}i {f} %q.next to {v}\n"
-        + (f"  %all = select {some} %unfinished, {v} %result, {v} %y\n" if long else "")
-        + f"  ret {v} %{'all' if long else 'result'}\n"
     )

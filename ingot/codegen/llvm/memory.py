@@ -1,5 +1,7 @@
-"""Index expressions and memory accesses: from an `Expr` and the loops around it to addresses, loads
-and stores."""
+"""Index expressions and memory accesses: from an `Expr` to addresses, loads and stores.
+
+What is written here is right for each lane in range: the others are masked or write nowhere.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,10 @@ def split_constant(e: Expr) -> tuple[Expr, int]:
     """An expression as a sum of one without constant term, and a constant."""
     constant = next((coefficient for coefficient, atoms in e.terms if not atoms), 0)
     return e - constant, constant
+
+
+def _outer_first(value: Value) -> tuple[int, int]:
+    return value.lanes, value.depth
 
 
 class Memory:
@@ -61,23 +67,25 @@ class Memory:
 
     def index(self, expr: Expr, type: str = "i64") -> Value:
         """The value of `expr`: a scalar where its symbols are, summed from the outer loops inwards.
-        As an i32 it is right where it fits, whatever its parts are."""
+
+        As an i32 it is right where it fits, even if its terms do not.
+        """
         e = self.emitter
         if expr.constant is not None:
             return e.constant(expr.constant, type)
         terms = [self._term(coefficient, atoms, type) for coefficient, atoms in expr.terms]
-        terms.sort(key=lambda v: (v.lanes, v.depth))
+        terms.sort(key=_outer_first)
         total = terms[0]
         for term in terms[1:]:
             total = total + term
         return total
 
     def _term(self, coefficient: int, atoms: tuple[Expr, ...], type: str) -> Value:
-        values = (self._atom(a) for a in atoms)
-        factors = sorted(
-            (self._short(v) if type == "i32" else v for v in values),
-            key=lambda v: (v.lanes, v.depth),
-        )
+        factors = []
+        for atom in atoms:
+            value = self._atom(atom)
+            factors.append(self._short(value) if type == "i32" else value)
+        factors.sort(key=_outer_first)
         if coefficient != 1 or not factors:
             factors.insert(0, self.emitter.constant(coefficient, type))
         total = factors[0]
@@ -92,8 +100,8 @@ class Memory:
                 return self.bound[atom] + self._lane_numbers(1)
             return self.bound[atom] if atom in self.bound else self._size(atom)
         if isinstance(atom, (Max, Min)):
-            name = "smax" if isinstance(atom, Max) else "smin"
-            return e.intrinsic(name, (self.index(atom.left), self.index(atom.right)))
+            bounds = (self.index(atom.left), self.index(atom.right))
+            return e.intrinsic("smax" if isinstance(atom, Max) else "smin", bounds)
         left, right = self.index(atom.left), self.index(atom.right)
         low = atom.left.bounds[0]
         if low is None or low < 0:
@@ -106,10 +114,9 @@ class Memory:
         return e.binary(opcode, left, right)
 
     def _short(self, value: Value) -> Value:
-        e = self.emitter
-        return (
-            e.constant(int(value.text), "i32") if value.constant else e.cast("trunc", value, "i32")
-        )
+        if value.constant:
+            return self.emitter.constant(int(value.text), "i32")
+        return self.emitter.cast("trunc", value, "i32")
 
     def _size(self, symbol: Symbol) -> Value:
         e = self.emitter
@@ -126,25 +133,19 @@ class Memory:
     # -- addresses ---------------------------------------------------------------------------------
 
     def address(self, buffer: str, expr: Expr) -> tuple[Value, bool]:
-        """A scalar pointer, or one per lane; and whether the scalar pointer starts a run of `lanes`
-        adjacent elements."""
+        """A scalar pointer, or one per lane, and whether the elements of all lanes are adjacent.
+
+        Then the pointer is a scalar, of the first lane's element.
+        """
         e = self.emitter
         base, type = self.base[buffer], REPRESENTATIONS[self.dtypes[buffer]].memory
         if buffer in self.per_lane:
             pointer = e.pointer(base, type, self.index(expr) * e.lanes)
-            return (
-                (pointer, True)
-                if pointer.lanes == 1
-                else (e.pointer(pointer, type, e.iota("i64")), False)
-            )
-        varying = [
-            s
-            for s in expr.symbols
-            if s is self.vector or (s in self.bound and self.bound[s].lanes > 1)
-        ]
-        linear = (
-            expr.linear((self.vector,)) if self.vector in varying and len(varying) == 1 else None
-        )
+            if pointer.lanes == 1:
+                return pointer, True
+            return e.pointer(pointer, type, e.iota("i64")), False
+        varying = {s for s in expr.symbols if s is self.vector or self._is_per_lane(s)}
+        linear = expr.linear(varying) if varying == {self.vector} else None
         if linear is None:
             narrow = varying and fits_short(expr)
             return e.pointer(base, type, self.index(expr, "i32" if narrow else "i64")), False
@@ -161,17 +162,24 @@ class Memory:
         pointer = e.pointer(pointer, type, first * step)
         return e.pointer(pointer, type, self._lane_numbers(1) * step), False
 
+    def _is_per_lane(self, symbol: Symbol) -> bool:
+        """Whether a symbol is bound to a vector."""
+        return symbol in self.bound and self.bound[symbol].lanes > 1
+
     def _stride(self, buffer: str, expr: Expr) -> tuple[int, Expr] | None:
-        """(the constant distance between neighbouring lanes' elements, the index without the vector
-        loop's share)."""
+        """(the distance of neighbouring lanes' elements, the index without the vector loop).
+
+        None where the distance is not constant.
+        """
         vector = self.vector
         if vector is None or vector not in expr.symbols or buffer in self.per_lane:
             return None
-        if any(s in self.bound and self.bound[s].lanes > 1 for s in expr.symbols):
+        linear = None if any(map(self._is_per_lane, expr.symbols)) else expr.linear((vector,))
+        if linear is None:
             return None
-        linear = expr.linear((vector,))
-        stride = None if linear is None else linear[1][vector].constant
-        return None if linear is None or stride is None else (stride, linear[0])
+        offset, coefficients = linear
+        stride = coefficients[vector].constant
+        return None if stride is None else (stride, offset)
 
     def _lane_pointer(self, buffer: str, stride: int, offset: Expr, lane: int) -> Value:
         """The address of one lane's element, `stride` and `offset` being what `_stride` gives."""
@@ -182,18 +190,21 @@ class Memory:
         return e.pointer(pointer, type, (self.shift + lane) * stride)
 
     def sure_depth(self, depth: int) -> int:
-        """The outermost depth, not less than `depth`, from which the present point is sure to be
-        reached."""
+        """The outermost depth, from `depth` inwards, whose points all reach the present one."""
         scopes = self.emitter.scopes
         return next((d for d in range(len(scopes) - 1, depth, -1) if not scopes[d].sure), depth)
 
     def both(self, a: Value | None, b: Value | None) -> Any:
         """The conjunction of two conditions, None being true."""
-        return a if b is None else b if a is None else a & b
+        if a is None or b is None:
+            return a or b
+        return a & b
 
     def check(self, buffer: str, pointer: Value, adjacent: bool, condition: Value | None) -> None:
-        """Where bounds are checked: report an access at `pointer` that is not within the buffer. Of
-        a run of adjacent elements those in range and under `condition` count."""
+        """Where bounds are checked: report an access at `pointer` that is not within the buffer.
+
+        Of adjacent elements those in range and under `condition` count.
+        """
         if self.fail_if is None or buffer not in self.lengths:
             return
         e, form = self.emitter, REPRESENTATIONS[self.dtypes[buffer]]
@@ -208,33 +219,36 @@ class Memory:
 
     def load(self, buffer: str, expr: Expr, condition: Value | None) -> Value:
         """The element at `expr`, in its register type; 0 where `condition` does not hold."""
-        e = self.emitter
         dtype = self.dtypes[buffer]
-        form = REPRESENTATIONS[dtype]
-        size = dtype.itemsize
+        type, size = REPRESENTATIONS[dtype].memory, dtype.itemsize
         block = self.transposed.get((buffer, expr))
         if block is not None:
-            value = self._load_adjacent(block, form.memory, size, None, "")
-            return e.compare("ne", value, 0) if form.kind == "bool" else value
-        pointer, adjacent = self.address(buffer, expr)
-        self.check(buffer, pointer, adjacent, condition)
-        if pointer.lanes > 1:
-            mask = self.both(self.mask, condition)
-            found = self._stride(buffer, expr)
-            if found is not None and found[0] == -1:
-                mask = mask if mask is None else e.reversed_lanes(mask)
-                last = self._lane_pointer(buffer, *found, e.lanes - 1)
-                value = e.reversed_lanes(self._load_adjacent(last, form.memory, size, mask, buffer))
-            elif found is not None and abs(found[0]) <= SHORT_STRIDE and mask is None:
-                value = self._load_strided(buffer, *found)
-            else:
-                value = self._gather(pointer, form.memory, size, mask, buffer)
-        elif adjacent:
-            mask = None if buffer in self.per_lane else self.both(self.mask, condition)
-            value = self._load_adjacent(pointer, form.memory, size, mask, buffer)
+            value = self._load_adjacent(block, type, size, None, "")
         else:
-            value = self._load_one(pointer, form.memory, size, condition, buffer)
-        return e.compare("ne", value, 0) if form.kind == "bool" else value
+            pointer, adjacent = self.address(buffer, expr)
+            self.check(buffer, pointer, adjacent, condition)
+            if pointer.lanes > 1:
+                value = self._load_apart(buffer, expr, pointer, self.both(self.mask, condition))
+            elif adjacent:
+                mask = None if buffer in self.per_lane else self.both(self.mask, condition)
+                value = self._load_adjacent(pointer, type, size, mask, buffer)
+            else:
+                value = self._load_one(pointer, type, size, condition, buffer)
+        return self.emitter.compare("ne", value, 0) if dtype is torch.bool else value
+
+    def _load_apart(self, buffer: str, expr: Expr, pointers: Value, mask: Value | None) -> Value:
+        """Elements that are not adjacent, as vectors where they are near each other."""
+        e, dtype = self.emitter, self.dtypes[buffer]
+        type, size = REPRESENTATIONS[dtype].memory, dtype.itemsize
+        stride = self._stride(buffer, expr)
+        if stride is not None and stride[0] == -1:
+            if mask is not None:
+                mask = e.reversed_lanes(mask)
+            last = self._lane_pointer(buffer, *stride, e.lanes - 1)
+            return e.reversed_lanes(self._load_adjacent(last, type, size, mask, buffer))
+        if stride is not None and abs(stride[0]) <= SHORT_STRIDE and mask is None:
+            return self._load_strided(buffer, *stride)
+        return self._gather(pointers, type, size, mask, buffer)
 
     def _fetch(self, text: str, type: str, lanes: int, depth: int, buffer: str) -> Value:
         if buffer in self.mutable:
@@ -245,16 +259,15 @@ class Memory:
         self, pointer: Value, type: str, size: int, condition: Value | None, buffer: str
     ) -> Value:
         e = self.emitter
-        if condition is None:
-            return self._fetch(
-                f"load {type}, ptr {pointer.text}, align {size}", type, 1, pointer.depth, buffer
-            )
-        reached = e.any_lane(condition if condition.lanes == 1 else self.both(self.mask, condition))
-        safe = e.select(reached, pointer, Value(e, "@ingot.zeros", "ptr", 1, 0))
-        value = self._fetch(
-            f"load {type}, ptr {safe.text}, align {size}", type, 1, safe.depth, buffer
-        )
-        return e.select(condition, value, 0) if condition.lanes > 1 else value
+        if condition is not None:
+            present = condition if condition.lanes == 1 else self.both(self.mask, condition)
+            zeros = Value(e, "@ingot.zeros", "ptr", 1, 0)
+            pointer = e.select(e.any_lane(present), pointer, zeros)
+        text = f"load {type}, ptr {pointer.text}, align {size}"
+        value = self._fetch(text, type, 1, pointer.depth, buffer)
+        if condition is not None and condition.lanes > 1:
+            return e.select(condition, value, 0)
+        return value
 
     def _load_adjacent(
         self, pointer: Value, type: str, size: int, mask: Value | None, buffer: str
@@ -262,20 +275,14 @@ class Memory:
         e = self.emitter
         vector = vector_type(type, e.lanes)
         if mask is None:
-            return self._fetch(
-                f"load {vector}, ptr {pointer.text}, align {size}",
-                type,
-                e.lanes,
-                pointer.depth,
-                buffer,
-            )
+            text = f"load {vector}, ptr {pointer.text}, align {size}"
+            return self._fetch(text, type, e.lanes, pointer.depth, buffer)
         masks = vector_type("i1", e.lanes)
         function = f"llvm.masked.load.{mangled(type, e.lanes)}.p0"
         e.declare(vector, function, f"ptr, i32, {masks}, {vector}")
         text = (
-            f"call {vector} @{function}(ptr {pointer.text}, i32 {size}, {masks} "
-            f"{e.argument(mask, e.lanes)}, "
-            f"{vector} zeroinitializer)"
+            f"call {vector} @{function}(ptr {pointer.text}, i32 {size}, "
+            f"{masks} {e.argument(mask, e.lanes)}, {vector} zeroinitializer)"
         )
         return self._fetch(text, type, e.lanes, max(pointer.depth, mask.depth), buffer)
 
@@ -286,19 +293,19 @@ class Memory:
         vector, masks, addresses = (vector_type(t, e.lanes) for t in (type, "i1", "ptr"))
         function = f"llvm.masked.gather.{mangled(type, e.lanes)}.v{e.lanes}p0"
         e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
-        allowed = e.argument(mask, e.lanes) if mask is not None else "splat (i1 true)"
+        allowed = "splat (i1 true)" if mask is None else e.argument(mask, e.lanes)
         text = (
-            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, {masks} "
-            f"{allowed}, "
-            f"{vector} zeroinitializer)"
+            f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, "
+            f"{masks} {allowed}, {vector} zeroinitializer)"
         )
-        depth = max(pointers.depth, mask.depth if mask is not None else 0)
+        depth = pointers.depth if mask is None else max(pointers.depth, mask.depth)
         return self._fetch(text, type, e.lanes, depth, buffer)
 
     def _load_strided(self, buffer: str, stride: int, offset: Expr) -> Value:
-        """Whole vectors are loaded, from the first lane's element to the last one's, and the
-        elements picked out. Loads that together take all of the elements between share the
-        vectors."""
+        """Whole vectors from the first lane's element to the last one's, and a shuffle of them.
+
+        Loads that together take all of the elements between share the vectors.
+        """
         e, step = self.emitter, abs(stride)
         form, size = REPRESENTATIONS[self.dtypes[buffer]], self.dtypes[buffer].itemsize
         phase = self._phase(buffer, stride, offset)
@@ -306,52 +313,54 @@ class Memory:
         if phase is None:
             phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
         first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
-        pointers = (e.pointer(first, form.memory, start) for start in starts)
-        parts = [
-            self._load_adjacent(pointer, form.memory, size, None, buffer) for pointer in pointers
-        ]
-        elements = range(phase, phase + e.lanes * step, step)
-        places = [
-            next((p, n - s) for p, s in enumerate(starts) if 0 <= n - s < e.lanes) for n in elements
-        ]
-        return e.collect(parts, places if stride > 0 else places[::-1])
+        vectors = []
+        for start in starts:
+            pointer = e.pointer(first, form.memory, start)
+            vectors.append(self._load_adjacent(pointer, form.memory, size, None, buffer))
+        places = []
+        for element in range(phase, phase + e.lanes * step, step):
+            number = next(k for k, s in enumerate(starts) if 0 <= element - s < e.lanes)
+            places.append((number, element - starts[number]))
+        return e.collect(vectors, places if stride > 0 else places[::-1])
 
     def _phase(self, buffer: str, stride: int, offset: Expr) -> int | None:
-        """The element's number among `stride` ones that lie side by side, where all of them are
-        loaded; else None."""
-        rest, own = split_constant(offset)
+        """The element's number among `stride` adjacent ones, if all of them are loaded."""
+        base, place = split_constant(offset)
         loaded = set()
         for other, expr in self.strided if stride > 0 else ():
-            found = self._stride(other, expr) if other == buffer else None
-            if found is not None and found[0] == stride and split_constant(found[1])[0] == rest:
-                loaded.add(split_constant(found[1])[1])
-        if own not in loaded:
+            access = self._stride(other, expr) if other == buffer else None
+            if access is not None and access[0] == stride:
+                other_base, other_place = split_constant(access[1])
+                if other_base == base:
+                    loaded.add(other_place)
+        if place not in loaded:
             return None
-        first = own - (own - min(loaded)) % stride
-        return own - first if loaded.issuperset(range(first, first + stride)) else None
+        first = place - (place - min(loaded)) % stride
+        return place - first if loaded.issuperset(range(first, first + stride)) else None
 
     # -- stores ------------------------------------------------------------------------------------
 
     def store_all(self, stores: Sequence[tuple[str, Expr, Value, str]]) -> None:
-        """Several stores, as `store` takes them, of one body. Those that together write side by
-        side do so in whole vectors."""
-        sides: dict[tuple[str, int, Expr], dict[int, tuple[Expr, Value]]] = {}
+        """The stores of one body, as `store` takes them.
+
+        Those that together write adjacent elements do so in whole vectors.
+        """
+        strided: dict[tuple[str, int, Expr], dict[int, tuple[Expr, Value]]] = {}
         for buffer, expr, value, mode in stores:
-            found = self._stride(buffer, expr) if mode == "store" and self.mask is None else None
-            if found is None or not 1 < found[0] <= SHORT_STRIDE:
+            access = self._stride(buffer, expr) if mode == "store" and self.mask is None else None
+            if access is None or not 1 < access[0] <= SHORT_STRIDE:
                 self.store(buffer, expr, value, mode)
                 continue
-            rest, own = split_constant(found[1])
-            sides.setdefault((buffer, found[0], rest), {})[own] = expr, value
-        for (buffer, stride, rest), members in sides.items():
-            for own in sorted(members):
-                group = [members.get(k) for k in range(own, own + stride)]
-                if None not in group:
-                    self._store_side_by_side(buffer, stride, rest + own, group)  # type: ignore[arg-type]
-                    for k in range(own, own + stride):
-                        del members[k]
-                elif own in members:
-                    self.store(buffer, *members[own], "store")
+            base, place = split_constant(access[1])
+            strided.setdefault((buffer, access[0], base), {})[place] = expr, value
+        for (buffer, stride, base), members in strided.items():
+            for place in sorted(members):
+                places = range(place, place + stride)
+                if members.keys() >= set(places):
+                    group = [members.pop(k) for k in places]
+                    self._store_side_by_side(buffer, stride, base + place, group)
+                elif place in members:
+                    self.store(buffer, *members[place], "store")
 
     def _store_side_by_side(
         self, buffer: str, stride: int, offset: Expr, group: list[tuple[Expr, Value]]
@@ -371,36 +380,31 @@ class Memory:
         e = self.emitter
         if self.dtypes[buffer] is not torch.bool:
             return value
-        return (
-            e.cast("zext", value, "i8")
-            if not value.constant
-            else e.constant(value.text == "true", "i8")
-        )
+        if value.constant:
+            return e.constant(value.text == "true", "i8")
+        return e.cast("zext", value, "i8")
 
     def store(self, buffer: str, expr: Expr, value: Value, mode: str) -> None:
-        """Write `value`, of the buffer's dtype, at `expr`: "store" replaces, the other modes
-        combine, lane after lane."""
-        e = self.emitter
+        """Write `value`, of the buffer's dtype, at `expr`.
+
+        "store" replaces, the other modes combine, lane after lane.
+        """
+        e, size = self.emitter, self.dtypes[buffer].itemsize
         value = self._stored(buffer, value)
         pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, None)
         mask = None if buffer in self.per_lane and adjacent else self.mask
-        found = self._stride(buffer, expr) if pointer.lanes > 1 and mask is None else None
+        stride = self._stride(buffer, expr) if pointer.lanes > 1 and mask is None else None
         if mode != "store":
             self._update(buffer, pointer, adjacent, value, mode)
-        elif found is not None and 1 < found[0] <= SHORT_STRIDE and self._masks_stores(buffer):
-            self._store_strided(
-                self._lane_pointer(buffer, *found, 0), found[0], value, self.dtypes[buffer].itemsize
-            )
+        elif stride is not None and 1 < stride[0] <= SHORT_STRIDE and self._masks_stores(buffer):
+            self._store_strided(self._lane_pointer(buffer, *stride, 0), stride[0], value, size)
         elif adjacent:
-            self._store_adjacent(pointer, value, self.dtypes[buffer].itemsize, mask)
+            self._store_adjacent(pointer, value, size, mask)
         elif pointer.lanes == 1 and value.lanes == 1:
-            e.line(
-                f"store {value.type} {value.text}, ptr {pointer.text}, align "
-                f"{self.dtypes[buffer].itemsize}"
-            )
+            e.line(f"store {value.type} {value.text}, ptr {pointer.text}, align {size}")
         else:
-            self._scatter(e.splat(pointer, e.lanes), value, self.dtypes[buffer].itemsize, mask)
+            self._scatter(e.splat(pointer, e.lanes), value, size, mask)
 
     def _masks_stores(self, buffer: str) -> bool:
         """Whether the target stores vectors of the buffer's elements under a mask."""
@@ -412,10 +416,15 @@ class Memory:
         value = e.splat(value, lanes)
         for part in range(stride):
             numbers = range(part * lanes, (part + 1) * lanes)
-            spread = e.shuffle(value, None, [None if n % stride else n // stride for n in numbers])
-            mask = "<" + ", ".join("i1 false" if n % stride else "i1 true" for n in numbers) + ">"
+            order: list[int | None] = [None] * lanes
+            mask = ["i1 false"] * lanes
+            for lane, number in enumerate(numbers):
+                if number % stride == 0:
+                    order[lane], mask[lane] = number // stride, "i1 true"
+            spread = e.shuffle(value, None, order)
             target = e.pointer(pointer, value.type, part * lanes)
-            self._store_adjacent(target, spread, size, Value(e, mask, "i1", lanes, 0))
+            condition = Value(e, f"<{', '.join(mask)}>", "i1", lanes, 0)
+            self._store_adjacent(target, spread, size, condition)
 
     def _store_adjacent(self, pointer: Value, value: Value, size: int, mask: Value | None) -> None:
         e = self.emitter
@@ -437,7 +446,7 @@ class Memory:
         vector, masks, addresses = (vector_type(t, e.lanes) for t in (value.type, "i1", "ptr"))
         function = f"llvm.masked.scatter.{mangled(value.type, e.lanes)}.v{e.lanes}p0"
         e.declare("void", function, f"{vector}, {addresses}, i32, {masks}")
-        allowed = mask.text if mask is not None else "splat (i1 true)"
+        allowed = "splat (i1 true)" if mask is None else mask.text
         operand = e.argument(value, e.lanes)
         e.line(
             f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, "
@@ -445,8 +454,10 @@ class Memory:
         )
 
     def _update(self, buffer: str, pointer: Value, adjacent: bool, value: Value, mode: str) -> None:
-        """One lane at a time where lanes may meet at one address; lanes out of range write to a
-        place of their own."""
+        """One lane at a time where lanes may meet at one address.
+
+        Lanes out of range write to a place of their own.
+        """
         e, dtype = self.emitter, self.dtypes[buffer]
         if self.vector is None and pointer.lanes == value.lanes == 1:
             self._update_one(buffer, pointer, value, mode)
@@ -457,9 +468,9 @@ class Memory:
             self._store_adjacent(pointer, new, dtype.itemsize, self.mask)
             return
         type = REPRESENTATIONS[dtype].memory
-        pointers = (
-            e.pointer(pointer, type, e.iota("i64")) if adjacent else e.splat(pointer, e.lanes)
-        )
+        if adjacent:
+            pointer = e.pointer(pointer, type, e.iota("i64"))
+        pointers = e.splat(pointer, e.lanes)
         if self.mask is not None:
             pointers = e.select(self.mask, pointers, Value(e, "%nowhere", "ptr", 1, 0))
         values = e.splat(value, e.lanes)
@@ -475,8 +486,8 @@ class Memory:
         size = dtype.itemsize
         old = e.here(f"load {value.type}, ptr {pointer.text}, align {size}", value.type, 1)
         if dtype in HALVES:
-            wide = [convert(v, dtype, torch.float32) for v in (old, value)]
-            new = convert(_combined(torch.float32, mode, *wide), torch.float32, dtype)
+            wide, more = convert(old, dtype, torch.float32), convert(value, dtype, torch.float32)
+            new = convert(_combined(torch.float32, mode, wide, more), torch.float32, dtype)
         else:
             new = _combined(dtype, mode, old, value)
         e.line(f"store {new.type} {new.text}, ptr {pointer.text}, align {size}")

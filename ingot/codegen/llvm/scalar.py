@@ -27,8 +27,10 @@ UNSIGNED = "unsigned"  # the kind of the integer types whose order and shifts di
 
 
 def convert(a: Value, source: torch.dtype, target: torch.dtype) -> Value:
-    """`a` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0 is
-    True."""
+    """`a` of dtype `source` as dtype `target`.
+
+    Floats are truncated to integers, anything not 0 is True.
+    """
     if source is target:
         return a
     e = a.emitter
@@ -64,46 +66,47 @@ def _to_brain(a: Value) -> Value:
 
 def _to_float(a: Value, kind: str, want: str) -> Value:
     e = a.emitter
-    if kind == "float":
-        if BITS[a.type] < BITS[want]:
-            wide = e.cast("fpext", a, want)
-            # else LLVM would round halves to whole numbers as they are, for which there is no
-            # instruction
-            return e.intrinsic("arithmetic.fence", (wide,)) if a.type == "half" else wide
-        if (a.type, want) == ("double", "half"):  # as eager: through float
-            return _to_half(e.cast("fptrunc", a, "float"))
-        return e.cast("fptrunc", a, want) if want != "half" else _to_half(a)
-    opcode = "sitofp" if kind == "signed" else "uitofp"
-    if want == "half":
-        return _to_half(e.cast(opcode, a, "float"))
-    return e.cast(opcode, a, want)
+    if kind == "float" and BITS[a.type] < BITS[want]:
+        wide = e.cast("fpext", a, want)
+        if a.type != "half":
+            return wide
+        # Else LLVM would round halves to integers as they are, for which there is no instruction.
+        return e.intrinsic("arithmetic.fence", (wide,))
+    opcode = {"float": "fptrunc", "signed": "sitofp"}.get(kind, "uitofp")
+    if want != "half":
+        return e.cast(opcode, a, want)
+    return _to_half(e.cast(opcode, a, "float"))  # as eager: doubles too, through float
 
 
 def _to_half(a: Value) -> Value:
-    """A float as a half. Of scalars LLVM is not shown the conversion: it would combine it with
-    others into one from double, for which it has no instruction."""
+    """A float as a half.
+
+    Of scalars LLVM is not shown the conversion: it would combine it with others into one from
+    double, for which it has no instruction.
+    """
     e = a.emitter
     if a.lanes > 1:
         return e.cast("fptrunc", a, "half")
     e.declare("i16", "llvm.convert.to.fp16.f32", "float")
-    return e.cast(
-        "bitcast",
-        e.place(f"call i16 @llvm.convert.to.fp16.f32(float {a.text})", "i16", 1, a.depth),
-        "half",
-    )
+    text = f"call i16 @llvm.convert.to.fp16.f32(float {a.text})"
+    return e.cast("bitcast", e.place(text, "i16", 1, a.depth), "half")
 
 
 def _truncated(a: Value, want: str, kind: str) -> Value:
-    """A float as an integer: any value will do where it does not fit, as in C, but it must be one
-    value."""
+    """A float as an integer; where it does not fit, any value as in C, but one value."""
     e = a.emitter
     if a.type == "half":
         a = e.cast("fpext", a, "float")
-    if kind == UNSIGNED and want == "i64":  # in two halves, of which the lower one may be negative
+    # in two halves, of which the lower one may be negative
+    if kind == UNSIGNED and want == "i64":
         large = e.compare("oge", a, 2.0**63)
         low = _truncated(e.select(large, a - 2.0**63, a), want, "signed")
         return e.select(large, low ^ -(2**63), low)
-    middle = "i32" if BITS[want] < 32 else "i64" if kind == UNSIGNED else want
+    middle = want
+    if BITS[want] < 32:
+        middle = "i32"
+    elif kind == UNSIGNED:
+        middle = "i64"
     result = e.instruction("freeze", (e.cast("fptosi", a, middle),), middle)
     return e.cast("trunc", result, want)
 
@@ -111,15 +114,20 @@ def _truncated(a: Value, want: str, kind: str) -> Value:
 # -- arithmetic ------------------------------------------------------------------------------------
 
 
-def _extreme(wanted: str) -> Callable[..., Value]:
-    """maximum or minimum; of floats, NaN wins."""
+def order_of(kind: str) -> str:
+    """The letter of unsigned or signed order in LLVM's names."""
+    return "u" if kind in (UNSIGNED, "bool") else "s"
+
+
+def _extreme(name: str, predicate: str) -> Callable[..., Value]:
+    """max or min; of floats, NaN wins."""
 
     def function(kind: str, a: Value, b: Value) -> Value:
         e = a.emitter
         if a.type in FLOATS:
-            chosen = e.select(e.compare("ogt" if wanted == "max" else "olt", a, b), a, b)
+            chosen = e.select(e.compare(predicate, a, b), a, b)
             return e.select(e.compare("uno", a, a), a, chosen)
-        return e.intrinsic(("u" if kind == UNSIGNED else "s") + wanted, (a, b))
+        return e.intrinsic(order_of(kind) + name, (a, b))
 
     return function
 
@@ -128,8 +136,8 @@ def _compare(float_predicate: str, order: str) -> Callable[..., Value]:
     def function(kind: str, a: Value, b: Value) -> Value:
         if a.type in FLOATS:
             return a.emitter.compare(float_predicate, a, b)
-        sign = "" if order in ("eq", "ne") else "u" if kind == UNSIGNED else "s"
-        return a.emitter.compare(sign + order, a, b)
+        predicate = order if order in ("eq", "ne") else order_of(kind) + order
+        return a.emitter.compare(predicate, a, b)
 
     return function
 
@@ -139,7 +147,9 @@ def _absolute(kind: str, a: Value) -> Value:
         return a & 0x7FFF
     if a.type in FLOATS:
         return absolute(a)
-    return a if kind == UNSIGNED else a.emitter.select(a.emitter.compare("slt", a, 0), -a, a)
+    if kind == UNSIGNED:
+        return a
+    return a.emitter.select(a.emitter.compare("slt", a, 0), -a, a)
 
 
 def _sign(kind: str, a: Value) -> Value:
@@ -153,14 +163,16 @@ def _sign(kind: str, a: Value) -> Value:
 
 
 def _quotient(kind: str, a: Value, b: Value) -> Value:
-    """a / b toward zero, b not 0. Narrow types divide as floats, exactly; the quotient of the least
-    number by -1 wraps."""
+    """a / b toward zero, b not 0. The quotient of the least number by -1 wraps.
+
+    Narrow types divide as floats, exactly.
+    """
     e = a.emitter
     if BITS[a.type] < 64:
-        wide = "float" if BITS[a.type] < 32 else "double"
-        to_float, to_int = ("uitofp", "fptoui") if kind == UNSIGNED else ("sitofp", "fptosi")
-        exact = e.cast(to_float, a, wide) / e.cast(to_float, b, wide)
-        return e.cast("trunc", e.cast(to_int, exact, "i32" if wide == "float" else "i64"), a.type)
+        wide, integer = ("float", "i32") if BITS[a.type] < 32 else ("double", "i64")
+        letter = order_of(kind)
+        exact = e.cast(f"{letter}itofp", a, wide) / e.cast(f"{letter}itofp", b, wide)
+        return e.cast("trunc", e.cast(f"fpto{letter}i", exact, integer), a.type)
     if kind == UNSIGNED:
         return e.binary("udiv", a, b)
     minus_one = e.compare("eq", b, -1)
@@ -172,8 +184,8 @@ def floor_divide(kind: str, a: Value, b: Value) -> Value:
     quotient = _quotient(kind, a, b)
     if kind == UNSIGNED:
         return quotient
-    rest = a - quotient * b
-    below = e.compare("ne", rest, 0) & e.compare("slt", rest ^ b, 0)
+    remainder = a - quotient * b
+    below = e.compare("ne", remainder, 0) & e.compare("slt", remainder ^ b, 0)
     return quotient - e.cast("zext", below, a.type)
 
 
@@ -188,9 +200,11 @@ def _remainder(kind: str, a: Value, b: Value) -> Value:
 
 
 def _fmod(kind: str, a: Value, b: Value) -> Value:
-    """C's fmod: the sign of the dividend. With a moderate quotient it is exact: computed in double,
-    a float's quotient is right, and a double's too large by one at most, so that the rest can be
-    represented either way."""
+    """C's fmod: the sign of the dividend.
+
+    With a moderate quotient it is exact: computed in double, a float's quotient is right, and a
+    double's too large by one at most, so that the remainder can be represented either way.
+    """
     e = a.emitter
     if a.type not in FLOATS:
         return a - _quotient(kind, a, b) * b
@@ -203,10 +217,8 @@ def _fmod(kind: str, a: Value, b: Value) -> Value:
     if a.type == "double":
         rest = e.select(e.compare("olt", rest, 0.0), rest + y, rest)
     rest = vector_math.copysign(e.cast("fptrunc", rest, a.type), a)
-    rare = ~(
-        e.compare("olt", quotient, 2.0**28 if a.type == "float" else 2.0**52)
-        & e.compare("olt", y, inf)
-    )
+    most = 2.0**28 if a.type == "float" else 2.0**52
+    rare = ~(e.compare("olt", quotient, most) & e.compare("olt", y, inf))
     return e.unless_rare(e.splat(rare, lanes), e.splat(rest, lanes), slow)
 
 
@@ -218,9 +230,10 @@ def _shift(left: bool) -> Callable[..., Value]:
         outside = e.compare("uge", b, bits)
         if left:
             return e.select(outside, 0, a << e.select(outside, 0, b))
-        opcode = "lshr" if kind == UNSIGNED else "ashr"
-        shifted = e.binary(opcode, a, e.select(outside, bits - 1, b))
-        return e.select(outside, 0, shifted) if kind == UNSIGNED else shifted
+        within = e.select(outside, bits - 1, b)
+        if kind == UNSIGNED:
+            return e.select(outside, 0, e.binary("lshr", a, within))
+        return e.binary("ashr", a, within)
 
     return function
 
@@ -234,19 +247,22 @@ def _signbit(kind: str, a: Value) -> Value:
 
 
 def _copysign(kind: str, a: Value, b: Value) -> Value:
-    return (a & 0x7FFF) | (b & 0x8000) if kind == "brain" else vector_math.copysign(a, b)
+    if kind == "brain":
+        return (a & 0x7FFF) | (b & 0x8000)
+    return vector_math.copysign(a, b)
 
 
 def _next_after(kind: str, a: Value, b: Value) -> Value:
-    """The neighbour of `a` on the way to `b`: floats are ordered as the integers of their bits, but
-    for the sign."""
+    """The neighbour of `a` on the way to `b`.
+
+    Floats are ordered as the integers of their bits, but for the sign.
+    """
     e = a.emitter
     outwards = e.compare("olt", a, b) ^ _signbit(kind, a)
     bits = e.bits(a)
     neighbour = e.cast("bitcast", e.select(outwards, bits + 1, bits - 1), a.type)
-    smallest = e.cast(
-        "bitcast", e.select(_signbit(kind, b), e.bits(e.constant(-0.0, a.type)), 0) | 1, a.type
-    )
+    sign = e.select(_signbit(kind, b), e.bits(e.constant(-0.0, a.type)), 0)
+    smallest = e.cast("bitcast", sign | 1, a.type)
     result = e.select(e.compare("oeq", a, 0.0), smallest, neighbour)
     result = e.select(e.compare("oeq", a, b), b, result)
     return e.select(e.compare("uno", a, b), a + b, result)
@@ -265,7 +281,9 @@ def _rounding(intrinsic: str) -> Callable[..., Value]:
 
 
 def _power(kind: str, a: Value, b: Value) -> Value:
-    return vector_math.power(a, b) if a.type in FLOATS else integers.power(kind != UNSIGNED, a, b)
+    if a.type in FLOATS:
+        return vector_math.power(a, b)
+    return integers.power(kind != UNSIGNED, a, b)
 
 
 def _plain(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -291,8 +309,8 @@ TABLE: dict[str, tuple[set[torch.dtype], Callable[..., Value]]] = {
     "nextafter": (REALS, _next_after),
     "reciprocal": (REALS, lambda kind, a: 1.0 / a),
     "fma": (REALS, lambda kind, a, b, c: a.emitter.fma(a, b, c)),
-    "minimum": (NUMBERS, _extreme("min")),
-    "maximum": (NUMBERS, _extreme("max")),
+    "minimum": (NUMBERS, _extreme("min", "olt")),
+    "maximum": (NUMBERS, _extreme("max", "ogt")),
     "eq": (NUMBERS | BOOL, _compare("oeq", "eq")),
     "ne": (NUMBERS | BOOL, _compare("une", "ne")),
     "lt": (NUMBERS, _compare("olt", "lt")),
@@ -338,25 +356,23 @@ Accumulator = tuple[Value, ...]  # (value,), or (value, position) for argmax and
 def identity(
     kind: str, dtype: torch.dtype, make: Callable[[Any, str], Value], position: str = "i64"
 ) -> Accumulator:
-    """The accumulator of nothing; `make(number, type)` gives constants, `position` is the type of
-    positions."""
+    """The accumulator of nothing.
+
+    `make(number, type)` gives constants, `position` is the type of positions.
+    """
     type = REPRESENTATIONS[dtype].register
     if kind in ("sum", "prod", "any", "all"):
         return (make(kind in ("prod", "all"), type),)
-    sign = -1 if kind in ("max", "argmax") else 1
     if dtype.is_floating_point:
-        extreme: Any = sign * inf
+        least, most = -inf, inf
     elif dtype is torch.bool:
-        extreme = sign > 0
+        least, most = False, True
     else:
-        info = torch.iinfo(dtype)
-        extreme = info.max if sign > 0 else info.min
-    value = make(extreme, type)
-    return (
-        (value, make(2 ** (BITS[position] - 1) - 1, position))
-        if kind.startswith("arg")
-        else (value,)
-    )
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    value = make(least if kind in ("max", "argmax") else most, type)
+    if not kind.startswith("arg"):
+        return (value,)
+    return value, make(2 ** (BITS[position] - 1) - 1, position)
 
 
 def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Accumulator:
@@ -369,23 +385,23 @@ def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Ac
     if kind in ("any", "all"):
         raise ValueError(f"{kind} of {dtype}: convert to bool first")
     op = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[kind]
-    return (
-        TABLE[op][1](REPRESENTATIONS[dtype].kind, y, x),
-    )  # the new value first: the maximum of floats is then cheaper
+    # the new value first: the maximum of floats is then cheaper
+    return (TABLE[op][1](REPRESENTATIONS[dtype].kind, y, x),)
 
 
 def _further(largest: bool, kind: str, a: Accumulator, b: Accumulator) -> Accumulator:
-    """The pair of the more extreme value, NaN being the most extreme, or of the smaller position
-    where they tie."""
+    """The pair of the more extreme value, or of the smaller position where they tie.
+
+    NaN is the most extreme value.
+    """
     (x, i), (y, j) = a, b
-    e = x.emitter
+    e, relation = x.emitter, "gt" if largest else "lt"
     if x.type in FLOATS:
         x_nan, y_nan = e.compare("uno", x, x), e.compare("uno", y, y)
-        beyond = e.compare("ogt" if largest else "olt", y, x) | (y_nan & ~x_nan)
+        beyond = e.compare(f"o{relation}", y, x) | (y_nan & ~x_nan)
         tie = e.compare("oeq", y, x) | (y_nan & x_nan)
     else:
-        sign = "u" if kind in (UNSIGNED, "bool") else "s"
-        beyond = e.compare(sign + ("gt" if largest else "lt"), y, x)
+        beyond = e.compare(order_of(kind) + relation, y, x)
         tie = e.compare("eq", y, x)
     take = beyond | (tie & e.compare("slt", j, i))
     return e.select(take, y, x), e.select(take, j, i)

@@ -1,61 +1,61 @@
-"""Scans: what has been combined so far is carried from one step of a stage's loop to the next."""
+"""Scans: the accumulator is carried from one step of a stage's loop to the next."""
 
 from __future__ import annotations
 
 import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value
-from ingot.codegen.llvm.scalar import TABLE, UNSIGNED, Accumulator, combine, identity
+from ingot.codegen.llvm.scalar import TABLE, Accumulator, combine, identity, order_of
 from ingot.codegen.llvm.types import FLOATS, REPRESENTATIONS, vector_type
 
 
 class Running:
-    """The accumulator of one scan. Where the lanes are steps of the loop (`across`), it is that of
-    the last one, and a vector's values are combined with those before them by shifting the lanes;
-    where they are points of an outer loop, each has its own."""
+    """The accumulator of one scan.
+
+    Where the lanes are steps of the loop (`across`), it is that of the last one, and a vector's
+    values are combined with those before them by shifting the lanes; where they are points of an
+    outer loop, each has its own.
+    """
 
     def __init__(
         self, emitter: Emitter, kind: str, dtype: torch.dtype, across: bool, position: str
     ) -> None:
         self.emitter, self.kind, self.dtype, self.across = emitter, kind, dtype, across
-        self.start = identity(
-            "max" if kind == "logaddexp" else kind, dtype, emitter.constant, position
-        )
-        self.variables = [
-            emitter.variable(v.type, 1 if across else emitter.lanes) for v in self.start
-        ]
+        like = "max" if kind == "logaddexp" else kind
+        self.start = identity(like, dtype, emitter.constant, position)
+        lanes = 1 if across else emitter.lanes
+        self.variables = [emitter.variable(v.type, lanes) for v in self.start]
         for variable, value in zip(self.variables, self.start, strict=True):
             variable.store(value)
 
     def step(self, value: Accumulator, in_order: bool, present: Value) -> Accumulator:
-        """`value`, of which the first lanes are `present`, combined with all before it. Floats
-        whose partial results may overflow are combined `in_order`."""
+        """`value`, of which the first lanes are `present`, combined with all before it.
+
+        Floats whose partial results may overflow are combined `in_order`.
+        """
         e, carried = self.emitter, tuple(v.load() for v in self.variables)
         if not self.across:
             result = last = self._combined(carried, value)
         else:
             value = tuple(e.splat(v, e.lanes) for v in value)
-            result = (
-                self._one_by_one(carried, value)
-                if in_order
-                else self._combined(carried, self._within(value))
-            )
+            if in_order:
+                result = self._one_by_one(carried, value)
+            else:
+                result = self._combined(carried, self._within(value))
             last = tuple(self._lane(v, present - 1) for v in result)
         for variable, new in zip(self.variables, last, strict=True):
             variable.store(new)
         return result
 
     def _within(self, value: Accumulator) -> Accumulator:
-        """Each lane combined with those before it, in as many steps as their number has binary
-        digits."""
+        """Each lane combined with those before it, in log2(lanes) steps."""
         e, lanes = self.emitter, self.emitter.lanes
         start = [e.splat(v, lanes) for v in self.start]
         distance = 1
         while distance < lanes:
-            order = [lanes if lane < distance else lane - distance for lane in range(lanes)]
-            value = self._combined(
-                tuple(e.shuffle(v, s, order) for v, s in zip(value, start)), value
-            )
+            order = [lanes] * distance + list(range(lanes - distance))
+            before = tuple(e.shuffle(v, s, order) for v, s in zip(value, start))
+            value = self._combined(before, value)
             distance *= 2
         return value
 
@@ -64,15 +64,13 @@ class Running:
         type, text, depth = vector_type(vector.type, e.lanes), "poison", vector.depth
         for lane in range(e.lanes):
             carried = self._combined(carried, (self._lane(vector, e.constant(lane, "i64")),))
-            text = e.here(
-                f"insertelement {type} {text}, {vector.type} {carried[0].text}, i64 {lane}",
-                "",
-                e.lanes,
-            ).text
+            inserted = f"{vector.type} {carried[0].text}, i64 {lane}"
+            text = e.here(f"insertelement {type} {text}, {inserted}", "", e.lanes).text
         return (Value(e, text, vector.type, e.lanes, max(depth, e.depth)),)
 
     def _lane(self, vector: Value, lane: Value) -> Value:
-        text = f"extractelement {vector_type(vector.type, vector.lanes)} {vector.text}, i64 {lane.text}"
+        type = vector_type(vector.type, vector.lanes)
+        text = f"extractelement {type} {vector.text}, i64 {lane.text}"
         return self.emitter.place(text, vector.type, 1, max(vector.depth, lane.depth))
 
     def _combined(self, earlier: Accumulator, later: Accumulator) -> Accumulator:
@@ -86,8 +84,7 @@ class Running:
         if x.type in FLOATS:
             take = e.compare("o" + relation, y, x) | e.compare("uno", y, y)
         else:
-            unsigned = REPRESENTATIONS[self.dtype].kind in (UNSIGNED, "bool")
-            take = e.compare(("u" if unsigned else "s") + relation, y, x)
+            take = e.compare(order_of(REPRESENTATIONS[self.dtype].kind) + relation, y, x)
         return tuple(e.select(take, b, a) for a, b in zip(earlier, later, strict=True))
 
 

@@ -1,5 +1,4 @@
-"""Special functions of floats, computed in double: good to float precision with one rounding at the
-end.
+"""Special functions of floats, computed in double, with one rounding at the end.
 
 The coefficients are those of Chebyshev interpolants of the functions named beside them.
 """
@@ -28,19 +27,16 @@ LOG_GAMMA = (
     0.0006758665174686502, -0.0010571918455763993, -0.00013851334488352058, 0.000200192550111008,
     0.0008833142213611757, -0.0014319095021007265, 0.0018815198651649422, -0.0031476238512583164,
     0.005451780605175383, -0.009433908877656487, 0.01679679110053929, -0.031308008761259436,
-    0.06291140623571606, -0.14595990394863584,
-    0.4831289505409809,
+    0.06291140623571606, -0.14595990394863584, 0.4831289505409809,
 )  # fmt: skip
 # sin(pi r) / r and cos(pi r) in r^2 on |r| <= 1/2
 SIN_PI = (
     -2.113362735205297e-05, 0.0004659870158043378, -0.0073703643265304155, 0.08214587881631043,
-    -0.599264528825224,
-    2.5501640398618677, -5.1677127800497855, 3.1415926535897927,
+    -0.599264528825224, 2.5501640398618677, -5.1677127800497855, 3.1415926535897927,
 )  # fmt: skip
 COS_PI = (
     4.149564353942586e-06, -0.00010456655338748738, 0.0019295562724817132, -0.025806888737002202,
-    0.23533063012953284,
-    -1.335262768843447, 4.058712126416497, -4.934802200544676, 1.0,
+    0.23533063012953284, -1.335262768843447, 4.058712126416497, -4.934802200544676, 1.0,
 )  # fmt: skip
 # Stirling's series, in 1/w^2: of log(gamma(w)) times w, and of the rest of digamma(w) times w^2
 STIRLING = -1 / 1680, 1 / 1260, -1 / 360, 1 / 12
@@ -53,11 +49,8 @@ def erfinv(x: Value) -> Value:
     e = x.emitter
     w = -log(e.cast("fptrunc", 1.0 - x * x, "float"))
     t = e.fma(square_root(e.cast("fpext", w, "double") + 2.0), ERFINV_SCALE, ERFINV_CENTER)
-    y = e.select(
-        e.compare("oeq", absolute(x), 1.0),
-        copysign(e.constant(inf, "double"), x),
-        x * polynomial(t, ERFINV),
-    )
+    at_end = e.compare("oeq", absolute(x), 1.0)
+    y = e.select(at_end, copysign(e.constant(inf, "double"), x), x * polynomial(t, ERFINV))
     return e.select(e.compare("ogt", absolute(x), 1.0), nan, y)
 
 
@@ -69,9 +62,12 @@ def _reflected(x: Value) -> tuple[Value, Value, Value]:
 
 
 def lgamma(x: Value) -> Value:
-    """log|gamma(x)|: a polynomial times its zeros on [1/2, 5/2], and Stirling's series, to which
-    small arguments are raised by the recurrence; below 1/2 the reflection formula. The logarithms
-    of the products are taken together."""
+    """log|gamma(x)|.
+
+    It is a polynomial times its zeros on [1/2, 5/2], and Stirling's series, to which small
+    arguments are raised by the recurrence; below 1/2 the reflection formula. The logarithms of the
+    products are taken together.
+    """
     e = x.emitter
     below, z, r = _reflected(x)
     central, near = e.compare("olt", z, 2.5), e.compare("olt", z, FAR)

@@ -1,5 +1,4 @@
-"""Transposing a block of memory through vector registers, as an LLVM function that the kernels of a
-module share.
+"""Transposing a block of memory through vector registers, as an LLVM function of a module's own.
 
 Vectors are interleaved within their 128-bit parts (one instruction on every target), so one way
 serves registers of any width. Where there are rows for whole vectors of a column, parts of rows are
@@ -19,8 +18,10 @@ PREFETCH = "llvm.prefetch.p0"
 
 
 def interleaved(count: int, group: int) -> tuple[list[int], list[int]]:
-    """Shuffle masks that interleave the lower and the upper halves of each group of `group`
-    elements out of two vectors of `count`."""
+    """Shuffle masks that interleave the halves of each group of elements of two vectors.
+
+    The first mask is of the lower halves. A vector has `count` elements, in groups of `group`.
+    """
     half = group // 2
     masks: tuple[list[int], list[int]] = ([], [])
     for start in range(0, count, group):
@@ -39,10 +40,10 @@ def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tup
 
         void name(ptr source, i64 stride, ptr target, i64 present, i64 columns)
 
-    that writes element (r, c) of the source, whose rows are `stride` elements apart, to element c *
-    rows + r of the target, for `present` of `rows` rows (a power of 2, or a multiple of 4; what the
-    others get is undefined) and any number of columns. What lies `ahead` elements behind those in
-    their rows may be fetched as well, to be in the cache when it is wanted.
+    that writes element (r, c) of the source to element c * rows + r of the target, for `present`
+    of `rows` rows and any number of columns. The source's rows are `stride` elements apart; `rows`
+    is a power of 2, or a multiple of 4, and those that are not present become undefined. The
+    memory `ahead` elements behind may be prefetched.
     """
     size = BITS[element] // 8
     columns = vector_bytes // size
@@ -60,20 +61,15 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
     wide, part = vector_type(element, columns), vector_type(element, group)
     pointers = []
     for r in range(columns):
-        pointers += [
-            f"%n{r} = add nuw i64 %g, {r}",
-            f"%k{r} = call i64 @llvm.smin.i64(i64 %n{r}, i64 %last)",
-            f"%o{r} = mul i64 %k{r}, %stride",
-            f"%s{r} = getelementptr {element}, ptr %source, i64 %o{r}",
-        ]
+        pointers += _row_pointer(r, element, "%source")
     lines = [f"%first = mul i64 %c, {rows}", "%at = add i64 %first, %g"]
     if ahead:
         lines.append(f"%c.ahead = add i64 %c, {ahead}")
-    for r in range(columns if ahead else 0):
-        lines += [
-            f"%f{r} = getelementptr {element}, ptr %s{r}, i64 %c.ahead",
-            f"call void @{PREFETCH}(ptr %f{r}, i32 0, i32 2, i32 1)",
-        ]
+        for r in range(columns):
+            lines += [
+                f"%f{r} = getelementptr {element}, ptr %s{r}, i64 %c.ahead",
+                f"call void @{PREFETCH}(ptr %f{r}, i32 0, i32 2, i32 1)",
+            ]
     for start in range(0, columns, group):
         lines.append(f"%c{start} = add nuw i64 %c, {start}")
         for r in range(columns):
@@ -82,12 +78,8 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
                 f"%x{start}.{r} = load {part}, ptr %p{start}.{r}, align {size}",
             ]
         for r in range(group):
-            lines += _joined(
-                [f"%x{start}.{k}" for k in range(r, columns, group)],
-                f"%v{start}.0.{r}",
-                element,
-                group,
-            )
+            parts = [f"%x{start}.{k}" for k in range(r, columns, group)]
+            lines += _joined(parts, f"%v{start}.0.{r}", element, group)
         lines += _interleaving(f"%v{start}.", wide, columns, group)
         stages = group.bit_length() - 1
         for r in range(group):
@@ -123,17 +115,25 @@ rows.end:
 }}"""
 
 
+def _row_pointer(number: int, element: str, start: str) -> list[str]:
+    """The lines that compute where a row begins; the last one stands for those behind it."""
+    return [
+        f"%n{number} = add nuw i64 %g, {number}",
+        f"%k{number} = call i64 @llvm.smin.i64(i64 %n{number}, i64 %last)",
+        f"%o{number} = mul i64 %k{number}, %stride",
+        f"%s{number} = getelementptr {element}, ptr {start}, i64 %o{number}",
+    ]
+
+
 def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]:
     """Vectors of `length` elements one after the other, as the vector `name`."""
     lines = []
     while len(parts) > 1:
-        taken, mask = vector_type(element, length), mask_text(range(2 * length))
+        type, mask = vector_type(element, length), mask_text(range(2 * length))
         pairs = list(zip(parts[::2], parts[1::2]))
-        parts = [name if len(pairs) == 1 else f"{name}.{length}.{k}" for k in range(len(pairs))]
-        lines += [
-            f"{to} = shufflevector {taken} {a}, {taken} {b}, {mask}"
-            for to, (a, b) in zip(parts, pairs)
-        ]
+        parts = [f"{name}.{length}.{k}" for k in range(len(pairs))] if len(pairs) > 1 else [name]
+        for joined, (a, b) in zip(parts, pairs):
+            lines.append(f"{joined} = shufflevector {type} {a}, {type} {b}, {mask}")
         length *= 2
     return lines
 
@@ -159,13 +159,8 @@ def _by_rows(name: str, element: str, rows: int, columns: int, group: int) -> st
     wide, part = vector_type(element, columns), vector_type(element, group)
     lines = []
     for r in range(group):
-        lines += [
-            f"%n{r} = add nuw i64 %g, {r}",
-            f"%k{r} = call i64 @llvm.smin.i64(i64 %n{r}, i64 %last)",
-            f"%o{r} = mul i64 %k{r}, %stride",
-            f"%s{r} = getelementptr {element}, ptr %from, i64 %o{r}",
-            f"%v0.{r} = load {wide}, ptr %s{r}, align {size}",
-        ]
+        lines += _row_pointer(r, element, "%from")
+        lines.append(f"%v0.{r} = load {wide}, ptr %s{r}, align {size}")
     lines += _interleaving("%v", wide, columns, group)
     stages = group.bit_length() - 1
     for r in range(group):
