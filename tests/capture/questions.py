@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import ingot
-from tests.capture.language import assert_same, outcome
+from tests.oracle import assert_same, outcome
 
 
 def unlike_eager(
@@ -29,6 +29,7 @@ def unlike_eager(
     return differing
 
 
+@torch.no_grad()
 def _compare(ask: Callable[[Any], Any], make: Callable[[], Any], given: bool) -> None:
     def of_given(x: Any, object: Any) -> Any:
         return x + 1, ask(object)
@@ -39,6 +40,6 @@ def _compare(ask: Callable[[Any], Any], make: Callable[[], Any], given: bool) ->
     program: Any = of_given if given else of_own
     compiled, x = ingot.compile(program, backend="eager"), torch.ones(1)
     args, others = ((make(),), (make(),)) if given else ((), ())
-    expected, found = outcome(program, (x, *args)), outcome(compiled, (x, *others))
+    expected, found = outcome(program, x, *args), outcome(compiled, x, *others)
     assert repr(found.raised) == repr(expected.raised)
     assert_same(found, expected)

@@ -17,7 +17,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
-from tests.capture.worlds import outcome
+from tests.oracle import assert_same, outcome
 
 X = torch.arange(6.0).reshape(2, 3)
 log = logging.getLogger("tests.deferred")
@@ -120,11 +120,13 @@ def test_print(fn: Any, capsys: Any) -> None:
     ours.buffer, theirs.buffer = io.StringIO(), io.StringIO()  # type: ignore[attr-defined]
     for _ in range(3):
         with torch.no_grad():
-            expected, wanted = str(outcome(fn, (X.clone(), theirs))), capsys.readouterr()
-            actual, given = str(outcome(compiled, (X.clone(), ours))), capsys.readouterr()
-        assert (actual, given.out, given.err) == (expected, wanted.out, wanted.err)
+            expected, wanted = outcome(fn, X.clone(), theirs), capsys.readouterr()
+            actual, given = outcome(compiled, X.clone(), ours), capsys.readouterr()
+        assert str(actual.result) == str(expected.result)
+        assert_same(actual._replace(result=None), expected._replace(result=None))
+        assert (given.out, given.err) == (wanted.out, wanted.err)
         assert ours.buffer.getvalue() == theirs.buffer.getvalue()  # type: ignore[attr-defined]
-    assert fn is prints_to_a_redirected_stream or wanted.out
+    assert fn is prints_to_a_redirected_stream or expected.output
 
 
 def test_what_is_only_printed_is_not_guarded(capsys: Any) -> None:

@@ -4,8 +4,6 @@ same."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import random
 import time
 from collections import OrderedDict, defaultdict, deque
@@ -17,7 +15,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
-from tests.capture.worlds import Mirror, outcome
+from tests.oracle import assert_same, outcome
 
 PROGRAMS = 150
 
@@ -165,13 +163,6 @@ def program(seed: int) -> tuple[str, Callable[..., Any]]:
     return source, namespace["fn"]
 
 
-def run(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        result = outcome(fn, arguments)
-    return result, output.getvalue()
-
-
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_program(seed: int) -> None:
     source, fn = program(seed)
@@ -181,9 +172,9 @@ def test_program(seed: int) -> None:
         ours, theirs = world(seed + turn % 2), world(seed + turn % 2)
         for _ in range(2):
             with torch.no_grad():
-                expected, actual = run(fn, theirs), run(compiled, ours)
+                expected, actual = outcome(fn, *theirs), outcome(compiled, *ours)
             try:
-                Mirror().same((expected, theirs), (actual, ours))
+                assert_same(actual, expected)
             except AssertionError as difference:
                 raise AssertionError(f"seed {seed}: {difference}\n{source}") from None
     reasons = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import ingot
-from tests.capture.worlds import Mirror
+from tests.oracle import assert_same
 
 X = torch.arange(6.0).reshape(2, 3)
 Point = namedtuple("Point", "x y")
@@ -432,7 +432,7 @@ def test_case(name: str) -> None:
         for _ in range(2):
             made, expected = compiled(X), fn(X)
             assert type(made) is type(expected)
-            Mirror().same(use(made), use(expected))
+            assert_same(use(made), use(expected))
         assert made is not compiled(X) or name == "constants"
 
 
