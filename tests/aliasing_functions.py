@@ -19,6 +19,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import ingot
+from tests.oracle import alike
 from tests.test_differentiation import EAGER
 
 SHAPE = (3, 4)
@@ -193,7 +194,8 @@ def facts_of(x: Tensor, results: Sequence[Tensor]) -> Any:
     """What shares memory with what, and what autograd says of it."""
     all_tensors = [x, *results]
     memory = [t.untyped_storage().data_ptr() for t in all_tensors]
-    distances = [[(a.data_ptr() - b.data_ptr()) if p == q else None for a, p in zip(all_tensors, memory)]
+    distances = [[(a.data_ptr() - b.data_ptr()) if p == q else None for a,
+        p in zip(all_tensors, memory)]
                  for b, q in zip(all_tensors, memory)]  # fmt: skip
     identical = [[a is b for a in all_tensors] for b in all_tensors]
     flags = [(t.requires_grad, t.is_leaf, t.shape, t.stride()) for t in results]
@@ -259,15 +261,7 @@ def differences(form: Form, place: Place, leaf: bool) -> list[str]:
     compiled: dict[str, Any] = {}
     outcome(EAGER, form, place, leaf, eager)
     outcome(ingot.compile, form, place, leaf, compiled)
-    return [name for name in eager if not _equal(compiled[name], eager[name])]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.allclose(a, b, rtol=1e-10)
-    return a == b  # type: ignore[no-any-return]
+    return [name for name in eager if not alike(compiled[name], eager[name])]
 
 
 def main() -> None:

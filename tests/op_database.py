@@ -39,54 +39,61 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import ingot
 from ingot.codegen.llvm.module import CompiledKernels
-from tests.helpers import ignore_warnings
 from tests.op_outcome import Call, Different, Made, Ran, compare, made, text
+from tests.oracle import ignore_warnings
 
 # -- the database ----------------------------------------------------------------------------------
 
 VIEWS = frozenset(
     """
-    contiguous clone to resolve_conj resolve_neg view_as_real view_as_complex broadcast_to broadcast_tensors expand
-    expand_as expand_copy chunk unsafe_chunk diag_embed diagonal diagonal_copy linalg.diagonal alias_copy flip fliplr
-    flipud meshgrid.variadic_tensors meshgrid.list_of_tensors as_strided as_strided.partial_views as_strided_copy
-    narrow narrow_copy view_copy permute permute_copy roll rot90 split split.list_args unsafe_split split_with_sizes
-    split_with_sizes_copy select slice tensor_split hsplit vsplit dsplit ravel reshape reshape_as view view_as
-    atleast_1d atleast_2d atleast_3d flatten unflatten unbind unbind_copy unfold unfold_copy movedim squeeze
-    squeeze.multiple squeeze_copy unsqueeze unsqueeze_copy transpose transpose_copy T H mH mT t t_copy repeat tile cat
-    stack hstack vstack dstack column_stack _chunk_cat block_diag constant_pad_nd nn.functional.pad.constant
-    nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.replicate_negative
-    nn.functional.pad.circular nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.channel_shuffle
+    contiguous clone to resolve_conj resolve_neg view_as_real view_as_complex broadcast_to
+    broadcast_tensors expand expand_as expand_copy chunk unsafe_chunk diag_embed diagonal
+    diagonal_copy linalg.diagonal alias_copy flip fliplr flipud meshgrid.variadic_tensors
+    meshgrid.list_of_tensors as_strided as_strided.partial_views as_strided_copy narrow narrow_copy
+    view_copy permute permute_copy roll rot90 split split.list_args unsafe_split split_with_sizes
+    split_with_sizes_copy select slice tensor_split hsplit vsplit dsplit ravel reshape reshape_as
+    view view_as atleast_1d atleast_2d atleast_3d flatten unflatten unbind unbind_copy unfold
+    unfold_copy movedim squeeze squeeze.multiple squeeze_copy unsqueeze unsqueeze_copy transpose
+    transpose_copy T H mH mT t t_copy repeat tile cat stack hstack vstack dstack column_stack
+    _chunk_cat block_diag constant_pad_nd nn.functional.pad.constant nn.functional.pad.reflect
+    nn.functional.pad.replicate nn.functional.pad.replicate_negative nn.functional.pad.circular
+    nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.channel_shuffle
     fft.fftshift fft.ifftshift sum_to_size real imag
     """.split()
 )
 INDEXING = frozenset(
     """
-    masked_fill masked_scatter masked_select gather index_fill index_copy index_select index_add index_reduce.mean
-    index_reduce.prod index_reduce.amin index_reduce.amax _unsafe_masked_index _unsafe_masked_index_put_accumulate
-    __getitem__ index_put put take take_along_dim scatter scatter_add scatter_reduce.sum scatter_reduce.prod
-    scatter_reduce.mean scatter_reduce.amin scatter_reduce.amax select_scatter slice_scatter diagonal_scatter
-    as_strided_scatter where nonzero nonzero_static argwhere bucketize searchsorted diag diagflat tril triu
+    masked_fill masked_scatter masked_select gather index_fill index_copy index_select index_add
+    index_reduce.mean index_reduce.prod index_reduce.amin index_reduce.amax _unsafe_masked_index
+    _unsafe_masked_index_put_accumulate __getitem__ index_put put take take_along_dim scatter
+    scatter_add scatter_reduce.sum scatter_reduce.prod scatter_reduce.mean scatter_reduce.amin
+    scatter_reduce.amax select_scatter slice_scatter diagonal_scatter as_strided_scatter where
+    nonzero nonzero_static argwhere bucketize searchsorted diag diagflat tril triu
     nn.functional.one_hot nn.functional.embedding nn.functional.embedding_bag repeat_interleave
     """.split()
 )
 POINTWISE = frozenset(
     """
-    addcmul addcdiv clamp lerp logaddexp2 cross linalg.cross isin nn.functional.hardswish nn.functional.leaky_relu
-    nn.functional.glu nn.functional.gelu masked.logaddexp zero_
+    addcmul addcdiv clamp lerp logaddexp2 cross linalg.cross isin nn.functional.hardswish
+    nn.functional.leaky_relu nn.functional.glu nn.functional.gelu masked.logaddexp zero_
     """.split()
 )
 REDUCTIONS = frozenset(
     """
-    max.reduction_with_dim max.reduction_no_dim min.reduction_with_dim min.reduction_no_dim median nanmedian mode
-    var_mean var_mean.unbiased std_mean std_mean.unbiased aminmax logsumexp norm norm.fro norm.inf norm.nuc trace
-    linalg.norm linalg.norm.subgradients_at_zero linalg.vecdot equal quantile nanquantile masked.median
+    max.reduction_with_dim max.reduction_no_dim min.reduction_with_dim min.reduction_no_dim median
+    nanmedian mode var_mean var_mean.unbiased std_mean std_mean.unbiased aminmax logsumexp norm
+    norm.fro norm.inf norm.nuc trace linalg.norm linalg.norm.subgradients_at_zero linalg.vecdot
+    equal quantile nanquantile masked.median
     """.split()
 )
 CATEGORIES = ("pointwise", "reduction", "view", "indexing", "other")
 
 # What these hold is not defined, or not the same twice.
 UNDEFINED = frozenset(
-    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_".split()
+    (
+        "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ "
+        "resize_as_"
+    ).split()
 )
 # Of 0.0 and -0.0 eager's own kernels choose now one, now the other.
 EITHER_ZERO = frozenset(("fmax", "fmin"))
@@ -96,7 +103,9 @@ PEAK_OF_WINDOWS = 1.0
 NO_EDGES = {"lcm": "eager divides the least integer by -1, which ends the process"}
 # What eager itself gets wrong in other layouts, by torch 2.15: its results differ from float64.
 ONLY_AS_GIVEN = {
-    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "results with gaps in their last dimension"
+    (
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu"
+    ): "results with gaps in their last dimension"
 }
 
 
@@ -380,7 +389,9 @@ def facts(call: Call) -> str:
 
     def fact(value: Any) -> str:
         if isinstance(value, torch.Tensor):
-            return f"{value.dtype}{tuple(value.shape)}{value.stride() if value.layout is torch.strided else id(value)}"
+            is_strided = value.layout is torch.strided
+            place = value.stride() if is_strided else id(value)
+            return f"{value.dtype}{tuple(value.shape)}{place}"
         if isinstance(value, (list, tuple)):
             return f"{type(value).__name__}({','.join(map(fact, value))})"
         if isinstance(value, dict):
@@ -521,7 +532,10 @@ def summary(rows: list[Row]) -> str:
     are, and a pair of op and dtype where all of its calls are; complex dtypes count among the calls
     only. An op counts as called in ATen where a program of any of its calls, those of complex
     dtypes too, calls a function of ATen."""
-    head = f"{'category':<14} {'ops':>4} {'native':>11} {'in part':>8} {'ATen':>5} {'op and dtype':>13} {'native':>11}"
+    head = (
+        f"{'category':<14} {'ops':>4} {'native':>11} {'in part':>8} {'ATen':>5} "
+        f"{'op and dtype':>13} {'native':>11}"
+    )
     lines = [f"\n{head}   calls: native, ATen, eager, wrong"]
     kinds = {kind: (kind,) for kind in CATEGORIES} | {"all but other": LOOPS, "all": CATEGORIES}
     for title, members in kinds.items():

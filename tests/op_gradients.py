@@ -24,9 +24,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 import ingot
 from ingot.compiler import Compiler
 from ingot.explain.measure import error
-from tests.helpers import ignore_warnings
 from tests.op_database import UNDEFINED, _QuickCode, category, facts, op_infos, run_all, short
 from tests.op_outcome import Call, Different, copied, made, text
+from tests.oracle import ignore_warnings
 
 DTYPES = (torch.float32, torch.float64)
 # of the relative L2 error of all gradients together, against eager's, and in eps
@@ -373,9 +373,9 @@ def main() -> int:
     kinds = ("calls", "equal", "excepted", "compiled", "twice")
     counts = [len(rows), *(sum(getattr(row, kind) for row in rows) for kind in kinds)]
     print(
-        "\n{} ops, {} calls: {} equal, {} excepted, {} compiled with their gradients, {} twice".format(
-            *counts
-        )
+        (
+            "\n{} ops, {} calls: {} equal, {} excepted, {} compiled with their gradients, {} twice"
+        ).format(*counts)
     )
     return int(any(row.failures for row in rows))
 

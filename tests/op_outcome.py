@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+import ingot
 from ingot.compiler import Compiler
 from ingot.schedule.plan import LibraryStep
 
@@ -267,9 +268,23 @@ def sharing(ran: Ran) -> list[Any]:
 def text(value: Any) -> str:
     """A value on one line of moderate length."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        value = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} {value.flatten()[:6].tolist()}"
+        value = (
+            f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} "
+            f"{value.flatten()[:6].tolist()}"
+        )
     shown = re.sub(r"\s+", " ", str(value) if not isinstance(value, Exception) else repr(value))
     return shown if len(shown) < 160 else shown[:160] + "..."
+
+
+def assert_op(function: Callable[..., Any], *args: Any, native: bool = False) -> None:
+    """The compiled call of an op does what eager's does; `native`: and calls nothing in ATen."""
+
+    def call(first: Any, rest: Any, named: Any) -> Any:
+        return function(first, *rest)
+
+    compiled, arguments = ingot.compile(call), (args[0], args[1:], {})
+    compare(Ran.of(compiled, arguments), Ran.of(call, arguments), call, arguments)
+    assert not native or made(compiled).kind == "native"
 
 
 @dataclass

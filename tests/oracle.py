@@ -9,6 +9,7 @@ a choice, and states it: `Exact`, within rounding (`Close`, `Norm`), or `Against
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import functools
 import io
@@ -25,7 +26,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
+from ingot.capture import Captured, Request, argument_slots, capture_call
 from ingot.errors import GraphBreakError
+from ingot.options import Options
 
 # -- numbers ---------------------------------------------------------------------------------------
 
@@ -52,18 +55,22 @@ class Exact:
 @dataclass(frozen=True)
 class Close:
     """Each element within `atol + rtol * |expected|`; without them torch.testing's tolerances for
-    the dtype."""
+    the dtype. `half` is both of a float of 16 bits. Integers are equal."""
 
     rtol: float | None = None
     atol: float | None = None
+    half: float | None = None
     needs_float64: ClassVar[bool] = False
 
     def difference(self, actual: Tensor, expected: Tensor) -> str:
         """What is wrong with the numbers of `actual`; empty if nothing is."""
+        if not (expected.is_floating_point() or expected.is_complex()):
+            return Exact().difference(actual, expected)
+        rtol, atol = self.rtol, self.atol
+        if self.half is not None and expected.dtype.itemsize == 2:
+            rtol = atol = self.half
         try:
-            torch.testing.assert_close(
-                actual, expected, rtol=self.rtol, atol=self.atol, equal_nan=True
-            )
+            torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
         except AssertionError as error:
             return str(error)
         return ""
@@ -150,7 +157,7 @@ def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     """The L2 error of all floating tensors together, relative to the norm of what is exact, or
     absolute where that is 0. What is not finite counts nothing."""
     total = wrong = 0.0
-    for a, b in zip(found, exact, strict=True):
+    for a, b in zip(found, exact):
         if a.is_floating_point():
             a, b = a.detach(), b.detach()
             total += float(b.double().nan_to_num(0, 0, 0).square().sum())
@@ -171,8 +178,9 @@ def doubled(tree: Any) -> Any:
 
 # -- tensors ---------------------------------------------------------------------------------------
 
-Strides = Literal["all", "of sizes above 1", "none"]
-"""Which strides are compared. That of a size of 0 or 1 has no meaning."""
+Strides = Literal["all", "of elements", "of sizes above 1", "that matter", "none"]
+"""Which strides are compared. "of elements" are all of a tensor that has elements; "that matter",
+those of them of sizes above 1."""
 
 
 def assert_tensors(
@@ -199,13 +207,12 @@ def assert_like(
         assert a == e, f"{path}.{name} is {a}, in eager {e}"
     if strides == "none" or expected.layout is not torch.strided:
         return
-    sizes = expected.shape
-    is_free = strides == "of sizes above 1"
-    if is_free and not expected.numel():
+    if strides in ("of elements", "that matter") and not expected.numel():
         return
-    for size, a, e in zip(sizes, actual.stride(), expected.stride()):
-        is_same = a == e or is_free and size == 1
-        assert is_same, f"{path}: strides {actual.stride()}, in eager {expected.stride()}"
+    only_large = strides in ("of sizes above 1", "that matter")
+    for size, a, e in zip(expected.shape, actual.stride(), expected.stride()):
+        is_free = size <= 1 and only_large
+        assert is_free or a == e, f"{path}: strides {actual.stride()}, eager {expected.stride()}"
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
@@ -317,10 +324,11 @@ def assert_results(
     numbers: Numbers = EXACT,
     *,
     strides: Strides = "all",
+    aliasing: bool = True,
     exact: Callable[[], Any] | None = None,
 ) -> None:
-    """Two trees of results are alike, and so is what their tensors share. `exact` gives the same
-    tree in float64."""
+    """Two trees of results are alike, and so, with `aliasing`, is what their tensors share. `exact`
+    gives the same tree in float64."""
     assert tree_structure(actual) == tree_structure(expected)
     leaves, expected_leaves = tree_leaves(actual), tree_leaves(expected)
     for k, (a, e) in enumerate(zip(leaves, expected_leaves, strict=True)):
@@ -330,7 +338,8 @@ def assert_results(
             assert type(a) is type(e), f"{k}: {a!r}, in eager {e!r}"
             assert a == e or a != a and e != e, f"{k}: {a!r}, in eager {e!r}"
     own, eagers = tensors_in(actual), tensors_in(expected)
-    assert sharing(own) == sharing(eagers), f"{sharing(own)}, in eager {sharing(eagers)}"
+    if aliasing:
+        assert sharing(own) == sharing(eagers), f"{sharing(own)}, in eager {sharing(eagers)}"
     if isinstance(numbers, AgainstFloat64):
         assert exact is not None
         difference = numbers.difference_of(own, eagers, tensors_in(exact()))
@@ -339,6 +348,70 @@ def assert_results(
     for k, (a, e) in enumerate(zip(own, eagers, strict=True)):
         difference = numbers.difference(a, e)
         assert not difference, f"tensor {k}: {difference}"
+
+
+def assert_near(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e-5) -> None:
+    """Two trees of results are alike, their numbers to rounding; not the strides of tensors without
+    elements."""
+    assert_results(actual, expected, Close(rtol, atol), strides="of elements")
+
+
+def alike(actual: Any, expected: Any) -> bool:
+    """Whether nested lists are alike: the sizes and numbers (in float64) of tensors, the types of
+    exceptions, and all else by ==."""
+    if isinstance(actual, (list, tuple)) and isinstance(expected, (list, tuple)):
+        return len(actual) == len(expected) and all(map(alike, actual, expected))
+    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+        return actual.shape == expected.shape and torch.allclose(actual, expected, rtol=1e-10)
+    if isinstance(actual, Exception) or isinstance(expected, Exception):
+        return type(actual) is type(expected)
+    return type(actual) is type(expected) and bool(actual == expected)
+
+
+def ignore_warnings() -> None:
+    """Ignores warnings in a `with warnings.catch_warnings()`, but for what says that Ingot was at
+    fault."""
+    warnings.simplefilter("ignore")
+    warnings.filterwarnings("error", "a compiled graph raised", RuntimeWarning)
+
+
+# -- captured calls --------------------------------------------------------------------------------
+
+
+def run_captured(
+    fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
+) -> tuple[Any, Captured]:
+    """The result of a captured call, by the graph module as it is, and what was captured."""
+    # as the compiler does: some of torch's first uses draw random numbers
+    with torch.random.fork_rng(devices=()):
+        captured = capture_call(fn, args, kwargs, Request(Options(dynamic=dynamic)))
+    return rerun(captured, fn, *args, **kwargs), captured
+
+
+def rerun(captured: Captured, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of another call that the guards admit."""
+    slots = argument_slots(fn, args, kwargs)
+    failed = captured.guards.check_python(slots)
+    assert failed is None, f"guard fails: {failed.text}"
+    outputs = captured.graph_module(*[entry.source.load(slots) for entry in captured.inputs])
+    return captured.residual.build(outputs, slots)
+
+
+def assert_captured(
+    fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any
+) -> Captured:
+    """`fn` captured, without a backend, does what it does in eager: its result, and what it leaves
+    in its arguments. No gradients."""
+    grad_mode = torch.is_grad_enabled()
+    eager_fn, eager_args, eager_kwargs = copy.deepcopy((fn, args, kwargs))
+    with torch.no_grad():
+        state = torch.get_rng_state()
+        expected = eager_fn(*eager_args, **eager_kwargs)
+        torch.set_rng_state(state)
+        result, captured = run_captured(fn, *args, dynamic=dynamic, **kwargs)
+    assert_same((result, args, kwargs), (expected, eager_args, eager_kwargs))
+    assert torch.is_grad_enabled() == grad_mode
+    return captured
 
 
 # -- objects ---------------------------------------------------------------------------------------

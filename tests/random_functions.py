@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import ingot
 from tests import effectful_ops
 from tests.aliasing_functions import FORMS, Scale, function_of, outside, tensors_in
+from tests.oracle import alike
 from tests.random_gradients import Asked
 
 _OPERATIONS: dict[str, Callable[[Tensor], Any]] = {
@@ -165,16 +166,6 @@ def outcome(seed: int, wrap: Any) -> list[Any]:
     return found
 
 
-def alike(a: Any, b: Any) -> bool:
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(alike, a, b))
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.allclose(a, b, rtol=1e-10)
-    if isinstance(a, Exception) or isinstance(b, Exception):
-        return type(a) is type(b)
-    return a == b  # type: ignore[no-any-return]
-
-
 def problem(seed: int) -> str:
     """What differs from eager; empty if nothing does."""
     try:
@@ -188,7 +179,10 @@ def problem(seed: int) -> str:
     if alike(expected, found):
         return ""
     places = [k for k, (a, b) in enumerate(zip(expected, found)) if not alike(a, b)]
-    return f"seed {seed}: {RandomFunctions(seed)} differs at {places or repr((expected[-1], found[-1]))[:300]}"
+    return (
+        f"seed {seed}: {RandomFunctions(seed)} differs at "
+        f"{places or repr((expected[-1], found[-1]))[:300]}"
+    )
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tests import random_programs_indexing  # noqa: F401  (more statements)
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 from tests.random_programs import (
     ALIASES,
     FLOATS,

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import ingot
-from ingot.explain.trial import compare
 from tests.graph import tracing
+from tests.oracle import AGAINST_FLOAT64, assert_call, assert_results
 
 attention = F.scaled_dot_product_attention
 
@@ -25,19 +25,12 @@ def r(*sizes, dtype=torch.float32):
     return torch.randn(*sizes, dtype=dtype)
 
 
-def double(value):
-    return (
-        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-    )
-
-
 @torch.no_grad()
-def check(fn, *args, kernels=None, **options):
-    """Compiled equals eager; returns the report. `kernels` names the steps of the program."""
+def assert_attention(fn, *args, kernels=None, **options):
+    """Compiled is no less exact than eager; returns the report. `kernels` names the steps of the
+    program."""
     compiled = ingot.compile(fn, fullgraph=True, **options)
-    result, expected, exact = compiled(*args), fn(*args), fn(*map(double, args))
-    comparison = compare((result, args, {}), (expected, args, {}), exact)
-    assert not comparison.problems, comparison
+    assert_call(compiled, fn, *args, numbers=AGAINST_FLOAT64)
     report = ingot.explain(compiled)(*args)
     if kernels is not None:
         assert [kernel.name for kernel in report.kernels] == kernels
@@ -55,7 +48,7 @@ SHARED = ((2, 6, 50, 16), (2, 2, 77, 16), (2, 2, 77, 16))
 def test_the_functional_form_is_one_kernel(sizes, causal):
     shared = sizes[0][1] != sizes[1][1]
     qkv = [r(*size) for size in sizes]
-    check(
+    assert_attention(
         lambda q, k, v: attention(q, k, v, is_causal=causal, enable_gqa=shared),
         *qkv,
         kernels=["attention"],
@@ -65,13 +58,13 @@ def test_the_functional_form_is_one_kernel(sizes, causal):
 @pytest.mark.parametrize("sizes", [(50, 77), (1, 77), (2, 1, 1, 77), (2, 3, 50, 77)], ids=str)
 def test_masks_are_added(sizes):
     qkv = [r(*size) for size in PLAIN]
-    check(
+    assert_attention(
         lambda q, k, v, m: attention(q, k, v, attn_mask=m), *qkv, r(*sizes), kernels=["attention"]
     )
 
 
 def test_a_mask_that_is_the_same_for_all_keys():
-    check(
+    assert_attention(
         lambda q, k, v, m: attention(q, k, v, attn_mask=m),
         *(r(*size) for size in PLAIN),
         r(2, 1, 50, 1),
@@ -81,7 +74,7 @@ def test_a_mask_that_is_the_same_for_all_keys():
 def test_a_boolean_mask_with_a_row_of_nothing():
     mask = torch.rand(2, 1, 50, 77) > 0.5
     mask[0, 0, 3] = False
-    found = check(
+    found = assert_attention(
         lambda q, k, v, m: attention(q, k, v, attn_mask=m), *(r(*size) for size in PLAIN), mask
     )
     assert [k.name for k in found.kernels][-1] == "attention"
@@ -89,7 +82,7 @@ def test_a_boolean_mask_with_a_row_of_nothing():
 
 @pytest.mark.parametrize("scale", [0.3, -2.0])
 def test_scales(scale):
-    check(
+    assert_attention(
         lambda q, k, v: attention(q, k, v, scale=scale),
         *(r(*size) for size in PLAIN),
         kernels=["attention"],
@@ -104,7 +97,7 @@ def heads_of_one_projection(x):
 def test_heads_are_read_and_written_where_they_lie():
     """The views of one projection are no copies, nor is the result's."""
     x = r(2, 33, 192)
-    report = check(heads_of_one_projection, x, kernels=["attention"])
+    report = assert_attention(heads_of_one_projection, x, kernels=["attention"])
     assert report.peak_bytes == 4 * (x.numel() + 2 * 33 * 64)
 
 
@@ -163,12 +156,12 @@ TOKENS = [(2, n, 4, 16) for n in (33, 21, 21)]
 
 @pytest.mark.parametrize("form", [divided, with_einsum, with_bmm, by_hand, unscaled])
 def test_written_out_forms_are_one_kernel(form):
-    report = check(form, *(r(*size) for size in TOKENS), kernels=["attention"])
+    report = assert_attention(form, *(r(*size) for size in TOKENS), kernels=["attention"])
     assert report.arena_bytes == 0  # nothing is copied, neither before nor after
 
 
 def test_what_torch_writes_out_is_one_kernel():
-    report = check(in_columns, *(r(*size) for size in TOKENS))
+    report = assert_attention(in_columns, *(r(*size) for size in TOKENS))
     assert [kernel.name for kernel in report.kernels].count("attention") == 1 and not any(
         kernel.kind == "extern" for kernel in report.kernels
     )
@@ -177,7 +170,7 @@ def test_what_torch_writes_out_is_one_kernel():
 @pytest.mark.parametrize("form", [divided, with_einsum, with_bmm, in_columns])
 def test_the_graph_runs_op_by_op(form):
     """What stands in the graph means the same to eager."""
-    graph = tracing.same(form, *(r(*size) for size in TOKENS))
+    graph = tracing.assert_traced(form, *(r(*size) for size in TOKENS))
     assert len(graph.nodes_of(torch.ops.ingot.attention.default)) == 1
 
 
@@ -210,7 +203,7 @@ def test_masks_of_written_out_forms(name, sizes):
     mask = (
         [] if dtype is None else [r(*sizes) if dtype is torch.float32 else torch.rand(sizes) > 0.5]
     )
-    report = check(masked(apply), *(r(*size) for size in TOKENS), *mask)
+    report = assert_attention(masked(apply), *(r(*size) for size in TOKENS), *mask)
     assert report.kernels[-1].name == "attention" and all(k.kind == "fused" for k in report.kernels)
 
 
@@ -221,7 +214,7 @@ def test_rows_that_are_masked_wholly(name):
     hidden = torch.rand(33, 21) > 0.5
     hidden[4] = True
     mask = ~hidden if name == "chosen" else hidden
-    check(masked(apply), *(r(*size) for size in TOKENS), mask)
+    assert_attention(masked(apply), *(r(*size) for size in TOKENS), mask)
 
 
 def test_a_filled_score_hides_what_was_there():
@@ -254,7 +247,7 @@ def test_several_masks_are_added():
     mask[..., 0] = 0
     tokens = [r(*size) for size in TOKENS]
     for form, bias in ((t5, r(1, 4, 33, 21)), (bloom, r(8, 1, 21))):
-        assert check(form, *tokens, bias, mask).kernels[-1].name == "attention"
+        assert assert_attention(form, *tokens, bias, mask).kernels[-1].name == "attention"
 
 
 def with_baddbmm(q, k, v, m):
@@ -264,7 +257,7 @@ def with_baddbmm(q, k, v, m):
 
 @pytest.mark.parametrize("sizes", [(8, 33, 21), (1, 33, 21), (8, 1, 21)], ids=str)
 def test_baddbmm_adds_a_mask(sizes):
-    check(with_baddbmm, *(r(*size) for size in TOKENS), r(*sizes), kernels=["attention"])
+    assert_attention(with_baddbmm, *(r(*size) for size in TOKENS), r(*sizes), kernels=["attention"])
 
 
 @pytest.mark.parametrize("alpha", [0.0, math.inf])
@@ -286,7 +279,7 @@ def test_repeated_heads_are_shared():
         k, v = (t[:, :, None].expand(2, 2, 3, 21, 16).reshape(2, 6, 21, 16) for t in (k, v))
         return (q @ k.transpose(2, 3) * 0.25).softmax(-1) @ v
 
-    check(f, r(2, 33, 6, 16), r(2, 21, 2, 16), r(2, 21, 2, 16), kernels=["attention"])
+    assert_attention(f, r(2, 33, 6, 16), r(2, 21, 2, 16), r(2, 21, 2, 16), kernels=["attention"])
 
 
 def hide(scores, v, column):
@@ -327,7 +320,7 @@ NOT_ATTENTION = {
 @pytest.mark.parametrize("name", NOT_ATTENTION)
 def test_what_only_resembles_attention(name):
     fn = NOT_ATTENTION[name]
-    report = check(lambda q, k, v: fn(*heads(q, k, v)), *(r(*size) for size in TOKENS))
+    report = assert_attention(lambda q, k, v: fn(*heads(q, k, v)), *(r(*size) for size in TOKENS))
     assert "attention" not in [kernel.name for kernel in report.kernels]
 
 
@@ -337,7 +330,7 @@ def test_layers_share_one_body():
             x = x + heads_of_one_projection(torch.cat([x, x, x], 2))
         return x
 
-    report = check(layers, r(2, 33, 64))
+    report = assert_attention(layers, r(2, 33, 64))
     assert sum(kernel.name == "attention" for kernel in report.kernels) == 5
 
 
@@ -352,7 +345,7 @@ def test_other_dtypes_are_left_to_the_library(dtype):
 
 def test_one_query_is_left_to_the_library():
     sizes = ((2, 3, 1, 16), (2, 3, 77, 16), (2, 3, 77, 16))
-    check(
+    assert_attention(
         attention,
         *(r(*size) for size in sizes),
         kernels=["_scaled_dot_product_flash_attention_for_cpu"],
@@ -360,7 +353,7 @@ def test_one_query_is_left_to_the_library():
 
 
 def test_sizes_that_are_not_known_are_left_to_the_library():
-    report = check(attention, *(r(*size) for size in PLAIN), dynamic=True)
+    report = assert_attention(attention, *(r(*size) for size in PLAIN), dynamic=True)
     assert "extern" in [kernel.kind for kernel in report.kernels]
 
 
@@ -438,9 +431,9 @@ def test_an_encoder_is_taken_apart(options, turned):
     exact = copy.deepcopy(model).double()
     with torch.no_grad():
         compiled = ingot.compile(model, fullgraph=True)
-        comparison = compare((compiled(x), x), (model(x), x), exact(x.double()))
+        assert_results(compiled(x), model(x), AGAINST_FLOAT64, exact=lambda: exact(x.double()))
         names = [kernel.name for kernel in ingot.explain(compiled)(x).kernels]
-    assert not comparison.problems and sum(name.startswith("attention") for name in names) == 2
+    assert sum(name.startswith("attention") for name in names) == 2
 
 
 LENGTHS = (17, 5, 0)

@@ -12,6 +12,7 @@ import ingot
 from ingot.compiler import Compiler
 from ingot.failures import ATTEMPTS, Failures
 from tests.interruptions import differences, state
+from tests.oracle import CLOSE, assert_call
 
 STAGES = [
     "ingot.capture.captured._finish",
@@ -72,9 +73,8 @@ def broken(x):
     return y * float(y.sum()) + x
 
 
-def check(compiled, function, size):
-    x = torch.arange(float(size)) / 7
-    torch.testing.assert_close(compiled(x), function(x))
+def assert_right(compiled, function, size):
+    assert_call(compiled, function, torch.arange(float(size)) / 7, numbers=CLOSE)
 
 
 def hits(compiled):
@@ -85,22 +85,22 @@ def hits(compiled):
 @pytest.mark.parametrize("stage", STAGES)
 def test_good_variants_stay_and_the_like_is_tried_again(stage, error, fails):
     compiled, before = ingot.compile(f, dynamic=False), state()
-    check(compiled, f, 5)
+    assert_right(compiled, f, 5)
     fails(stage, error)
-    check(compiled, f, 6)
+    assert_right(compiled, f, 6)
     assert fails.count and differences(before) == []
     served, compilations = hits(compiled), len(Compiler.of(compiled).compilations)
-    check(compiled, f, 5)
+    assert_right(compiled, f, 5)
     assert hits(compiled) == served + 1 and len(Compiler.of(compiled).compilations) == compilations
     fails()
     for _ in range(2):
-        check(compiled, f, 6)
+        assert_right(compiled, f, 6)
     assert Compiler.of(compiled).compilations[-1].program is not None
     served = hits(compiled)
-    check(compiled, f, 6)
-    check(compiled, f, 5)
-    check(compiled, f, 7)
-    check(compiled, f, 7)
+    assert_right(compiled, f, 6)
+    assert_right(compiled, f, 5)
+    assert_right(compiled, f, 7)
+    assert_right(compiled, f, 7)
     assert hits(compiled) >= served + 3
 
 
@@ -108,19 +108,19 @@ def test_good_variants_stay_and_the_like_is_tried_again(stage, error, fails):
 def test_facts_that_always_fail_are_left_to_eager_in_the_end(error, fails):
     """These and no others, with the reason in the report."""
     compiled = ingot.compile(f, dynamic=False)
-    check(compiled, f, 5)
+    assert_right(compiled, f, 5)
     fails("ingot.pipeline.schedule", error)
     for _ in range(50):
-        check(compiled, f, 6)
+        assert_right(compiled, f, 6)
     assert fails.count == ATTEMPTS
     why = [str(c.skipped) for c in Compiler.of(compiled).compilations if c.skipped]
     assert len(why) == ATTEMPTS and all(error.__name__ in reason for reason in why)
     assert "tried again" in why[0] and "not tried again" in why[-1]
     fails()
     served = hits(compiled)
-    check(compiled, f, 5)
-    check(compiled, f, 8)
-    check(compiled, f, 8)
+    assert_right(compiled, f, 5)
+    assert_right(compiled, f, 8)
+    assert_right(compiled, f, 8)
     assert hits(compiled) >= served + 2
 
 
@@ -130,24 +130,24 @@ def test_want_of_memory_or_stack_is_no_lasting_reason(error, fails):
     compiled = ingot.compile(f)
     fails("ingot.pipeline.schedule", error)
     for _ in range(300):
-        check(compiled, f, 6)
+        assert_right(compiled, f, 6)
     assert 6 <= fails.count <= 10
     fails()
     for _ in range(300):
-        check(compiled, f, 6)
+        assert_right(compiled, f, 6)
     assert hits(compiled) > 0
 
 
 @pytest.mark.parametrize("error", [RuntimeError, *PASSING])
 def test_in_a_continuation(error, fails):
     compiled = ingot.compile(broken, dynamic=False)
-    check(compiled, broken, 5)
+    assert_right(compiled, broken, 5)
     fails("ingot.pipeline.schedule", error)
-    check(compiled, broken, 6)
+    assert_right(compiled, broken, 6)
     fails()
     for _ in range(4):
-        check(compiled, broken, 6)
-        check(compiled, broken, 5)
+        assert_right(compiled, broken, 6)
+        assert_right(compiled, broken, 5)
     [continuation] = Compiler.of(compiled).continuations.values()
     assert sum(entry.target is not None for entry in continuation.entries) == 2
     assert sum(entry.target is not None for entry in compiled.entries()) == 2
@@ -187,7 +187,7 @@ def test_fullgraph_raises_the_error(error, fails):
         with pytest.raises((error, ingot.errors.GraphBreakError)):
             compiled(torch.ones(3))
     fails()
-    check(compiled, f, 3)
+    assert_right(compiled, f, 3)
 
 
 def test_little_stack_at_one_call():
@@ -207,7 +207,7 @@ def test_little_stack_at_one_call():
             except RecursionError:  # there is too little for the program itself
                 pass
         for _ in range(20):
-            check(compiled, f, 4)
+            assert_right(compiled, f, 4)
     assert hits(compiled) > 0
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 from tests.test_random_programs import Outcome, compare
 
 

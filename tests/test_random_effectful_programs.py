@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import ingot
 from tests.effectful_ops import KEPT, LOG
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 from tests.random_programs import RandomProgram
 from tests.random_programs_effects import effectful_program
 from tests.test_random_programs import Outcome, compare_or_move

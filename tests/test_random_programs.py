@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten
 import ingot
 from ingot.compiler import Compiler
 from tests import random_programs_indexing  # noqa: F401  (more statements)
-from tests.helpers import ignore_warnings
+from tests.oracle import assert_like, ignore_warnings
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved, within_rounding
 
@@ -120,13 +120,7 @@ def compare(actual: Outcome, expected: Outcome, moved: Sequence[Outcome] = ()) -
 def compare_tensors(
     a: torch.Tensor, e: torch.Tensor, what: str, moved: list[torch.Tensor], layout: bool = True
 ) -> None:
-    assert type(a) is type(e), f"{what} is a {type(a)}, eager {type(e)}"
-    assert (a.dtype, a.shape, a.requires_grad) == (e.dtype, e.shape, e.requires_grad), (
-        f"{what}: {a.dtype} {tuple(a.shape)}, eager {e.dtype} {tuple(e.shape)}"
-    )
-    strides = [(x, y) for size, x, y in zip(e.shape, a.stride(), e.stride()) if size > 1]
-    laid = not layout or not e.numel() or all(x == y for x, y in strides)
-    assert laid, f"{what}: strides {a.stride()}, eager {e.stride()}"
+    assert_like(a, e, strides="that matter" if layout else "none", path=what)
     tolerance = TOLERANCE.get(e.dtype)
     if tolerance is None:
         close = a == e

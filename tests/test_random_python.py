@@ -31,8 +31,8 @@ from torch.overrides import TorchFunctionMode
 import ingot
 from ingot.collection import paused_collection
 from ingot.compiler import Compiler
-from tests.helpers import ignore_warnings
 from tests.matching import Matcher, Mismatch
+from tests.oracle import ignore_warnings
 from tests.random_python import RandomPython, random_python
 
 TOLERANCE = {"eager": 0.0, "ingot": 2e-4}
@@ -258,7 +258,7 @@ def test_when_garbage_is_collected_is_no_difference(keeps: str, objects: int) ->
 
 
 # Long runs
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def report_of_program(program: RandomPython, backend: str) -> Report:

@@ -22,7 +22,7 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 from tests.random_gradients import Asked
 from tests.random_shapes import LATER_SIZES, ShapedProgram, shaped_program
 from tests.rounding import RUNS, Moved

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import ingot
+from tests.oracle import alike
 
 
 class Noting(torch.autograd.Function):
@@ -154,14 +155,6 @@ _HEADS = [heads for count in (1, 2, 3) for heads in itertools.combinations(range
 _MANNERS = ["accumulated", "asked for", "one by one", "twice", "differentiable"]
 
 
-def _alike(found: Any, expected: Any) -> bool:
-    if isinstance(found, (list, tuple)):
-        return len(found) == len(expected) and all(map(_alike, found, expected))
-    if isinstance(found, Tensor) and isinstance(expected, Tensor):
-        return torch.allclose(found, expected, rtol=1e-10)
-    return type(found) is type(expected) and bool(found == expected)
-
-
 @pytest.mark.parametrize("before", _BEFORE)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_backward_goes_where_eagers_does(program, before):
@@ -176,7 +169,7 @@ def test_a_backward_goes_where_eagers_does(program, before):
         if program is written and any(isinstance(seen, str) for seen in expected):
             # CopySlices does not show that it keeps tensors: a second backward is let pass
             continue
-        assert _alike(found, expected), (heads, manner, found, expected)
+        assert alike(found, expected), (heads, manner, found, expected)
 
 
 def test_nothing_is_left_of_a_call():

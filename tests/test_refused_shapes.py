@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from ingot.compilation import Compilation
 from ingot.compiler import Compiler
 from ingot.errors import Unsupported
 from tests import effectful_ops
-from tests.random_functions import alike
+from tests.oracle import alike
 from tests.test_differentiation import EAGER, both, whole
 from tests.test_training import is_compiled, wanted
 

@@ -7,28 +7,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_flatten
-
 import ingot
 from ingot.compiler import Compiler
-
-
-def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e-5) -> None:
-    """Equal structure and types; tensors equal in dtype, shape, strides, requires_grad and (to
-    rounding) value."""
-    flat_actual, spec_actual = tree_flatten(actual)
-    flat_expected, spec_expected = tree_flatten(expected)
-    assert spec_actual == spec_expected
-    for a, e in zip(flat_actual, flat_expected):
-        assert type(a) is type(e)
-        if isinstance(e, torch.Tensor):
-            torch.testing.assert_close(
-                a, e, rtol=rtol, atol=atol, equal_nan=True, check_stride=e.numel() > 1
-            )
-            assert a.requires_grad == e.requires_grad
-        else:
-            assert a == e or (a != a and e != e)
+from tests.oracle import assert_near
 
 
 class Tracked:
@@ -58,6 +39,5 @@ class Tracked:
         eager_args, eager_kwargs = copy.deepcopy((args, kwargs))
         expected = self.eager(*eager_args, **eager_kwargs)
         actual = self.compiled(*args, **kwargs)
-        assert_same(actual, expected)
-        assert_same((args, kwargs), (eager_args, eager_kwargs))
+        assert_near((actual, args, kwargs), (expected, eager_args, eager_kwargs))
         return self.count - before

@@ -37,8 +37,8 @@ from ingot.compiler import Compiler
 from ingot.explain.measure import error, in_float64
 from ingot.explain.report import Report
 from tests import transformers_small, zoo_training
-from tests.helpers import ignore_warnings
 from tests.op_outcome import Different, text
+from tests.oracle import ignore_warnings
 from tests.transformers_small import EagerFails, NotBuilt
 from tests.zoo_training import EPS, ERROR_FLOOR, Trial, check_each, problem, redrawn, seed_numpy
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import ingot
-from tests.tracked import assert_same
+from tests.oracle import assert_near
 
 SHAPES = [(4, 3), (5,), (), (2, 1, 3)]
 UNARY = """
-abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt
-sigmoid sign sin sinh sqrt tan tanh trunc
+abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg
+reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc
 """.split()
 
 
@@ -28,8 +28,8 @@ def compare(fn, *args):
     expected_args = [[t.clone() for t in a] if isinstance(a, list) else a for a in args]
     expected = fn(*expected_args)
     found = ingot.compile(fn, fullgraph=True)(*args)
-    assert_same(found, expected)
-    assert_same(args, tuple(expected_args))
+    assert_near(found, expected)
+    assert_near(args, tuple(expected_args))
     return found
 
 
@@ -99,8 +99,8 @@ def test_a_number_that_is_not_known():
     for value in (0.5, 1.5, -3.0):
         t = torch.tensor(value)
         mine, its = [x.clone() for x in xs], [x.clone() for x in xs]
-        assert_same(compiled(mine, ys, t), fn(its, ys, t))
-        assert_same(mine, its)
+        assert_near(compiled(mine, ys, t), fn(its, ys, t))
+        assert_near(mine, its)
 
 
 def test_errors_are_eagers():
@@ -125,4 +125,4 @@ def test_groups_by_dtype():
     found, expected = ingot.compile(fn, fullgraph=True)(xs, ys), fn(xs, ys)
     assert found.keys() == expected.keys()
     for key in expected:
-        assert_same(found[key], expected[key])
+        assert_near(found[key], expected[key])

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import ingot
 from ingot.compiler import Compiler
-from tests.helpers import assert_same
+from tests.oracle import assert_same
 
 
 def positions(x: Tensor, grid: Tensor) -> Tensor:

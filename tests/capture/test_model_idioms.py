@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ingot
-from tests.helpers import assert_same, same
+from tests.oracle import assert_captured, assert_same
 
 
 def compiled_same(fn: Any, *args: Any) -> None:
@@ -65,7 +65,7 @@ CHANNELS_LAST = torch.randn(2, 3, 4).transpose(1, 2)
     ],
 )
 def test_tensors(fn: Any, x: torch.Tensor) -> None:
-    same(fn, x)
+    assert_captured(fn, x)
     compiled_same(fn, x)
 
 
@@ -139,7 +139,7 @@ class HooksWhatItMakes(Stack):
 @pytest.mark.parametrize("cls", [Sliced, MakesModules])
 def test_modules_are_made(cls: type[nn.Module]) -> None:
     model, x = cls().eval(), torch.randn(2, 4)
-    same(model, x)
+    assert_captured(model, x)
     with torch.no_grad():
         found, expected = ingot.compile(model, fullgraph=True)(x), model(x)
     if isinstance(expected, tuple):
@@ -232,7 +232,7 @@ def custom(x: torch.Tensor) -> tuple[Any, ...]:
 
 def test_custom_functions() -> None:
     x = torch.randn(3, 4)
-    same(custom, x)
+    assert_captured(custom, x)
     compiled_same(lambda x: Gelu.apply(x, 0.5) + 1, x)
 
 
@@ -294,7 +294,7 @@ def scanned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def test_vmap() -> None:
     x, w = torch.randn(5, 3, 4), torch.randn(4, 4)
-    same(per_example, x, w)
+    assert_captured(per_example, x, w)
     compiled_same(per_example, x, w)
 
 

@@ -14,9 +14,8 @@ import ingot
 from ingot.capture import Request, capture_call
 from ingot.compiler import Compiler
 from ingot.options import Options
-from tests.helpers import assert_same, rerun, run_captured, same
+from tests.oracle import assert_captured, assert_near, assert_same, rerun, run_captured
 from tests.tracked import Tracked
-from tests.tracked import assert_same as assert_near
 
 
 class Attention(nn.Module):
@@ -94,8 +93,8 @@ TOKENS = torch.randint(0, 20, (2, 10))
 
 def test_transformer():
     model = Transformer().eval()
-    captured = same(model, TOKENS)
-    same(model, TOKENS, targets=TOKENS)
+    captured = assert_captured(model, TOKENS)
+    assert_captured(model, TOKENS, targets=TOKENS)
     paths = {entry.source.name for entry in captured.inputs}
     assert {
         "self.parts.tokens.weight",
@@ -110,7 +109,7 @@ def test_transformer():
 
 
 def test_transformer_in_training_mode_draws_the_same_random_numbers():
-    same(Transformer().train(), TOKENS)
+    assert_captured(Transformer().train(), TOKENS)
 
 
 @pytest.mark.parametrize("width", [3, 5])
@@ -127,7 +126,7 @@ def test_convolutions(width, training):
 
 def test_function_that_closes_over_a_module():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    captured = same(lambda x: model(x) + model[0].bias, torch.randn(2, 4))
+    captured = assert_captured(lambda x: model(x) + model[0].bias, torch.randn(2, 4))
     assert len(captured.inputs) == 3
 
 
@@ -141,8 +140,8 @@ def test_bound_method_and_callable_object():
         def __call__(self, tokens):
             return self.model(tokens)["logits"]
 
-    same(model.forward, TOKENS)
-    same(Wrapper(model), TOKENS)
+    assert_captured(model.forward, TOKENS)
+    assert_captured(Wrapper(model), TOKENS)
 
 
 def test_compiling_is_known_during_capture():
@@ -182,7 +181,7 @@ def test_symbolic_batch():
         )
 
     with torch.no_grad():
-        captured = same(fn, torch.randn(5, 4), dynamic=True)
+        captured = assert_captured(fn, torch.randn(5, 4), dynamic=True)
         for batch in (2, 7, 33):
             x = torch.randn(batch, 4)
             assert_same(rerun(captured, fn, x), fn(x))
@@ -203,7 +202,7 @@ def test_loop_over_a_symbolic_size_specializes():
         return sum([x[i] for i in range(x.shape[0])])
 
     with torch.no_grad():
-        captured = same(fn, torch.randn(3, 4), dynamic=True)
+        captured = assert_captured(fn, torch.randn(3, 4), dynamic=True)
         assert captured.guards.check_python((torch.ones(4, 4),)) is not None
 
 
@@ -232,12 +231,12 @@ TORCH_MODULES = [
 
 @pytest.mark.parametrize(("module", "args"), TORCH_MODULES, ids=lambda value: type(value).__name__)
 def test_modules_of_torch(module, args):
-    assert same(module.eval(), *args).ops > 0
+    assert assert_captured(module.eval(), *args).ops > 0
 
 
 def test_replaced_weight_of_an_lstm_is_seen():
     module = nn.LSTM(8, 4)
-    captured = same(module, SEQUENCE)
+    captured = assert_captured(module, SEQUENCE)
     module.weight_ih_l0 = nn.Parameter(torch.randn(16, 8))
     with torch.no_grad():
         assert_same(rerun(captured, module, SEQUENCE), module(SEQUENCE))

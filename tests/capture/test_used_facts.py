@@ -11,7 +11,7 @@ from torch import nn
 
 from ingot.capture import Request, argument_slots, capture_call
 from ingot.options import Options
-from tests.helpers import rerun, same
+from tests.oracle import assert_captured, rerun
 
 
 def fails_after(fn, args, change, new_args=None):
@@ -70,13 +70,13 @@ def test_what_is_passed_along_is_not_guarded():
         kept = [anything]
         return x + 1, kept
 
-    captured = same(fn, X, 3)
+    captured = assert_captured(fn, X, 3)
     with torch.no_grad():
         assert rerun(captured, fn, X, "other")[1] == ["other"]
 
 
 def test_unused_tensor_is_no_input():
-    captured = same(lambda x, y: (x + 1, y), X, torch.ones(2))
+    captured = assert_captured(lambda x, y: (x + 1, y), X, torch.ones(2))
     assert len(captured.inputs) == 1
 
 
@@ -140,7 +140,7 @@ MODULE_CHANGES = {
 def test_module_facts(change):
     model = Model().eval()
     model.blocks[0].eval()
-    same(model, torch.randn(2, 4))
+    assert_captured(model, torch.randn(2, 4))
     if change == "method's code":
         original = Model.helper.__code__
         try:
@@ -167,7 +167,7 @@ def test_class_patched():
 def test_parameter_values_are_not_guarded():
     model = Model().eval()
     x = torch.randn(2, 4)
-    captured = same(model, x)
+    captured = assert_captured(model, x)
     with torch.no_grad():
         model.linear.weight.mul_(3)
         assert torch.equal(rerun(captured, model, x), model(x))
@@ -256,7 +256,7 @@ def test_overlap_when_written():
 
     assert fails_after(fn, (torch.ones(3), torch.ones(3)), lambda: None, (X[0, :3], X[0, 1:]))
     base = torch.arange(4.0)
-    same(lambda b: fn(b[:3], b[1:]), base)
+    assert_captured(lambda b: fn(b[:3], b[1:]), base)
     views = (base[:3], base[1:])
     assert fails_after(fn, views, lambda: None, (base[:3], torch.ones(3)))
     for pure in (lambda x, y: x + y, lambda x, y: (x > 1) & (y > 1) | (x < 0)):

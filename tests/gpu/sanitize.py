@@ -33,8 +33,8 @@ from torch.utils import _pytree as pytree
 import ingot
 from ingot.runtime import tuning
 from ingot.schedule import memory
-from tests.gpu.checks import doubled, tensors
 from tests.gpu.kinds import KINDS, Kind, draw
+from tests.oracle import doubled, tensors_in
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 PLACES = (
@@ -269,14 +269,14 @@ def results(fn: Any, args: Sequence[Any], device: str) -> list[torch.Tensor]:
         return moved.requires_grad_(t.requires_grad)
 
     here = pytree.tree_map(given, list(args))
-    out = tensors([fn(*here)])
-    wanted = [t for t in tensors(here) if t.requires_grad]
+    out = tensors_in([fn(*here)])
+    wanted = [t for t in tensors_in(here) if t.requires_grad]
     with_history = [t for t in out if t.requires_grad]
     grads: Sequence[torch.Tensor] = []
     if wanted:
         tangents = [draw(*t.shape, dtype=t.dtype).to(device) for t in with_history]
         grads = torch.autograd.grad(with_history, wanted, tangents)
-    return [t.detach().cpu() for t in (*out, *grads, *tensors(here))]
+    return [t.detach().cpu() for t in (*out, *grads, *tensors_in(here))]
 
 
 if __name__ == "__main__":

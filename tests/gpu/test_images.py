@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.gpu.checks import same
+from tests.gpu.checks import CLOSE, assert_compiled
+from tests.oracle import EXACT
 
 LAST = torch.channels_last
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -31,13 +32,13 @@ def test_windows_of_channels(stride: int, padding: int, dtype: torch.dtype) -> N
         draw(2, 32, 15, 14, dtype=dtype).to(memory_format=LAST),
         draw(32, 1, 3, 3, dtype=dtype, seed=1) / 3,
     )
-    same(lambda x, w: F.conv2d(x, w, None, stride, padding, 1, 32), x, w)
-    same(
+    assert_compiled(lambda x, w: F.conv2d(x, w, None, stride, padding, 1, 32), x, w)
+    assert_compiled(
         lambda x, w: F.conv2d(F.pad(x.relu(), (0, 1, 0, 1)), w, None, stride, 0, 1, 32).clamp(0, 6),
         x,
         w,
     )
-    same(
+    assert_compiled(
         lambda x, w: F.conv2d(F.silu(x), w, w[:, 0, 0, 0], stride, padding, 1, 32) + x.mean(), x, w
     )
 
@@ -54,7 +55,7 @@ def test_a_block_of_a_mobile_network() -> None:
 
     weights = [draw(*size, seed=k) / 4 for k, size in enumerate(sizes)]
     with torch.no_grad():
-        same(fn, draw(1, 24, 56, 56), weights, stats)
+        assert_compiled(fn, draw(1, 24, 56, 56), weights, stats)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
@@ -69,12 +70,11 @@ def test_sampled(mode: str, padding: str, corners: bool, dtype: torch.dtype) -> 
         return F.grid_sample(x, grid, mode, padding, align_corners=corners)
 
     for height, width in ((8, 8), (1, 1), (1, 9), (13, 2)):
-        same(
+        assert_compiled(
             sampled,
             draw(1, 5, height, width, dtype=dtype),
             grid,
-            exact=mode == "nearest",
-            oracle=False,
+            numbers=EXACT if mode == "nearest" else CLOSE,
         )
 
 
@@ -86,4 +86,6 @@ def test_gradients_of_what_is_sampled(corners: bool) -> None:
         y = F.grid_sample(x * 2, grid, align_corners=corners)
         return y.detach(), *torch.autograd.grad(y.square().sum(), (x, grid))
 
-    same(fn, draw(2, 5, 8, 9).requires_grad_(), (draw(2, 20, 14, 2, seed=1) * 0.8).requires_grad_())
+    assert_compiled(
+        fn, draw(2, 5, 8, 9).requires_grad_(), (draw(2, 20, 14, 2, seed=1) * 0.8).requires_grad_()
+    )

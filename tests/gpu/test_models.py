@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 import ingot
 from benchmarks.model_zoo import MODELS, make
-from tests.gpu.checks import error, tensors
+from tests.oracle import relative_error, tensors_in
 
 pytest.importorskip("transformers")
 
@@ -37,10 +37,10 @@ def test_inference(name: str) -> None:
         for _ in range(2):
             found = compiled(**inputs)
             assert type(found) is type(expected)
-            ours, eagers = tensors([found]), tensors([expected])
+            ours, eagers = tensors_in([found]), tensors_in([expected])
             for a, b in zip(ours, eagers, strict=True):
                 assert (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
-            assert error(ours, eagers) <= SHARE
+            assert relative_error(ours, eagers) <= SHARE
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -50,7 +50,7 @@ def test_gradients(name: str) -> None:
     results = []
     for call in (model, ingot.compile(model)):
         outputs = [
-            t for t in tensors([call(**inputs)]) if t.requires_grad and t.is_floating_point()
+            t for t in tensors_in([call(**inputs)]) if t.requires_grad and t.is_floating_point()
         ]
         loss = sum(
             (t.double().square().sum() for t in outputs),
@@ -58,4 +58,4 @@ def test_gradients(name: str) -> None:
         )
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         results.append([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads)])
-    assert error(results[1], results[0]) <= 10 * SHARE
+    assert relative_error(results[1], results[0]) <= 10 * SHARE

@@ -10,9 +10,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ingot
-from tests.gpu.checks import copied, error, tensors
-from tests.helpers import ignore_warnings
+from tests.gpu.checks import copied
 from tests.op_database import UNDEFINED, op_infos
+from tests.oracle import ignore_warnings, relative_error, tensors_in
 
 SHARDS = 32
 SAMPLES = 2  # of each op and dtype
@@ -54,7 +54,7 @@ def difference(op: Any, call: tuple[Any, ...], dtype: torch.dtype) -> str | None
         return f"raised {type(problem).__name__}: {problem}"[:300]
     if pytree.tree_structure(expected) != pytree.tree_structure(found):
         return "another structure"
-    ours, eagers = tensors([found, found_args]), tensors([expected, expected_args])
+    ours, eagers = tensors_in([found, found_args]), tensors_in([expected, expected_args])
     for a, b in zip(ours, eagers, strict=True):
         if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
             return f"{(a.dtype, a.shape, a.device)} for {(b.dtype, b.shape, b.device)}"
@@ -70,7 +70,7 @@ def difference(op: Any, call: tuple[Any, ...], dtype: torch.dtype) -> str | None
                 return f"{int((a != b).sum())} of {a.numel()} {a.dtype} differ"
         elif not torch.equal(a.isnan(), b.isnan()):
             return "NaN elsewhere"
-        elif (wrong := error([a], [b])) > SHARE[dtype]:
+        elif (wrong := relative_error([a], [b])) > SHARE[dtype]:
             return f"an error of {wrong:.2g}"
     return None
 

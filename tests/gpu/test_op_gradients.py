@@ -17,11 +17,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ingot
-from tests.gpu.checks import copied, doubled, error
+from tests.gpu.checks import copied
 from tests.gpu.test_op_database import EXCEPTIONS, SHARDS, SHARE
-from tests.helpers import ignore_warnings
 from tests.op_database import UNDEFINED, op_infos
 from tests.op_gradients import dense, drawn_like, tracked
+from tests.oracle import doubled, ignore_warnings, relative_error
 
 SAMPLES = 2  # of each op and dtype
 
@@ -63,14 +63,16 @@ def difference(info: Any, sample: Any, dtype: torch.dtype) -> str | None:
     if looks[0] != looks[1]:
         return f"{looks[0]} for {looks[1]}"
     parts = [[t for t in ts if t is not None] for ts in (ours, slopes)]
-    wrong = error(*[[torch.view_as_real(t) if t.is_complex() else t for t in ts] for ts in parts])
+    wrong = relative_error(
+        *[[torch.view_as_real(t) if t.is_complex() else t for t in ts] for ts in parts]
+    )
     if wrong <= SHARE[dtype]:
         return None
     try:  # an ill-conditioned call
         exact = [
             g for g in taken(fn, sample, doubled(copied(leaves)), structure)[1] if g is not None
         ]
-        rounding = error(parts[1], exact)
+        rounding = relative_error(parts[1], exact)
     except Exception:
         rounding = 0.0
     return None if wrong <= 4 * rounding else f"an error of {wrong:.2g}, eager's {rounding:.2g}"

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 import ingot
 from examples.functions import FUNCTIONS
-from tests.gpu.checks import agree, copied, gradients_agree, same
+from tests.gpu.checks import CLOSE, ORACLE, agree, assert_compiled, copied, gradients_agree
+from tests.oracle import EXACT
 
 SHAPES = {
     "complex_activation": (301, 77),
@@ -37,7 +38,7 @@ def draw(
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str, dtype: torch.dtype) -> None:
     fn, args = FUNCTIONS[name].make("cuda", shape=SHAPES[name], dtype=dtype)
-    same(fn, *args)
+    assert_compiled(fn, *args)
 
 
 UNARY: dict[str, Any] = {
@@ -79,7 +80,7 @@ def test_unary_functions(dtype: torch.dtype) -> None:
     wrong = {}
     for name, fn in UNARY.items():
         try:
-            same(fn, x, oracle=dtype is torch.float32)
+            assert_compiled(fn, x, numbers=ORACLE if dtype is torch.float32 else CLOSE)
         except AssertionError as problem:
             wrong[name] = str(problem)[:300]
     assert not wrong
@@ -93,7 +94,7 @@ def test_binary_functions(dtype: torch.dtype) -> None:
         if name == "nextafter" and dtype is torch.bfloat16:
             continue  # eager has none on a GPU
         try:
-            same(fn, x, y, oracle=False)
+            assert_compiled(fn, x, y, numbers=CLOSE)
         except AssertionError as problem:
             wrong[name] = str(problem)[:300]
     assert not wrong
@@ -115,7 +116,7 @@ def test_integers(dtype: torch.dtype) -> None:
             torch.maximum(x, y), x.to(torch.int8),
         )  # fmt: skip
 
-    same(fn, x, y, exact=True)
+    assert_compiled(fn, x, y, numbers=EXACT)
 
 
 REDUCTIONS: dict[str, Any] = {
@@ -141,7 +142,7 @@ def test_reductions(shape: tuple[int, ...]) -> None:
     for name, fn in REDUCTIONS.items():
         for dim in {0, len(shape) - 1}:
             try:
-                same(lambda x: fn(x, dim), x, oracle="arg" not in name)  # noqa: B023
+                assert_compiled(lambda x: fn(x, dim), x, numbers=CLOSE if "arg" in name else ORACLE)  # noqa: B023
             except AssertionError as problem:
                 wrong[name, dim] = str(problem)[:300]
     assert not wrong
@@ -149,7 +150,7 @@ def test_reductions(shape: tuple[int, ...]) -> None:
 
 def test_a_reduction_of_everything() -> None:
     for dtype in (torch.float32, torch.bfloat16):
-        same(
+        assert_compiled(
             lambda x: (x.sum(), x.mean(), x.max(), x.square().sum().sqrt(), x.argmax()),
             draw(3000, 1234, dtype=dtype),
         )
@@ -158,70 +159,84 @@ def test_a_reduction_of_everything() -> None:
 def test_nan_is_the_extreme() -> None:
     x = draw(9, 100)
     x[3, 50] = torch.nan
-    same(
+    assert_compiled(
         lambda x: (x.amax(1), x.amin(1), x.argmax(1), x.max(1), x.amax(), x.clamp(-1, 1), x.relu()),
         x,
-        oracle=False,
+        numbers=CLOSE,
     )
 
 
 def test_layouts() -> None:
     x = draw(6, 37, 65, 40)
-    same(lambda x: x.transpose(1, 3) + 1, x, exact=True)
-    same(
+    assert_compiled(lambda x: x.transpose(1, 3) + 1, x, numbers=EXACT)
+    assert_compiled(
         lambda x: (x.transpose(1, 3).contiguous(), x.permute(3, 2, 1, 0).contiguous()),
         x,
-        exact=True,
+        numbers=EXACT,
     )
-    same(lambda x: x.contiguous(memory_format=torch.channels_last) * 2, x, exact=True)
-    same(lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), exact=True)
-    same(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, exact=True)
-    same(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, exact=True)
-    same(lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, exact=True)
-    same(lambda x: torch.stack([x, x + 1], 1).expand(-1, -1, -1, -1, 40).sum(0), x)
-    same(lambda x: x.expand(3, 6, 37, 65, 40)[1] * 2, x, exact=True)
-    same(lambda x: F.max_pool2d(x, 3, 2, 1), x, exact=True)
-    same(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
-    same(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), x)
+    assert_compiled(lambda x: x.contiguous(memory_format=torch.channels_last) * 2, x, numbers=EXACT)
+    assert_compiled(
+        lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), numbers=EXACT
+    )
+    assert_compiled(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, numbers=EXACT)
+    assert_compiled(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, numbers=EXACT)
+    assert_compiled(
+        lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, numbers=EXACT
+    )
+    assert_compiled(lambda x: torch.stack([x, x + 1], 1).expand(-1, -1, -1, -1, 40).sum(0), x)
+    assert_compiled(lambda x: x.expand(3, 6, 37, 65, 40)[1] * 2, x, numbers=EXACT)
+    assert_compiled(lambda x: F.max_pool2d(x, 3, 2, 1), x, numbers=EXACT)
+    assert_compiled(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+    assert_compiled(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), x)
 
 
 def test_indices() -> None:
     table, at = draw(50, 33), torch.randint(0, 50, (7, 9), device="cuda")
-    same(lambda t, i: F.embedding(i, t) * 2, table, at, exact=True)
-    same(lambda t, i: t[i, :5] + t[0, :5], table, at, exact=True)
-    same(lambda t, i: t[-i - 1], table, at, exact=True)
-    same(lambda t, i: t.gather(0, i[:, :].reshape(7, 9)), table, at, exact=True)
-    same(lambda t, i: t.index_select(0, i.flatten()), table, at, exact=True)
-    same(
+    assert_compiled(lambda t, i: F.embedding(i, t) * 2, table, at, numbers=EXACT)
+    assert_compiled(lambda t, i: t[i, :5] + t[0, :5], table, at, numbers=EXACT)
+    assert_compiled(lambda t, i: t[-i - 1], table, at, numbers=EXACT)
+    assert_compiled(lambda t, i: t.gather(0, i[:, :].reshape(7, 9)), table, at, numbers=EXACT)
+    assert_compiled(lambda t, i: t.index_select(0, i.flatten()), table, at, numbers=EXACT)
+    assert_compiled(
         lambda t, i: t.index_put((i[0],), t[i[1]] * 2, accumulate=True),
         table,
         at[:2].sort(1).values,
     )
-    same(
+    assert_compiled(
         lambda t, i: torch.zeros_like(t).scatter_add(0, i[:, :].reshape(7, 9), t[:7, :9]), table, at
     )
-    same(lambda t: (t.tril(), t.triu(1), torch.where(t > 0, t, 0.0)), table, exact=True)
-    same(
+    assert_compiled(
+        lambda t: (t.tril(), t.triu(1), torch.where(t > 0, t, 0.0)), table, numbers=EXACT
+    )
+    assert_compiled(
         lambda t: torch.arange(33, device="cuda") * t + torch.eye(50, 33, device="cuda"),
         table,
-        exact=True,
+        numbers=EXACT,
     )
 
 
 def test_libraries() -> None:
     x, w = draw(128, 96), draw(96, 64, seed=1)
-    same(lambda x, w: torch.relu(x @ w + 1) @ w.t(), x, w, oracle=False)
-    same(lambda x, w: F.linear(x, w.t(), w[0]).softmax(-1), x, w, oracle=False)
-    same(lambda x, w: torch.bmm(x.view(2, 64, 96), w.expand(2, 96, 64)), x, w, oracle=False)
-    same(lambda x: (x.sort(-1), x.topk(5), x.cumsum(0), x.flatten()[:3]), x, oracle=False)
+    assert_compiled(lambda x, w: torch.relu(x @ w + 1) @ w.t(), x, w, numbers=CLOSE)
+    assert_compiled(lambda x, w: F.linear(x, w.t(), w[0]).softmax(-1), x, w, numbers=CLOSE)
+    assert_compiled(
+        lambda x, w: torch.bmm(x.view(2, 64, 96), w.expand(2, 96, 64)), x, w, numbers=CLOSE
+    )
+    assert_compiled(
+        lambda x: (x.sort(-1), x.topk(5), x.cumsum(0), x.flatten()[:3]), x, numbers=CLOSE
+    )
     images, kernel = draw(2, 8, 20, 20), draw(16, 8, 3, 3, seed=1)
-    same(lambda x, w: F.relu(F.conv2d(x, w, padding=1)) + 1, images, kernel, oracle=False)
-    same(lambda x: F.batch_norm(x, None, None, training=True), images)
+    assert_compiled(
+        lambda x, w: F.relu(F.conv2d(x, w, padding=1)) + 1, images, kernel, numbers=CLOSE
+    )
+    assert_compiled(lambda x: F.batch_norm(x, None, None, training=True), images)
     q = draw(2, 4, 64, 32)
     for dtype in (torch.float32, torch.bfloat16):
         q = q.to(dtype)
-        same(lambda q: F.scaled_dot_product_attention(q, q + 1, q, is_causal=True), q, oracle=False)
-    same(lambda q: torch.fft.rfft(q.float()).abs(), q, oracle=False)
+        assert_compiled(
+            lambda q: F.scaled_dot_product_attention(q, q + 1, q, is_causal=True), q, numbers=CLOSE
+        )
+    assert_compiled(lambda q: torch.fft.rfft(q.float()).abs(), q, numbers=CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
@@ -240,8 +255,8 @@ def test_products_are_eagers(dtype: torch.dtype) -> None:
         )
 
     x, y = draw(128, 96).to(dtype), draw(96, 96, seed=1).to(dtype)
-    compiled = same(fn, x, y, oracle=False)
-    same(fn, draw(128, 97).to(dtype)[:, 1:], y, oracle=False)  # not aligned
+    compiled = assert_compiled(fn, x, y, numbers=CLOSE)
+    assert_compiled(fn, draw(128, 97).to(dtype)[:, 1:], y, numbers=CLOSE)  # not aligned
     if dtype is torch.float32:
         assert torch.equal(compiled(x, y)[0], x @ y.t())
         try:
@@ -270,7 +285,7 @@ def test_recurrent_cells() -> None:
             (64 * gates,),
             (64 * gates,),
         )
-        for grad, check in ((False, same), (True, gradients_agree)):
+        for grad, check in ((False, assert_compiled), (True, gradients_agree)):
             check(
                 fn,
                 *[draw(*shape, seed=k, grad=grad) / 8 ** (k > 0) for k, shape in enumerate(shapes)],
@@ -296,7 +311,7 @@ def test_inputs_that_are_written() -> None:
         y[1:] = x[:-1]
         return x.sum()
 
-    same(fn, draw(64, 30), draw(64, 30, seed=1), oracle=False)
+    assert_compiled(fn, draw(64, 30), draw(64, 30, seed=1), numbers=CLOSE)
 
 
 def test_inputs_of_any_alignment() -> None:
@@ -333,7 +348,7 @@ def test_empty_tensors() -> None:
             compiled,
             lambda x: (x * 2 + 1, x.sum(1), x.sum(0)),
             torch.zeros(rows, 8, device="cuda"),
-            oracle=False,
+            numbers=CLOSE,
         )
 
 
@@ -391,7 +406,7 @@ def test_numbers_on_the_cpu(dtype: torch.dtype) -> None:
 
     compiled = ingot.compile(fn, fullgraph=True)
     for value in (1, 0, 3):
-        agree(compiled, fn, draw(30, 40), torch.tensor(value, dtype=dtype), oracle=False)
+        agree(compiled, fn, draw(30, 40), torch.tensor(value, dtype=dtype), numbers=CLOSE)
 
 
 def test_gradients_beside_numbers_on_the_cpu() -> None:
@@ -404,8 +419,8 @@ def test_gradients_beside_numbers_on_the_cpu() -> None:
 
 def test_tensors_that_are_brought_to_the_device() -> None:
     x, y = draw(30, 40), torch.arange(1200.0).reshape(30, 40)
-    same(lambda x, y: (x * y.to("cuda"), y.cuda()[:3]), x, y)
-    same(lambda x: ((x * 2).cpu(), x + 1), x)
+    assert_compiled(lambda x, y: (x * y.to("cuda"), y.cuda()[:3]), x, y)
+    assert_compiled(lambda x: ((x * 2).cpu(), x + 1), x)
 
 
 def test_arithmetic_on_several_devices_in_a_call_is_eagers() -> None:
@@ -484,8 +499,10 @@ def test_norms_of_halves(dtype: torch.dtype) -> None:
     gradients_agree(lambda x, w, b: F.layer_norm(x, (4096,), w, b), x, w, b)
     gradients_agree(lambda x, w: F.rms_norm(x, (4096,), w, 1e-6), x, w)
     small = draw(8, 64, dtype=dtype)
-    same(lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5), small)
-    same(lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5), small)
+    assert_compiled(lambda x: torch.native_layer_norm(x, (64,), None, None, 1e-5), small)
+    assert_compiled(
+        lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5), small
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -496,8 +513,8 @@ def test_running_statistics(training: bool) -> None:
     def batch_norm(x: Any, m: Any, v: Any, w: Any, b: Any) -> torch.Tensor:
         return F.batch_norm(x, m, v, w, b, training, 0.1)
 
-    same(batch_norm, images, mean, var, w, b)
-    same(
+    assert_compiled(batch_norm, images, mean, var, w, b)
+    assert_compiled(
         lambda x, m, v, w, b: F.instance_norm(x, m, v, w, b, training, 0.1), images, mean, var, w, b
     )
     x, slope = draw(4, 24, 10, 10, grad=True), draw(24, seed=1, grad=True)
@@ -509,12 +526,12 @@ def test_running_statistics(training: bool) -> None:
 def test_masks_of_attention() -> None:
     q = draw(2, 4, 7, 32)
     mask = (draw(2, 1, 7, 7) > 0.3) | torch.eye(7, device="cuda").bool()
-    same(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), q, mask, oracle=False)
-    same(
+    assert_compiled(lambda q, m: F.scaled_dot_product_attention(q, q, q, m), q, mask, numbers=CLOSE)
+    assert_compiled(
         lambda q, m: F.scaled_dot_product_attention(q, q, q, torch.where(m, 0.0, -1e9)),
         q,
         mask,
-        oracle=False,
+        numbers=CLOSE,
     )
     small = mask[:, :, :5, :5] | torch.eye(5, device="cuda").bool()
 
@@ -523,7 +540,7 @@ def test_masks_of_attention() -> None:
             q = F.scaled_dot_product_attention(q, q, q, mask) + q
         return q
 
-    same(twice, draw(2, 4, 5, 32), small, oracle=False)
+    assert_compiled(twice, draw(2, 4, 5, 32), small, numbers=CLOSE)
     gradients_agree(twice, draw(2, 4, 7, 32, grad=True), mask, strides=False)
     gradients_agree(
         twice, draw(2, 4, 5, 32, grad=True), torch.where(small, 0.0, -1e9), strides=False
@@ -607,7 +624,7 @@ def test_activations_of_a_linear_layer(
         draw(160, 96, dtype=dtype, seed=1),
         draw(160, dtype=dtype, seed=2),
     ]
-    compiled = same(fn, *args)
+    compiled = assert_compiled(fn, *args)
     for special in (torch.nan, torch.inf, -torch.inf):
         args[0].view(-1)[:97:96], args[2][0] = special, special
         assert torch.equal(compiled(*args).isfinite(), fn(*args).isfinite())
@@ -618,5 +635,5 @@ def test_activations_of_a_linear_layer(
 def test_results_whose_rows_are_not_aligned(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Products in parts; the matrix of such rows that comes next is read as any other."""
     x, w = draw(*shape, 96, dtype=dtype), draw(9001, 96, dtype=dtype, seed=1)
-    same(F.linear, x, w)
-    same(lambda x, w: (y := F.linear(x * 2, w), y.float().logsumexp(-1)), x, w[:8998])
+    assert_compiled(F.linear, x, w)
+    assert_compiled(lambda x, w: (y := F.linear(x * 2, w), y.float().logsumexp(-1)), x, w[:8998])

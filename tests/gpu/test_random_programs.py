@@ -23,13 +23,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot
 from tests import random_programs_indexing  # noqa: F401  (more statements)
-from tests.helpers import ignore_warnings
+from tests.oracle import ignore_warnings
 from tests.random_gradients import Asked
 from tests.random_programs import RandomProgram, random_program
 from tests.rounding import RUNS, Moved
 from tests.test_random_programs import ValuesDiffer, compare_tensors
 
-_MAKERS = "arange zeros ones full tensor empty rand randn linspace eye randint randperm scalar_tensor".split()
+_MAKERS = (
+    "arange zeros ones full tensor empty rand randn linspace eye randint randperm scalar_tensor"
+).split()
 _MADE = re.compile(rf"\btorch\.({'|'.join(_MAKERS)})\(")
 
 NONE = torch.zeros(0, dtype=torch.bool)  # where there is no gradient

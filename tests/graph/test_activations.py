@@ -18,7 +18,7 @@ from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from tests.graph.test_margins import traced
-from tests.loops.test_lowering import copies
+from tests.oracle import copies
 
 
 def hidden(x: Tensor, w: Tensor, b: Tensor) -> Tensor:

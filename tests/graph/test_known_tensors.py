@@ -12,7 +12,7 @@ from torch import Tensor
 
 import ingot
 from ingot.compiler import Compiler
-from tests.tracked import assert_same
+from tests.oracle import assert_near
 
 
 def quotient_as_size(x: Tensor) -> Any:
@@ -50,7 +50,7 @@ def written(x: Tensor) -> Any:
 )
 def test_known_values_break_no_graph(program: Callable[..., Any]) -> None:
     x = torch.randn(2, 16)
-    assert_same(ingot.compile(program, fullgraph=True)(x), program(x))
+    assert_near(ingot.compile(program, fullgraph=True)(x), program(x))
 
 
 def written_by_data(x: Tensor) -> Any:
@@ -86,7 +86,7 @@ def test_what_is_written_by_data_is_not_known(program: Callable[..., Any]) -> No
     compiled = ingot.compile(program, dynamic=True)
     for sum_ in (3.0, -3.0):
         x = torch.full((2, 16), sum_ / 32)
-        assert_same(compiled(x), program(x))
+        assert_near(compiled(x), program(x))
 
 
 def test_a_quotient_of_a_size_that_varies_is_a_size() -> None:
@@ -97,7 +97,7 @@ def test_a_quotient_of_a_size_that_varies_is_a_size() -> None:
     compiled = ingot.compile(program, fullgraph=True)
     for size in (16, 24, 32, 40):
         x = torch.randn(2, size)
-        assert_same(compiled(x), program(x))
+        assert_near(compiled(x), program(x))
     compiler = Compiler.of(compiled)
     assert compiler is not None
     assert len(compiler.compilations) == 2
@@ -110,4 +110,4 @@ def test_known_beside_what_a_transform_has_wrapped() -> None:
         )
 
     x = torch.randn(2, 16)
-    assert_same(ingot.compile(program, fullgraph=True)(x), program(x))
+    assert_near(ingot.compile(program, fullgraph=True)(x), program(x))

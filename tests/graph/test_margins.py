@@ -20,7 +20,7 @@ from ingot.loops.ir import Library, LoopGraph
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
-from tests.loops.test_lowering import copies
+from tests.oracle import copies
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "linear": (F.linear, [(5, 16), (13, 16)]),

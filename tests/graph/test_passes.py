@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import ingot
 from ingot.errors import CompilerBug
 from ingot.graph.passes.verify import verify
-from tests.graph.tracing import same
+from tests.graph.tracing import assert_traced
 
 aten = torch.ops.aten
 X, W, B = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5)
@@ -26,19 +26,21 @@ def test_dead_matmuls_are_removed() -> None:
         unused = F.linear(x, w) @ w
         return F.relu(F.linear(x, w, b)) + unused.sum().new_zeros(())
 
-    assert len(same(f, X, W, B).nodes_of(aten.linear.default)) == 1
+    assert len(assert_traced(f, X, W, B).nodes_of(aten.linear.default)) == 1
 
 
 def test_common_subexpressions_are_shared() -> None:
-    assert calls(same(lambda x: x.sin() * 2 + x.sin() * 2, X)) == 3
+    assert calls(assert_traced(lambda x: x.sin() * 2 + x.sin() * 2, X)) == 3
 
 
 def test_numbers_of_different_type_are_not_common() -> None:
-    assert calls(same(lambda x: (torch.full((2,), 1), torch.full((2,), 1.0)), X)) == 2
+    assert calls(assert_traced(lambda x: (torch.full((2,), 1), torch.full((2,), 1.0)), X)) == 2
 
 
 def test_random_ops_are_never_shared_or_removed() -> None:
-    graph = same(lambda x: (torch.rand_like(x), torch.rand_like(x), torch.rand_like(x))[1], X)
+    graph = assert_traced(
+        lambda x: (torch.rand_like(x), torch.rand_like(x), torch.rand_like(x))[1], X
+    )
     assert len(graph.nodes_of(aten.rand_like.default)) == 3
 
 
@@ -53,7 +55,7 @@ def test_random_ops_are_never_shared_or_removed() -> None:
     ],
 )  # fmt: skip
 def test_no_ops_are_removed(fn) -> None:
-    assert calls(same(fn, X)) == 1
+    assert calls(assert_traced(fn, X)) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,19 +71,19 @@ def test_no_ops_are_removed(fn) -> None:
 def test_what_changes_a_bit_stays(fn) -> None:
     x = X.clone()
     x[0, 0] = -0.0
-    graph = same(fn, x)
+    graph = assert_traced(fn, x)
     assert calls(graph) >= 1
     if x.dtype == graph.outputs[0].dtype:
         assert torch.equal(torch.signbit(graph.function()(x)[0]), torch.signbit(fn(x)))
 
 
 def test_constants_are_folded() -> None:
-    graph = same(lambda x: x * (torch.tensor([2.0] * 6) + 1).sqrt(), X)
+    graph = assert_traced(lambda x: x * (torch.tensor([2.0] * 6) + 1).sqrt(), X)
     assert calls(graph) == 1 and len(graph.constants) == 1
 
 
 def test_a_constant_that_is_returned_is_a_fresh_tensor_each_time() -> None:
-    graph = same(lambda x: torch.tensor([1.0, 2.0]), X)
+    graph = assert_traced(lambda x: torch.tensor([1.0, 2.0]), X)
     run = graph.function()
     first = run(X)[0]
     first.add_(1)
@@ -94,12 +96,12 @@ def test_a_constant_that_is_returned_is_a_fresh_tensor_each_time() -> None:
     [lambda x, w, b: F.linear(x, w, b), lambda x, w, b: F.linear(x, w), lambda x, w, b: x @ w.t()],
 )
 def test_linear_layers_are_one_call_on_the_weight_as_it_lies(fn, x) -> None:
-    graph = same(lambda x, w, b: fn(x, w, b) * 2, x, W, B)
+    graph = assert_traced(lambda x, w, b: fn(x, w, b) * 2, x, W, B)
     assert calls(graph) == 2 and len(graph.nodes_of(aten.linear.default)) == 1
 
 
 def test_a_matmul_with_two_readers_keeps_its_value() -> None:
-    same(
+    assert_traced(
         lambda x, w: ((x.view(-1, 6) @ w.t()).view(2, 4, 5), (x.view(-1, 6) @ w.t()).sum()),
         torch.randn(2, 4, 6),
         W,
@@ -107,7 +109,7 @@ def test_a_matmul_with_two_readers_keeps_its_value() -> None:
 
 
 def test_outputs_do_not_alias_what_eager_keeps_apart() -> None:
-    same(lambda x: (x.clone(), x * 1, x + 1, x + 1, x.t().clone().t()), X)
+    assert_traced(lambda x: (x.clone(), x * 1, x + 1, x + 1, x.t().clone().t()), X)
 
 
 def test_swapped_inputs() -> None:
@@ -116,11 +118,11 @@ def test_swapped_inputs() -> None:
         x.copy_(y)
         y.copy_(old)
 
-    same(lambda x, y: (swap(x, y), x.sum())[1:], torch.randn(3), torch.randn(3))
+    assert_traced(lambda x, y: (swap(x, y), x.sum())[1:], torch.randn(3), torch.randn(3))
 
 
 def test_verifier_names_the_node_and_the_line() -> None:
-    graph = same(lambda x: x.sin().cos(), X)
+    graph = assert_traced(lambda x: x.sin().cos(), X)
     sin, cos = graph.nodes_of(aten.sin.default)[0], graph.nodes_of(aten.cos.default)[0]
     sin.meta["where"] = cos.meta["where"] = "user.py:9"
     cos.append(sin)
@@ -134,7 +136,7 @@ def test_verifier_names_the_node_and_the_line() -> None:
 
 def test_every_pass_is_timed_by_name() -> None:
     assert {"remove dead code", "share common subexpressions", "verify"} <= set(
-        same(lambda x: x + 1, X).seconds
+        assert_traced(lambda x: x + 1, X).seconds
     )
 
 
@@ -146,12 +148,12 @@ def test_linear_layers_over_rows_that_lie_apart(biased) -> None:
         return F.linear(x.transpose(1, 2), w, b if biased else None)
 
     for batches, linears in ((1, 1), (2, 0)):
-        graph = same(f, torch.randn(batches, 6, 7), W, B)
+        graph = assert_traced(f, torch.randn(batches, 6, 7), W, B)
         assert len(graph.nodes_of(aten.linear.default)) == linears
 
 
 def test_a_batched_product_with_one_matrix_is_a_linear_layer() -> None:
-    graph = same(lambda x, w: torch.bmm(x, w.t().expand(3, 6, 5)), torch.randn(3, 4, 6), W)
+    graph = assert_traced(lambda x, w: torch.bmm(x, w.t().expand(3, 6, 5)), torch.randn(3, 4, 6), W)
     assert len(graph.nodes_of(aten.linear.default)) == 1 and calls(graph) == 1
 
 
@@ -177,13 +179,13 @@ def test_one_hot_rows_of_halves_are_not_summed() -> None:
         return torch.where(torch.arange(7) == i, x, 0).float().sum(1, keepdim=True)
 
     x, i = torch.randn(3, 1).bfloat16(), torch.tensor([[0], [7], [6]])
-    graph = same(fn, x, i)
+    graph = assert_traced(fn, x, i)
     assert "sum" not in str(graph.graph)
 
 
 def test_a_number_is_no_one_hot_row() -> None:
     x, mask = torch.tensor(-8.0), torch.tensor(True)
-    same(lambda x, mask: torch.where(mask, x, 0).sum(0, keepdim=True), x, mask)
+    assert_traced(lambda x, mask: torch.where(mask, x, 0).sum(0, keepdim=True), x, mask)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +204,4 @@ def test_rows_that_are_not_one_hot_are_summed(
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.arange(count, dtype=classes) == index, x, 0).sum(1, keepdim=True)
 
-    same(fn, torch.randn(3, 1))
+    assert_traced(fn, torch.randn(3, 1))

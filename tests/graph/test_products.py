@@ -14,7 +14,8 @@ from ingot.graph.passes.dead_code import remove_dead_code
 from ingot.graph.passes.products import join_products
 from ingot.graph.passes.verify import verify
 from ingot.graph.passes.windows import see_through_joins
-from tests.graph.tracing import same, traced
+from tests.graph.tracing import assert_traced, traced
+from tests.oracle import Close
 
 aten = torch.ops.aten
 
@@ -24,7 +25,7 @@ def joined(function: Callable[..., Any], *args: Tensor) -> AtenGraph:
     graph = traced(function, *args)
     for step in (join_products, see_through_joins, remove_dead_code, verify):
         step(graph)
-    return same(function, *args, graph=graph, rtol=1e-4, atol=1e-4)
+    return assert_traced(function, *args, graph=graph, numbers=Close(1e-4, 1e-4))
 
 
 def recurrence(steps: int, rows: int, width: int, height: int) -> list[Tensor]:
@@ -117,7 +118,7 @@ def test_a_part_that_was_written_is_known() -> None:
         second.tanh_()
         return first * second + third
 
-    assert not same(gates, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)
+    assert not assert_traced(gates, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_other_windows_read_the_whole(function: Callable[[Tensor], Tensor]) -> N
         x[:, 2:5] = x[:, :3].cos()
         return function(x)
 
-    assert len(same(written, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)) == 1
+    assert len(assert_traced(written, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)) == 1
 
 
 def test_windows_on_windows() -> None:
@@ -144,7 +145,7 @@ def test_windows_on_windows() -> None:
         x[:, 2:3] = 0
         return x[:, 3:5] * 2, x[:, :1] * 2, x[:, 5:].exp(), x[:, 4:4].sum()
 
-    assert not same(written, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)
+    assert not assert_traced(written, torch.randn(3, 6)).nodes_of(aten.slice_scatter.default)
 
 
 def test_all_parts_in_order_are_the_whole() -> None:

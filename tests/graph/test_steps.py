@@ -14,7 +14,8 @@ from ingot.graph.passes.cse import share_common_subexpressions
 from ingot.graph.passes.dead_code import remove_dead_code
 from ingot.graph.passes.steps import MOST_ROWS, join_steps
 from ingot.graph.passes.verify import verify
-from tests.graph.tracing import same, traced
+from tests.graph.tracing import assert_traced, traced
+from tests.oracle import Close
 
 aten = torch.ops.aten
 
@@ -24,7 +25,7 @@ def joined(function: Callable[..., Any], *args: Tensor) -> AtenGraph:
     graph = traced(function, *args)
     for step in (share_common_subexpressions, join_steps, remove_dead_code, verify):
         step(graph)
-    return same(function, *args, graph=graph, rtol=1e-4, atol=1e-4)
+    return assert_traced(function, *args, graph=graph, numbers=Close(1e-4, 1e-4))
 
 
 def steps(xs: Tensor, count: int, dim: int = 0) -> list[Tensor]:

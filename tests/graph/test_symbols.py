@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ingot.errors import Unsupported
 from ingot.graph import FakeContext, ShapeContext, to_expr
-from tests.graph.tracing import same, traced
+from tests.graph.tracing import assert_traced, traced
 
 
 def sizes(*hints: int) -> tuple[ShapeContext, list[torch.SymInt]]:
@@ -99,14 +99,14 @@ def test_one_graph_serves_every_batch() -> None:
     graph = traced(mlp, *mlp_inputs(5), dynamic={0: {0}})
     assert graph.shapes.guards == []
     for batch in (5, 2, 17):
-        same(mlp, *mlp_inputs(batch), graph=graph)
+        assert_traced(mlp, *mlp_inputs(batch), graph=graph)
 
 
 def test_sizes_that_meet_fixed_ones_are_pinned() -> None:
     graph = traced(mlp, *mlp_inputs(5), dynamic={0: {0, 1}, 1: {0}, 4: {0}})
     assert {str(g) for g in graph.shapes.guards} == {"s1 == 8", "s2 == 16", "s3 == 16"}
     for batch in (5, 2):
-        same(mlp, *mlp_inputs(batch), graph=graph)
+        assert_traced(mlp, *mlp_inputs(batch), graph=graph)
 
 
 def test_sizes_that_must_agree_become_one_symbol() -> None:
@@ -128,7 +128,7 @@ def test_sizes_that_must_agree_become_one_symbol() -> None:
         )
         == 2
     )
-    same(lambda x, y: (x + y).view(-1), torch.rand(5, 2), torch.rand(5, 2), graph=graph)
+    assert_traced(lambda x, y: (x + y).view(-1), torch.rand(5, 2), torch.rand(5, 2), graph=graph)
 
 
 def test_nodes_recorded_before_a_size_was_pinned_name_no_dead_symbol() -> None:
@@ -137,7 +137,7 @@ def test_nodes_recorded_before_a_size_was_pinned_name_no_dead_symbol() -> None:
 
     graph = traced(f, torch.rand(3, 4), torch.rand(4, 3), dynamic={0: {0, 1}})
     assert [str(g) for g in graph.shapes.guards] == ["s1 == 4"]
-    same(f, torch.rand(6, 4), torch.rand(4, 3), graph=graph)
+    assert_traced(f, torch.rand(6, 4), torch.rand(4, 3), graph=graph)
 
 
 def test_three_dimensional_input_keeps_its_linear_layers_whole() -> None:
@@ -149,7 +149,7 @@ def test_three_dimensional_input_keeps_its_linear_layers_whole() -> None:
         torch.ops.aten.view.default
     )
     for shape in [(3, 4, 8), (2, 9, 8)]:
-        same(f, torch.rand(shape), torch.rand(6, 8), torch.rand(6), graph=graph)
+        assert_traced(f, torch.rand(shape), torch.rand(6, 8), torch.rand(6), graph=graph)
 
 
 PROGRAMS = [
@@ -171,7 +171,7 @@ def test_program_holds_for_other_sizes(position: int) -> None:
     graph = traced(fn, torch.rand(7, 6), dynamic={0: {0}})
     for rows in (7, 4):
         assert all(eval(str(g), {"s0": rows}) for g in graph.shapes.guards)
-        same(fn, torch.rand(rows, 6), graph=graph)
+        assert_traced(fn, torch.rand(rows, 6), graph=graph)
 
 
 def test_ops_without_a_symbolic_rule_are_unsupported() -> None:

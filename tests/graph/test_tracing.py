@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from ingot.errors import Unsupported
 from ingot.graph import FakeContext, trace
-from tests.graph.tracing import graph_of, same, traced
+from tests.graph.tracing import assert_traced, graph_of, traced
+from tests.oracle import Close
 
 aten = torch.ops.aten
 
@@ -146,14 +147,15 @@ CASES = CORPUS.strip().splitlines()
 @pytest.mark.parametrize("text", CASES)
 def test_program_is_eagers(text: str) -> None:
     fn, args = program(text.replace("->", "-> " if not text.endswith("->") else "-> ()"))
-    same(fn, *args)
+    assert_traced(fn, *args)
 
 
 ACTIVATIONS = """
-gelu(x) gelu(x,approximate="tanh") silu(x) mish(x) softplus(x) softplus(x,2,1) logsigmoid(x) hardtanh(x) relu6(x)
-hardswish(x) hardsigmoid(x) leaky_relu(x,0.2) elu(x,0.7) celu(x,0.7) selu(x) threshold(x,0.1,5) glu(x) softmax(x,0)
-softmax(x,-1) log_softmax(x,1) softmin(x,1) layer_norm(x,(6,)) layer_norm(x,(4,6)) rms_norm(x,(6,)) normalize(x)
-prelu(x,x[0]) tanhshrink(x) softsign(x) relu(x)
+gelu(x) gelu(x,approximate="tanh") silu(x) mish(x) softplus(x) softplus(x,2,1) logsigmoid(x)
+hardtanh(x) relu6(x) hardswish(x) hardsigmoid(x) leaky_relu(x,0.2) elu(x,0.7) celu(x,0.7) selu(x)
+threshold(x,0.1,5) glu(x) softmax(x,0) softmax(x,-1) log_softmax(x,1) softmin(x,1)
+layer_norm(x,(6,)) layer_norm(x,(4,6)) rms_norm(x,(6,)) normalize(x) prelu(x,x[0]) tanhshrink(x)
+softsign(x) relu(x)
 """.split()
 
 
@@ -166,17 +168,17 @@ def test_decomposed_op_rounds_like_eager(call: str, dtype: torch.dtype) -> None:
     )
     fn = eval(f"lambda x: F.{call}", {"F": F})
     tolerance = 2e-6 if dtype == torch.float32 else 0.008  # one unit in the last place of bfloat16
-    same(fn, x, rtol=tolerance, atol=tolerance)
+    assert_traced(fn, x, numbers=Close(tolerance, tolerance))
     if (
         "norm" not in call and call != "gelu(x)"
     ):  # eager's vectorized erf makes NaN of infinity, its scalar one does not
-        same(fn, special, rtol=tolerance, atol=tolerance)
+        assert_traced(fn, special, numbers=Close(tolerance, tolerance))
 
 
 STATISTICS = """
-x.var(1) x.var(unbiased=False) x.std(0,keepdim=True) torch.var_mean(x,1) torch.std_mean(x,(0,1)) x.logsumexp(1)
-x.norm() x.norm(dim=1) x.var(1,correction=0) x**2 x**3 x**0.5 x**-1 x**-2 x**-0.5 x.square() torch.rsub(x,2)
-torch.addcdiv(x,x,x+9,value=2) torch.lerp(x,x+1,0.7)
+x.var(1) x.var(unbiased=False) x.std(0,keepdim=True) torch.var_mean(x,1) torch.std_mean(x,(0,1))
+x.logsumexp(1) x.norm() x.norm(dim=1) x.var(1,correction=0) x**2 x**3 x**0.5 x**-1 x**-2 x**-0.5
+x.square() torch.rsub(x,2) torch.addcdiv(x,x,x+9,value=2) torch.lerp(x,x+1,0.7)
 """.split()
 
 
@@ -185,7 +187,9 @@ torch.addcdiv(x,x,x+9,value=2) torch.lerp(x,x+1,0.7)
 def test_statistics_round_like_eager(call: str, dtype: torch.dtype) -> None:
     x = torch.linspace(0.5, 3, 24).view(4, 6).to(dtype)
     tolerance = 2e-6 if dtype == torch.float32 else 0.008
-    same(eval(f"lambda x: {call}", {"torch": torch}), x, rtol=tolerance, atol=tolerance)
+    assert_traced(
+        eval(f"lambda x: {call}", {"torch": torch}), x, numbers=Close(tolerance, tolerance)
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -194,15 +198,15 @@ def test_batch_norm_and_its_running_statistics(training: bool, layout: torch.mem
     torch.manual_seed(0)
     x = torch.randn(2, 4, 6, 5).to(memory_format=layout)
     c = [torch.rand(4) + 0.1 for _ in range(4)]
-    graph = same(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training), x, *c)
+    graph = assert_traced(lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training), x, *c)
     assert len(graph.mutations) == (2 if training else 0)
 
 
 def test_group_norm() -> None:
     torch.manual_seed(0)
     x, c = torch.randn(2, 4, 6, 5), torch.rand(4)
-    same(lambda x, c: F.group_norm(x, 2, c, c), x, c)
-    same(lambda x, c: F.group_norm(x, 2, c, c), x.to(memory_format=torch.channels_last), c)
+    assert_traced(lambda x, c: F.group_norm(x, 2, c, c), x, c)
+    assert_traced(lambda x, c: F.group_norm(x, 2, c, c), x.to(memory_format=torch.channels_last), c)
 
 
 def test_resnet_block() -> None:
@@ -213,7 +217,7 @@ def test_resnet_block() -> None:
         y = F.batch_norm(F.conv2d(y, w2, padding=1), mean, var, scale, shift)
         return F.adaptive_avg_pool2d(F.max_pool2d(F.relu(y + x), 2), 1).flatten(1)
 
-    graph = same(
+    graph = assert_traced(
         block,
         torch.randn(2, 4, 8, 8),
         *(torch.randn(4, 4, 3, 3) for _ in range(2)),
@@ -245,7 +249,7 @@ def gpt_block(x, ln, qkv, qkv_b, proj, proj_b, fc, fc_b, out, out_b):
 
 
 def test_gpt_block_keeps_its_matmuls_and_attention_whole() -> None:
-    graph = same(gpt_block, *gpt_inputs())
+    graph = assert_traced(gpt_block, *gpt_inputs())
     assert len(graph.nodes_of(aten.linear.default)) == 4
     assert len(graph.nodes_of(aten._scaled_dot_product_flash_attention_for_cpu.default)) == 1
     assert not graph.nodes_of(aten.t.default) and not graph.nodes_of(aten.clone.default)
@@ -253,8 +257,8 @@ def test_gpt_block_keeps_its_matmuls_and_attention_whole() -> None:
 
 def test_overlapping_inputs_may_be_read_but_not_written() -> None:
     x = torch.randn(8)
-    same(lambda x, y: x[:7] + y, x, x[1:])
-    same(lambda x, y: (x.add_(1), y), x[:4], x[4:])
+    assert_traced(lambda x, y: x[:7] + y, x, x[1:])
+    assert_traced(lambda x, y: (x.add_(1), y), x[:4], x[4:])
     with pytest.raises(Unsupported, match="overlaps"):
         traced(lambda x, y: x.add_(1) + y.sum(), x, x[1:])
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import ingot
 from ingot.loops.expr import ONE
 from ingot.loops.ir import Contraction, Library, LoopGraph, Pointwise
-from tests.loops.test_lowering import same, t
+from tests.loops.test_lowering import assert_lowered, t
 
 Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
 
@@ -34,10 +34,12 @@ def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 DEPTHWISE: dict[str, Case] = {
-    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(), ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
+    "3x3": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4).relu(),
+        ((2, 4, 6, 7), (4, 1, 3, 3), (4,))),
     "7x7": (lambda x, w: F.conv2d(x, w, padding=3, groups=4), ((1, 4, 6, 5), (4, 1, 7, 7))),
     "dilated": (lambda x, w: F.conv2d(x, w, dilation=2, groups=4), ((1, 4, 8, 8), (4, 1, 3, 3))),
-    "strided": (lambda x, w: F.conv2d(x, w, stride=2, padding=(2, 0), groups=3), ((2, 3, 7, 6), (3, 1, 5, 3))),
+    "strided": (lambda x, w: F.conv2d(x, w, stride=2, padding=(2, 0), groups=3),
+        ((2, 3, 7, 6), (3, 1, 5, 3))),
     "between": (
         lambda x, w: F.conv2d(F.conv2d(x * 2, w, padding=1, groups=4).relu() + x, w, groups=4),
         ((2, 4, 6, 7), (4, 1, 3, 3)),
@@ -50,7 +52,8 @@ DEPTHWISE: dict[str, Case] = {
         lambda x, w: F.max_pool2d(F.conv2d(x, w, groups=4), 3, 2, 1).mean((2, 3)),
         ((2, 4, 8, 9), (4, 1, 3, 3))
     ),
-    "joined": (lambda x, w: torch.cat([F.conv2d(x, w, padding=1, groups=4), x], 1), ((2, 4, 6, 7), (4, 1, 3, 3))),
+    "joined": (lambda x, w: torch.cat([F.conv2d(x, w, padding=1, groups=4), x], 1),
+        ((2, 4, 6, 7), (4, 1, 3, 3))),
     "permuted": (
         lambda x, w: F.conv2d(x, w, padding=1, groups=4).flatten(2).transpose(1, 2) + 1,
         ((2, 4, 6, 7), (4, 1, 3, 3))
@@ -61,7 +64,7 @@ DEPTHWISE: dict[str, Case] = {
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_convolution_is_loops(name: str) -> None:
     fn, shapes = DEPTHWISE[name]
-    assert not libraries(same(fn, *[last(t(*shape)) for shape in shapes]))
+    assert not libraries(assert_lowered(fn, *[last(t(*shape)) for shape in shapes]))
 
 
 CONTIGUOUS: dict[str, Case] = {
@@ -81,7 +84,7 @@ CONTIGUOUS: dict[str, Case] = {
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_small_depthwise_convolution_of_a_contiguous_image_is_loops(name: str) -> None:
     fn, shapes = CONTIGUOUS[name]
-    assert not libraries(same(fn, *[t(*shape) for shape in shapes]))
+    assert not libraries(assert_lowered(fn, *[t(*shape) for shape in shapes]))
 
 
 DENSE: dict[str, Case] = {
@@ -133,7 +136,7 @@ DENSE: dict[str, Case] = {
 @pytest.mark.parametrize("name", DENSE)
 def test_dense_convolution_is_a_contraction(name: str) -> None:
     fn, shapes = DENSE[name]
-    graph = same(fn, *[last(t(*shape)) for shape in shapes])
+    graph = assert_lowered(fn, *[last(t(*shape)) for shape in shapes])
     assert not libraries(graph) and any(isinstance(node, Contraction) for node in graph.nodes)
 
 
@@ -165,7 +168,7 @@ LEFT_TO_THE_LIBRARY: dict[str, Case] = {
 @pytest.mark.parametrize("name", LEFT_TO_THE_LIBRARY)
 def test_other_convolutions_are_called(name: str) -> None:
     fn, shapes = LEFT_TO_THE_LIBRARY[name]
-    assert libraries(same(fn, *[t(*shape) for shape in shapes]))
+    assert libraries(assert_lowered(fn, *[t(*shape) for shape in shapes]))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
@@ -183,7 +186,9 @@ def test_padding_modes(mode: str) -> None:
 
 def test_a_channels_last_input_gives_a_channels_last_output() -> None:
     x = t(2, 4, 6, 7).to(memory_format=torch.channels_last)
-    same(lambda x, w, v: F.conv2d(F.conv2d(x, w, groups=4), v), x, t(4, 1, 3, 3), t(8, 4, 1, 1))
+    assert_lowered(
+        lambda x, w, v: F.conv2d(F.conv2d(x, w, groups=4), v), x, t(4, 1, 3, 3), t(8, 4, 1, 1)
+    )
 
 
 def strides(graph: LoopGraph) -> list[list[int | None]]:
@@ -198,7 +203,7 @@ def test_images_between_convolutions_lie_channels_last_and_results_as_in_eager()
             x = F.conv2d(torch.sigmoid(F.conv2d(x, w)), v, groups=8)
         return x
 
-    found = strides(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 1, 1, 1)))
+    found = strides(assert_lowered(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 1, 1, 1)))
     assert (
         found.count([8 * 42, 42, 7, 1]) == 1
         and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
@@ -210,7 +215,7 @@ def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:
         y = F.conv2d(x.transpose(1, 2).view(2, 8, 6, 7), w, padding=1, groups=8)
         return torch.linalg.vector_norm(F.gelu(y.flatten(2).transpose(1, 2)) @ v, dim=1, ord=3)
 
-    graph = same(fn, t(2, 42, 8), t(8, 1, 3, 3), t(8, 5))
+    graph = assert_lowered(fn, t(2, 42, 8), t(8, 1, 3, 3), t(8, 5))
     rows = [
         b
         for b in graph.buffers.values()
@@ -220,7 +225,9 @@ def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:
 
 
 def test_a_convolution_between_contiguous_images_is_left_to_the_library() -> None:
-    assert libraries(same(lambda x, w: F.conv2d(x, w).relu(), t(2, 8, 6, 7), t(8, 8, 3, 3)))
+    assert libraries(
+        assert_lowered(lambda x, w: F.conv2d(x, w).relu(), t(2, 8, 6, 7), t(8, 8, 3, 3))
+    )
 
 
 def test_groups_between_other_convolutions_convert_too_often() -> None:
@@ -230,13 +237,18 @@ def test_groups_between_other_convolutions_convert_too_often() -> None:
         return x
 
     assert (
-        len(libraries(same(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 4, 1, 1), tolerance=2e-6))) == 9
+        len(
+            libraries(
+                assert_lowered(fn, t(2, 8, 6, 7), t(8, 8, 1, 1), t(8, 4, 1, 1), tolerance=2e-6)
+            )
+        )
+        == 9
     )
 
 
 def test_zeros_around_an_image_are_written_apart() -> None:
     """The image itself is computed straight into its place."""
-    graph = same(
+    graph = assert_lowered(
         lambda x, w: F.conv2d(x.sin(), w, padding=1, groups=4), last(t(2, 4, 6, 7)), t(4, 1, 3, 3)
     )
     written = [
@@ -251,24 +263,24 @@ def test_explicit_padding_is_written_apart_as_well() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.conv2d(F.pad(x.sin(), (0, 1, 2, 3), value=1.5), w, groups=4)
 
-    graph = same(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
+    graph = assert_lowered(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3))
     assert not any(
         i.op == "where"
         for n in graph.nodes
         if isinstance(n, Pointwise)
         for i in n.body.instructions
     )
-    same(
+    assert_lowered(
         lambda x, w: F.conv2d(F.pad(x, (1, 1), value=2.0), w, padding=1),
         last(t(2, 9, 6, 7)),
         t(8, 9, 3, 3),
     )
-    same(
+    assert_lowered(
         lambda x, w: F.conv2d(F.pad(x, (1, 0, 0, 2)), w, padding=1),
         last(t(2, 9, 6, 7)),
         t(8, 9, 3, 3),
     )
-    same(
+    assert_lowered(
         lambda x, w: F.conv2d(F.pad(x, (-1, 0, 0, 2)), w, padding=1),
         last(t(2, 9, 6, 7)),
         t(8, 9, 3, 3),
@@ -279,7 +291,7 @@ def test_joined_images_are_written_into_their_places_within_zeros() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.conv2d(torch.cat([x.sin(), x.cos()], 1), w, padding=1)
 
-    graph = same(fn, last(t(2, 9, 6, 7)), t(8, 18, 3, 3))
+    graph = assert_lowered(fn, last(t(2, 9, 6, 7)), t(8, 18, 3, 3))
     assert not any(
         i.op == "where"
         for n in graph.nodes
@@ -291,7 +303,7 @@ def test_joined_images_are_written_into_their_places_within_zeros() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     x, w = t(2, 4, 6, 7).to(dtype), t(4, 1, 3, 3).to(dtype)
-    same(lambda x, w: F.conv2d(x, w, groups=4), x, w, tolerance=1e-2)
+    assert_lowered(lambda x, w: F.conv2d(x, w, groups=4), x, w, tolerance=1e-2)
 
 
 def test_no_images_and_sizes_that_vary() -> None:
@@ -308,7 +320,7 @@ def test_no_images_and_sizes_that_vary() -> None:
 
 
 def test_a_library_call_is_given_the_layout_of_eager() -> None:
-    graph = same(
+    graph = assert_lowered(
         lambda x, w: F.conv_transpose2d(chain(x, w), w, stride=3), t(2, 8, 9, 9), t(8, 8, 1, 1)
     )
     (call,) = libraries(graph)
@@ -322,7 +334,7 @@ def test_batch_norm_in_inference_costs_one_multiplication_and_one_addition() -> 
     def fn(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.relu6(F.batch_norm(F.conv2d(x, w, groups=4), m, v, eps=1e-3))
 
-    graph = same(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3), bn.running_mean, bn.running_var)
+    graph = assert_lowered(fn, last(t(2, 4, 6, 7)), t(4, 1, 3, 3), bn.running_mean, bn.running_var)
     images = [n for n in graph.nodes if isinstance(n, Pointwise) and len(n.body.loads) >= 9]
     assert len(images) == 1 and not any(i.op == "rsqrt" for i in images[0].body.instructions)
 
@@ -340,7 +352,7 @@ def test_a_transposed_convolution_writes_its_half_of_joined_images() -> None:
         return x
 
     x, w, v, b = t(2, 16, 12, 8), t(16, 16, 2, 2) / 4, t(16, 32, 3, 3) / 16, t(16)
-    same(program, x, w, v, b, tolerance=1e-5)
+    assert_lowered(program, x, w, v, b, tolerance=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(
             ingot.compile(program)(x, w, v, b), program(x, w, v, b), rtol=1e-4, atol=1e-4

@@ -16,7 +16,7 @@ from ingot.explain.measure import error
 from ingot.loops.ir import Contraction, Library
 from ingot.schedule.plan import LibraryStep
 from tests.loops.test_convolution import last
-from tests.loops.test_lowering import same, t
+from tests.loops.test_lowering import assert_lowered, t
 
 aten = torch.ops.aten
 
@@ -68,7 +68,7 @@ def test_gradients_are_contractions(name: str) -> None:
         bias = [grad.shape[1]]
         return aten.convolution_backward(grad, x, weight, bias, *settings, [True, True, True])
 
-    graph = same(gradients, *tensors)
+    graph = assert_lowered(gradients, *tensors)
     assert not [node for node in graph.nodes if isinstance(node, Library)]
     assert sum(isinstance(node, Contraction) for node in graph.nodes) >= 2
 
@@ -82,7 +82,7 @@ def test_gradients_that_are_not_wanted_are_not_computed(name: str, mask: tuple[b
         bias = [grad.shape[1]]
         return aten.convolution_backward(grad, x, weight, bias, *settings, mask)[mask.index(True)]
 
-    graph = same(gradient, *tensors)
+    graph = assert_lowered(gradient, *tensors)
     assert any(isinstance(node, Contraction) for node in graph.nodes) is not mask[2]
 
 
@@ -97,7 +97,9 @@ def test_a_gradient_that_is_computed_in_another_order(name: str) -> None:
             grad, x, weight, [channels], *settings, [False, True, True]
         )[1:]
 
-    same(gradients, grad.flatten(2).transpose(1, 2).contiguous(), x, weight, tolerance=2e-6)
+    assert_lowered(
+        gradients, grad.flatten(2).transpose(1, 2).contiguous(), x, weight, tolerance=2e-6
+    )
 
 
 def test_the_gradient_of_a_transposed_convolution_is_in_memory_once() -> None:
@@ -114,7 +116,7 @@ def test_the_gradient_of_a_transposed_convolution_is_in_memory_once() -> None:
         )
         return images, of_weight, bias
 
-    graph = same(gradients, grad, t(*grad.shape), x, weight)
+    graph = assert_lowered(gradients, grad, t(*grad.shape), x, weight)
     assert sum(isinstance(node, Contraction) for node in graph.nodes) == 2
     sizes = [[s.constant for s in b.sizes] for b in graph.buffers.values() if b.role == "temporary"]
     assert [1, 9, 5, 6] not in sizes and sizes.count([1, 9, 7, 8]) == 1
@@ -131,7 +133,7 @@ LEFT_TO_THE_LIBRARY = {
 def test_others_are_called(name: str) -> None:
     tensors, settings = CASES["3x3"].arguments()
     fn = lambda *given: aten.convolution_backward(*given, [8], *settings, [True, True, False])[:2]  # noqa: E731
-    graph = same(fn, *LEFT_TO_THE_LIBRARY[name](*tensors), tolerance=2e-6)
+    graph = assert_lowered(fn, *LEFT_TO_THE_LIBRARY[name](*tensors), tolerance=2e-6)
     assert [node for node in graph.nodes if isinstance(node, Library)]
 
 
@@ -156,8 +158,10 @@ class Residual(nn.Module):
 NETWORKS = {
     "plain": (lambda: network(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()), 0),
     "residual": (lambda: network(Residual(), Residual()), 0),
-    "pooled": (lambda: network(nn.MaxPool2d(2), Residual(), nn.AvgPool2d(2), nn.Upsample(scale_factor=2)), 1),
-    "strided": (lambda: network(nn.Conv2d(16, 16, 3, 2, 1), nn.SiLU(), nn.ConvTranspose2d(16, 16, 2, 2)), 1),
+    "pooled": (lambda: network(nn.MaxPool2d(2), Residual(), nn.AvgPool2d(2),
+        nn.Upsample(scale_factor=2)), 1),
+    "strided": (lambda: network(nn.Conv2d(16, 16, 3, 2, 1), nn.SiLU(),
+        nn.ConvTranspose2d(16, 16, 2, 2)), 1),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.loops.test_lowering import same
+from tests.loops.test_lowering import assert_lowered
 
 Step = Callable[[torch.Tensor, random.Random], torch.Tensor]
 
@@ -70,4 +70,4 @@ def test_random_programs(first: int) -> None:
     for seed in range(first, first + 20):
         torch.manual_seed(seed)
         y = torch.randn(6, 4).t() if seed % 3 == 0 else torch.randn(4, 6)
-        same(_program(seed), torch.randn(4, 6), y, tolerance=5e-5)
+        assert_lowered(_program(seed), torch.randn(4, 6), y, tolerance=5e-5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.loops.test_lowering import counts, same, t
+from tests.loops.test_lowering import assert_lowered, counts, t
 
 IMAGE = t(2, 3, 9, 12)
 LAYOUTS = {
@@ -58,14 +58,14 @@ OF_IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_of_images(name: str, layout: str) -> None:
-    assert counts(same(OF_IMAGES[name], LAYOUTS[layout], tolerance=2e-6))[2] == 0
+    assert counts(assert_lowered(OF_IMAGES[name], LAYOUTS[layout], tolerance=2e-6))[2] == 0
 
 
 @pytest.mark.parametrize(
     "name", ["avg_pool", "adaptive, uneven", "bilinear", "fold", "max_pool with positions"]
 )
 def test_half_precision(name: str) -> None:
-    assert counts(same(OF_IMAGES[name], IMAGE.bfloat16(), tolerance=3e-3))[2] == 0
+    assert counts(assert_lowered(OF_IMAGES[name], IMAGE.bfloat16(), tolerance=3e-3))[2] == 0
 
 
 def test_other_ranks() -> None:
@@ -80,7 +80,7 @@ def test_other_ranks() -> None:
         (lambda x: F.interpolate(x / (x > 0), size=6, mode="linear"), x[0, 0]),
         (lambda x: F.avg_pool1d(x, 3, padding=1), x[0, 0]),
     ):
-        assert counts(same(fn, image, tolerance=2e-6))[2] == 0
+        assert counts(assert_lowered(fn, image, tolerance=2e-6))[2] == 0
 
 
 @pytest.mark.parametrize("corners", [False, True])
@@ -92,7 +92,7 @@ def test_weights_of_0_make_nan_of_infinities(
     for place in [(0, 0), (8, 11), (4, 5)]:
         x = IMAGE.double()
         x[:, :, *place] = torch.inf
-        same(
+        assert_lowered(
             lambda x: F.interpolate(x, size=size, mode=mode, align_corners=corners),
             x,
             tolerance=2e-6,
@@ -104,6 +104,9 @@ def test_weights_of_0_make_nan_of_infinities(
 def test_search(length: int, right: bool) -> None:
     row = t(length).round().sort()[0]
     x = torch.cat([t(40).round(), torch.tensor([float("nan"), float("inf"), -float("inf")])])
-    assert counts(same(lambda x, r: torch.bucketize(x, r, right=right), x, row))[2] == 0
+    assert counts(assert_lowered(lambda x, r: torch.bucketize(x, r, right=right), x, row))[2] == 0
     rows = t(3, length).sort()[0]
-    assert counts(same(lambda x, r: torch.searchsorted(r, x, right=right), t(3, 7), rows))[2] == 0
+    assert (
+        counts(assert_lowered(lambda x, r: torch.searchsorted(r, x, right=right), t(3, 7), rows))[2]
+        == 0
+    )

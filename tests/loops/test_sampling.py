@@ -15,7 +15,8 @@ from ingot.loops.ir import Reduction
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
-from tests.loops.test_lowering import copies, counts, lowered, same, traced
+from tests.loops.test_lowering import assert_lowered, counts, lowered, traced
+from tests.oracle import copies
 
 MODES = list(
     itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True))
@@ -73,7 +74,7 @@ def test_sampled(mode: str, padding: str, corners: bool, channels: int, dtype: t
 @pytest.mark.parametrize(("mode", "padding", "corners"), MODES[::3])
 def test_reference_samples_too(mode: str, padding: str, corners: bool) -> None:
     x, grid = image(2, 3, 5, 7), places(2, 4, 6)
-    graph = same(
+    graph = assert_lowered(
         lambda x, grid: F.grid_sample(x, grid, mode, padding, align_corners=corners), x, grid
     )
     assert counts(graph)[2] == 0

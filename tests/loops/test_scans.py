@@ -11,8 +11,8 @@ import torch
 
 import ingot
 from ingot.loops.ir import Scan
-from tests.loops.test_lowering import counts, lowered, same, t
-from tests.op_outcome import Ran, compare, made
+from tests.loops.test_lowering import assert_lowered, counts, lowered, t
+from tests.op_outcome import assert_op
 
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 i64, u8 = torch.int64, torch.uint8
@@ -34,15 +34,8 @@ SCANS: dict[str, Callable[[torch.Tensor, int], Any]] = {
 DTYPES = [f32, f64, bf16, f16, i64, torch.int32, u8, torch.bool]
 
 
-def check(function: Callable[..., Any], *args: Any) -> None:
-    """The compiled call does what eager's does, and calls nothing in ATen."""
-
-    def call(first: Any, rest: Any, named: Any) -> Any:
-        return function(first, *rest)
-
-    compiled, arguments = ingot.compile(call), (args[0], args[1:], {})
-    compare(Ran.of(compiled, arguments), Ran.of(call, arguments), call, arguments)
-    assert made(compiled).kind == "native"
+def assert_scan(function: Callable[..., Any], *args: Any) -> None:
+    assert_op(function, *args, native=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -57,15 +50,15 @@ def test_scans(name: str, dtype: torch.dtype) -> None:
         pytest.skip("eager has none")
     x = (torch.randn(5, 37, 18) * 4).to(dtype)
     for dim in range(3):
-        check(lambda x, dim=dim: SCANS[name](x, dim), x)
+        assert_scan(lambda x, dim=dim: SCANS[name](x, dim), x)
     if name != "logcumsumexp":
-        check(lambda x: SCANS[name](x, 0), x.flatten())
-    check(lambda x: SCANS[name](x, 1), x.transpose(0, 2))
+        assert_scan(lambda x: SCANS[name](x, 0), x.flatten())
+    assert_scan(lambda x: SCANS[name](x, 1), x.transpose(0, 2))
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "fused"])
 def test_reference_scans_too(name: str) -> None:
-    graph = same(lambda x: SCANS[name](x, 1), t(4, 9, 5).double())
+    graph = assert_lowered(lambda x: SCANS[name](x, 1), t(4, 9, 5).double())
     assert counts(graph)[2] == 0
     assert any(isinstance(node, Scan) for node in graph.nodes)
 
@@ -82,20 +75,20 @@ def test_numbers_that_are_none(name: str) -> None:
         [*rows, [0.0, -0.0, 0.0, -0.0, -0.0, 0.0], [-0.0, 1e38, 3e38, 1e-38, 3e38, -3e38]]
     )
     for dim in range(2):
-        check(lambda x, dim=dim: SCANS[name](x, dim), x)
-        check(lambda x, dim=dim: SCANS[name](x, dim), x.double().repeat(1, 5))
+        assert_scan(lambda x, dim=dim: SCANS[name](x, dim), x)
+        assert_scan(lambda x, dim=dim: SCANS[name](x, dim), x.double().repeat(1, 5))
 
 
 def test_equal_extremes() -> None:
     """The last of them counts."""
     x = torch.tensor([[3, 1, 3, 3, 0, 5, 5, 2, 5, 5]]).repeat(9, 4)
     for dim in range(2):
-        check(lambda x, dim=dim: (torch.cummax(x, dim), torch.cummin(x, dim)), x)
+        assert_scan(lambda x, dim=dim: (torch.cummax(x, dim), torch.cummin(x, dim)), x)
 
 
 def test_single_elements() -> None:
-    check(lambda x: (torch.cumsum(x, 1), torch.cumprod(x, 1)), torch.tensor([[-0.0], [2.0]]))
-    check(lambda x: (torch.cumsum(x, 0), torch.logcumsumexp(x, 0)), torch.tensor(-0.0))
+    assert_scan(lambda x: (torch.cumsum(x, 1), torch.cumprod(x, 1)), torch.tensor([[-0.0], [2.0]]))
+    assert_scan(lambda x: (torch.cumsum(x, 0), torch.logcumsumexp(x, 0)), torch.tensor(-0.0))
 
 
 def test_a_lone_row_of_long_steps_is_left_to_eager() -> None:
@@ -132,10 +125,10 @@ def test_masked_scatter_into_nothing() -> None:
 @pytest.mark.parametrize("dtype", [f32, bf16, i64, torch.bool], ids=str)
 def test_masked_scatter(dtype: torch.dtype) -> None:
     x, source = torch.randn(4, 5, 6), torch.randn(9, 40).to(dtype)
-    check(torch.masked_scatter, x.to(dtype), x > 0, source)
-    check(torch.masked_scatter, x.to(dtype), x[:, :1] > 0, source.t())
-    check(torch.masked_scatter, x[:, :1].to(dtype), x > 0, source)
-    check(torch.masked_scatter, x.to(dtype).transpose(0, 2), (x > 0).transpose(0, 2), source)
+    assert_scan(torch.masked_scatter, x.to(dtype), x > 0, source)
+    assert_scan(torch.masked_scatter, x.to(dtype), x[:, :1] > 0, source.t())
+    assert_scan(torch.masked_scatter, x[:, :1].to(dtype), x > 0, source)
+    assert_scan(torch.masked_scatter, x.to(dtype).transpose(0, 2), (x > 0).transpose(0, 2), source)
 
 
 def test_masked_scatter_of_too_few() -> None:
@@ -188,7 +181,7 @@ def test_scans_in_one_kernel_with_what_goes_by_other_rows(name: str, rows: int, 
         torch.randint(-9, 9, (rows, 36, width)).double(),
         torch.randint(1, 3, (width,)).double(),
     )
-    check(function, x, weight)
+    assert_scan(function, x, weight)
     assert len(ingot.explain(ingot.compile(function))(x, weight).kernels) == 1
 
 

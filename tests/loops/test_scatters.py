@@ -10,7 +10,7 @@ import torch
 
 import ingot
 from ingot.schedule import schedule
-from tests.loops.test_lowering import counts, lowered, same, t
+from tests.loops.test_lowering import assert_lowered, counts, lowered, t
 
 i64 = torch.int64
 
@@ -50,7 +50,9 @@ def _in_order() -> Iterator[None]:
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("dtype", [torch.float32, i64])
 def test_writes(name: str, dtype: torch.dtype) -> None:
-    assert counts(same(WRITES[name], X.to(dtype), PLACES, t(5, 9, 7, dtype=dtype)))[2] == 0
+    assert (
+        counts(assert_lowered(WRITES[name], X.to(dtype), PLACES, t(5, 9, 7, dtype=dtype)))[2] == 0
+    )
 
 
 def test_threads_share_what_cannot_meet() -> None:
@@ -111,7 +113,9 @@ def test_threads_share_columns_of_rows_that_may_meet(accumulate: bool) -> None:
 
 def test_what_is_written_is_computed_before() -> None:
     """The nest that writes in order loads the places and the values."""
-    graph = same(lambda x, i, s: x.scatter_add(0, i, s.exp() * x.exp().sum()), X, at(5, 5, 6, 7), X)
+    graph = assert_lowered(
+        lambda x, i, s: x.scatter_add(0, i, s.exp() * x.exp().sum()), X, at(5, 5, 6, 7), X
+    )
     (node,) = [n for n in graph.nodes if getattr(n, "scatters", False)]
     assert len(node.body.loads) == 2
 
@@ -122,7 +126,7 @@ def test_half_precision_accumulates_as_eager_does() -> None:
         torch.zeros(64, dtype=i64),
         torch.full((64,), 0.5).bfloat16(),
     )
-    graph = same(
+    graph = assert_lowered(
         lambda x, i, s: (x.scatter_add(0, i, s), x.index_put((i,), s, accumulate=True)), x, i, s
     )
     assert counts(graph)[2] == 0
@@ -136,7 +140,7 @@ def test_scatters_of_scatters() -> None:
         z = y.scatter(1, i, y.gather(1, i) * 2)
         return z.gather(1, i) + y.gather(1, i)
 
-    same(twice, X[:, 0], at(7, 5, 7), t(5, 7))
+    assert_lowered(twice, X[:, 0], at(7, 5, 7), t(5, 7))
 
 
 @pytest.mark.parametrize("size", [3, 40])

@@ -46,6 +46,7 @@ if not INTERPRETED:
 else:
     from ingot.codegen.triton import write_kernel
     from tests.codegen.triton.interpreter import planned, planned_beside, run
+    from tests.oracle import CLOSE, assert_call
 
 interpreted = pytest.mark.skipif(
     not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
@@ -68,17 +69,11 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tens
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def same(fn: Any, *args: Tensor) -> tuple[int, int]:
+def assert_planned(fn: Any, *args: Tensor) -> tuple[int, int]:
     """The GPU's plan of a function gives what eager gives; how many launches it has, and calls of a
     library."""
     plan = planned(fn, *args)
-    (found,), expected = run(plan, [a.clone() for a in args]), fn(*args)
-    assert (found.dtype, found.shape, found.stride()) == (
-        expected.dtype,
-        expected.shape,
-        expected.stride(),
-    )
-    torch.testing.assert_close(found, expected)
+    assert_call(lambda *own: run(plan, list(own)), fn, *args, numbers=CLOSE, structure=False)
     launches = sum(isinstance(step, KernelStep) for step in plan.steps)
     return launches, len(plan.steps) - launches
 
@@ -97,7 +92,7 @@ def test_windows_of_channels(stride: Any, padding: Any, dilation: int, bias: boo
     def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.conv2d(x, w, b if bias else None, stride, padding, dilation, 12)
 
-    assert same(fn, x, w, b) == (1, 0)
+    assert assert_planned(fn, x, w, b) == (1, 0)
 
 
 @interpreted
@@ -110,8 +105,8 @@ def test_of_many_points_the_weight_is_laid_side_by_side_first(
     def fn(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x, w, None, 1, 1, 1, 12)
 
-    assert same(fn, draw(1, 12, 8, 9).to(memory_format=LAST), w) == (1, 0)
-    assert same(fn, draw(1, 12, 8, 10).to(memory_format=LAST), w) == (2, 0)
+    assert assert_planned(fn, draw(1, 12, 8, 9).to(memory_format=LAST), w) == (1, 0)
+    assert assert_planned(fn, draw(1, 12, 8, 10).to(memory_format=LAST), w) == (2, 0)
 
 
 @interpreted
@@ -145,12 +140,12 @@ def step(x: Tensor, w: Tensor, *stats: Tensor) -> Tensor:
 @interpreted
 def test_what_is_before_and_behind_is_in_its_kernel() -> None:
     x, w = draw(1, 16, 6, 7).to(memory_format=LAST), draw(16, 1, 3, 3, seed=1)
-    assert same(step, x, w, *statistics(16)) == (1, 0)
-    assert same(
+    assert assert_planned(step, x, w, *statistics(16)) == (1, 0)
+    assert assert_planned(
         lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 0, 1, 16), x, w
     ) == (1, 0)
     assert (
-        same(
+        assert_planned(
             lambda x, w: F.conv2d(F.pad(x + 1, (1, 1, 0, 0), value=2.0), w, None, 1, 1, 1, 16), x, w
         )[1]
         == 0
@@ -165,7 +160,7 @@ def test_what_others_read_as_well_is_in_memory() -> None:
         y = (x.exp() + 1).sqrt()
         return F.conv2d(y, w, None, 1, 1, 1, 16) + y
 
-    assert same(fn, x, w) == (2, 0)
+    assert assert_planned(fn, x, w) == (2, 0)
 
 
 @interpreted
@@ -176,8 +171,8 @@ def test_channels_that_lie_apart_are_brought_together() -> None:
     def fn(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x.sin().to(memory_format=LAST), w, None, 1, 1, 1, 12)
 
-    assert same(fn, x, w) == (2, 0)
-    assert same(lambda x, w: fn(x.permute(3, 1, 0, 2), w), draw(2, 12, 7, 6), w)[1] == 0
+    assert assert_planned(fn, x, w) == (2, 0)
+    assert assert_planned(lambda x, w: fn(x.permute(3, 1, 0, 2), w), draw(2, 12, 7, 6), w)[1] == 0
 
 
 def test_few_images_or_cheap_ones_are_computed_again() -> None:
@@ -240,8 +235,8 @@ def test_sampled(mode: str, padding: str, corners: bool) -> None:
 
     special = torch.tensor([-1, 1, 0, 0.25, 3, -7.5]).view(1, 1, 6, 1).expand(2, 1, 6, 2)
     grid = torch.cat([draw(2, 4, 6, 2) * 0.8, special], 1)
-    assert same(fn, draw(2, 3, 5, 7), grid) == (1, 0)
-    assert same(fn, draw(2, 3, 4, 2).transpose(2, 3), grid) == (1, 0)
+    assert assert_planned(fn, draw(2, 3, 5, 7), grid) == (1, 0)
+    assert assert_planned(fn, draw(2, 3, 4, 2).transpose(2, 3), grid) == (1, 0)
 
 
 @interpreted
@@ -315,7 +310,7 @@ def test_samples_are_fused_with_their_neighbours_and_nothing_is_asserted() -> No
         return F.grid_sample(x * 2, 2 * grid - 1, align_corners=False).relu()
 
     x, grid = draw(1, 2, 4, 5), draw(1, 3, 5, 2).sigmoid()
-    assert same(fn, x, grid) == (1, 0)
+    assert assert_planned(fn, x, grid) == (1, 0)
     assert not any(write_kernel(kernel).asserts for kernel in planned(fn, x, grid).kernels)
 
 
@@ -324,4 +319,6 @@ def test_samples_are_fused_with_their_neighbours_and_nothing_is_asserted() -> No
 def test_windows_of_unequal_lengths_over_expanded_images(shape: tuple[int, ...]) -> None:
     """What lies beyond a window's end can be read, as it is in the same place; it counts for
     nothing."""
-    same(lambda x: F.interpolate(x.expand(2, 3, 20), scale_factor=1.5, mode="area"), draw(*shape))
+    assert_planned(
+        lambda x: F.interpolate(x.expand(2, 3, 20), scale_factor=1.5, mode="area"), draw(*shape)
+    )

@@ -20,7 +20,8 @@ from ingot.schedule import blocks, columns, horizontal
 from ingot.schedule.plan import KernelStep, LibraryStep
 from tests.codegen.test_reference import SHAPES
 from tests.long import long
-from tests.loops.test_lowering import copies as copied
+from tests.oracle import CLOSE, EXACT, Numbers, assert_call
+from tests.oracle import copies as copied
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -62,20 +63,15 @@ interpreted = pytest.mark.skipif(
 )
 
 
-def same(
-    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, exact: bool = False
+def assert_planned(
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    dynamic: bool = False,
+    numbers: Numbers = CLOSE,
 ) -> Any:
-    """The GPU's plan of a function gives what eager gives; returns the plan."""
+    """The GPU's plan of a function does what eager does; returns the plan."""
     plan = planned(fn, *args, dynamic=dynamic)
-    found, expected = run(plan, copied(args)), fn(*args)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    assert len(found) == len(expected)
-    for k, (a, b) in enumerate(zip(found, expected)):
-        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
-        tolerance = {"rtol": 0, "atol": 0} if exact else {}
-        torch.testing.assert_close(
-            a, b, equal_nan=True, msg=f"result {k}: {a} where eager gives {b}", **tolerance
-        )
+    assert_call(lambda *own: run(plan, list(own)), fn, *args, numbers=numbers, structure=False)
     return plan
 
 
@@ -102,7 +98,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     fn, args = FUNCTIONS[name].make(shape=SHAPES[name])
-    same(fn, *args)
+    assert_planned(fn, *args)
 
 
 @interpreted
@@ -120,7 +116,7 @@ def test_functions_of_halves(name: str) -> None:
 @pytest.mark.parametrize("name", ["layer_norm_gelu", "masked_softmax", "rms_norm_rotary"])
 def test_functions_in_steps(name: str, narrow: None) -> None:
     fn, args = FUNCTIONS[name].make(shape=SHAPES[name])
-    same(fn, *args)
+    assert_planned(fn, *args)
 
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, int], Any]] = {
@@ -146,7 +142,7 @@ def test_reductions(name: str, dim: int, steps: bool, request: pytest.FixtureReq
         request.getfixturevalue("narrow")
     x = draw(5, 7, 19)
     x[2, 3, 4] = torch.nan
-    same(lambda x: REDUCTIONS[name](x, dim), x)
+    assert_planned(lambda x: REDUCTIONS[name](x, dim), x)
 
 
 def beside(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[int, int]:
@@ -247,7 +243,7 @@ def test_large_tensors_are_launched_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 @interpreted
 def test_a_long_reduction_is_split() -> None:
-    plan = same(lambda x: x.sum(), draw(1 << 16))
+    plan = assert_planned(lambda x: x.sum(), draw(1 << 16))
     assert len(plan.kernels) == 2
 
 
@@ -270,7 +266,7 @@ def test_columns_are_summed_in_runs_of_rows(
 
     monkeypatch.setattr(columns, "THREADS", 1 << 11)
     g, *others = (draw(8, 128, width, seed=k) for k in range(3))
-    plan = same(fn, g.to(dtype), *others, draw(width, seed=3))
+    plan = assert_planned(fn, g.to(dtype), *others, draw(width, seed=3))
     assert sorted(k.run for k in plan.kernels)[-1] >= 64  # type: ignore[union-attr]
     assert len(plan.kernels) == 4
 
@@ -315,7 +311,9 @@ def test_a_library_writes_into_what_a_kernel_makes() -> None:
         total = x.float().index_put([places], rows, accumulate=True)
         return total, total * 2 + x, x.index_put([places], rows.half())
 
-    plan = same(fn, draw(10, 4, dtype=torch.float16), torch.tensor([1, 9, 1]), draw(3, 4, seed=1))
+    plan = assert_planned(
+        fn, draw(10, 4, dtype=torch.float16), torch.tensor([1, 9, 1]), draw(3, 4, seed=1)
+    )
     calls = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
     assert len(calls) == 2 and all(call.mutates and call.targets == (None,) for call in calls)
 
@@ -330,7 +328,7 @@ def test_what_a_library_writes_into_lies_as_its_result() -> None:
         turned = x.permute(2, 0, 1)[1:4].index_put([places], x[0, 0, 0])
         return total, total.sum(0), part.unsqueeze(0), turned, turned * 2
 
-    same(fn, draw(4, 2, 6), torch.arange(7) % 2)
+    assert_planned(fn, draw(4, 2, 6), torch.arange(7) % 2)
 
 
 @interpreted
@@ -353,7 +351,7 @@ def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
         [0.0, -0.0, 1e-30, -1e-30, 9.0, -9.0, 100.0, -100.0, 1e10, -1e10, torch.nan]
     )
     x = torch.cat([ends, draw(1000), draw(1000) * 4]).to(dtype)
-    plan = same(fn, torch.ones_like(x), x)
+    plan = assert_planned(fn, torch.ones_like(x), x)
     for kernel in plan.kernels:
         source = write_kernel(kernel).source  # type: ignore[arg-type]
         assert "libdevice.tanh" not in source and "one_plus_tanh" in source
@@ -361,7 +359,7 @@ def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
 
 @interpreted
 def test_tanh_that_is_wanted_stays() -> None:
-    plan = same(lambda x: (1 + x.tanh(), 1 - x.tanh() ** 2, 2 + x.tanh()), draw(1000) * 3)
+    plan = assert_planned(lambda x: (1 + x.tanh(), 1 - x.tanh() ** 2, 2 + x.tanh()), draw(1000) * 3)
     (kernel,) = plan.kernels
     assert "libdevice.tanh" in write_kernel(kernel).source  # type: ignore[arg-type]
 
@@ -371,7 +369,7 @@ def test_what_is_no_factor_is_made_of_tanh() -> None:
     """Where tanh is 1, the logarithm of what is left to 1 is eager's: minus infinity, and never
     that of less than 0."""
     x = torch.cat([torch.tensor([-12.0, -11.0, 11.0, 12.0]), draw(1000).clamp(-2, 2)])
-    plan = same(lambda x: (torch.log(1 - x.tanh() ** 2), torch.log(1 + x.tanh())), x)
+    plan = assert_planned(lambda x: (torch.log(1 - x.tanh() ** 2), torch.log(1 + x.tanh())), x)
     (kernel,) = plan.kernels
     source = write_kernel(kernel).source  # type: ignore[arg-type]
     assert "libdevice.tanh" in source and "one_" not in source
@@ -379,7 +377,7 @@ def test_what_is_no_factor_is_made_of_tanh() -> None:
 
 @interpreted
 def test_tanh_is_computed_once_where_a_product_takes_it_too() -> None:
-    plan = same(
+    plan = assert_planned(
         lambda x, g: (g * x.tanh(), g * (1 - x.tanh() ** 2)), draw(1000) * 3, draw(1000, seed=1)
     )
     (kernel,) = plan.kernels
@@ -394,7 +392,7 @@ def test_what_was_stored_is_not_read_again() -> None:
         mean = total.mean(1, True)
         return total, mean, (total - mean).to(torch.bfloat16)
 
-    plan = same(fn, draw(6, 100), draw(6, 100, dtype=torch.bfloat16, seed=1))
+    plan = assert_planned(fn, draw(6, 100), draw(6, 100, dtype=torch.bfloat16, seed=1))
     (kernel,) = plan.kernels
     source = write_kernel(kernel).source  # type: ignore[arg-type]
     assert source.count("tl.load") == 2 and "barrier" not in source
@@ -402,7 +400,7 @@ def test_what_was_stored_is_not_read_again() -> None:
 
 @interpreted
 def test_what_was_stored_elsewhere_in_the_row_is_read() -> None:
-    plan = same(lambda x: (y := x * 2, (y - y.flip(1)).exp()), draw(6, 100))
+    plan = assert_planned(lambda x: (y := x * 2, (y - y.flip(1)).exp()), draw(6, 100))
     assert plan.kernels
 
 
@@ -411,14 +409,14 @@ def test_what_was_stored_elsewhere_in_the_row_is_read() -> None:
 def test_integers(dtype: torch.dtype) -> None:
     x = torch.arange(-60, 60).to(dtype)
     y = torch.arange(120).fmod(7).add(1).to(dtype)
-    same(
+    assert_planned(
         lambda x, y: (
             x // y, x % y, torch.fmod(x, y), x << (y % 8), x >> (y % 8), -x, ~x, x & y, x ^ y,
             x.sign(), x.sum(), x.max(), torch.maximum(x, y), x.bool(), x < y, x.to(torch.float32),
             x * y,
             torch.div(x, y, rounding_mode="trunc"),
         ),
-        x, y, exact=True,
+        x, y, numbers=EXACT,
     )  # fmt: skip
 
 
@@ -429,7 +427,7 @@ def test_floats(dtype: torch.dtype) -> None:
         [0.0, -0.0, 1.5, -2.5, torch.inf, -torch.inf, torch.nan, 3e-3, 7.0], dtype=dtype
     )
     y = torch.tensor([2.0, -3.0, 0.0, 1.5, -1.0, torch.nan, 1.0, -7.0, 7.0], dtype=dtype)
-    same(
+    assert_planned(
         lambda x, y: (
             -x, x.abs(), x.sign(), x.signbit(), torch.copysign(x, y), torch.maximum(x, y),
             torch.minimum(x, y), torch.fmod(x, y), torch.remainder(x, y), x / y, x / 3, x.floor(),
@@ -444,15 +442,19 @@ def test_floats(dtype: torch.dtype) -> None:
 @interpreted
 def test_layouts() -> None:
     x = draw(2, 37, 3, 34)
-    plan = same(lambda x: x.transpose(1, 3).contiguous(), x, exact=True)
+    plan = assert_planned(lambda x: x.transpose(1, 3).contiguous(), x, numbers=EXACT)
     assert blocks.choose_blocks(plan.kernels[0]).tile
-    same(lambda x: x.permute(3, 2, 1, 0) + 1, x, exact=True)
-    same(lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), exact=True)
-    same(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, exact=True)
-    same(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, exact=True)
-    same(lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, exact=True)
-    same(lambda x: F.max_pool2d(x, 3, 2, 1), x, exact=True)
-    same(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
+    assert_planned(lambda x: x.permute(3, 2, 1, 0) + 1, x, numbers=EXACT)
+    assert_planned(
+        lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), numbers=EXACT
+    )
+    assert_planned(lambda x: x.flip(1).roll(3, 2)[:, ::2, 1:], x, numbers=EXACT)
+    assert_planned(lambda x: F.pad(x, (1, 2, 3, 0), value=1.0), x, numbers=EXACT)
+    assert_planned(
+        lambda x: torch.cat([x[:, :, :, :10].neg(), x[:, :, :, 7:], x], -1), x, numbers=EXACT
+    )
+    assert_planned(lambda x: F.max_pool2d(x, 3, 2, 1), x, numbers=EXACT)
+    assert_planned(lambda x: F.avg_pool2d(x, 3, 2, 1), x)
 
 
 @interpreted
@@ -461,10 +463,10 @@ def test_indices() -> None:
         draw(50, 33),
         torch.randint(0, 50, (7, 9), generator=torch.Generator().manual_seed(0)),
     )
-    same(lambda t, i: F.embedding(i, t) * 2, table, at, exact=True)
-    same(lambda t, i: t[-i - 1, :9], table, at[:, 0], exact=True)
-    same(lambda t, i: t.gather(0, i), table, at, exact=True)
-    same(
+    assert_planned(lambda t, i: F.embedding(i, t) * 2, table, at, numbers=EXACT)
+    assert_planned(lambda t, i: t[-i - 1, :9], table, at[:, 0], numbers=EXACT)
+    assert_planned(lambda t, i: t.gather(0, i), table, at, numbers=EXACT)
+    assert_planned(
         lambda t, i: t.index_put((i[0],), t[i[1]] * 2),
         table,
         torch.stack([at[0].unique(), at[0].unique()]),
@@ -477,13 +479,13 @@ def test_rows_with_a_margin() -> None:
     tells."""
     table, index = draw(10, 16), torch.full((10, 16), 1 << 20)
     index[:, :13] = torch.arange(9).repeat(10, 2)[:, :13]
-    plan = same(lambda x, i: (x[:9, :13] * i[:9, :13]).sum(1), table, index)
+    plan = assert_planned(lambda x, i: (x[:9, :13] * i[:9, :13]).sum(1), table, index)
     assert "r < 16" in write_kernel(plan.kernels[0]).source
     for kernel in planned(
         lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index
     ).kernels:
         assert "r < 16" not in write_kernel(kernel).source
-    same(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index)
+    assert_planned(lambda x, i: x[:9, :13].gather(0, i[:9, :13]).sum(1), table, index)
 
 
 @interpreted
@@ -539,14 +541,16 @@ def test_what_is_read_lends_its_memory(
 @interpreted
 def test_libraries_between_kernels() -> None:
     x, w = draw(12, 8), draw(8, 6, seed=1)
-    plan = same(lambda x, w: (torch.relu(x @ w + 1) @ w.t()).softmax(-1), x, w)
+    plan = assert_planned(lambda x, w: (torch.relu(x @ w + 1) @ w.t()).softmax(-1), x, w)
     assert sum(not hasattr(step, "kernel") for step in plan.steps) == 2
 
 
 @interpreted
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_sizes_that_are_symbols(rows: int, narrow: None) -> None:
-    plan = same(lambda x: (F.gelu(x) + 1, x.softmax(-1), x.sum(0)), draw(40, 24), dynamic=True)
+    plan = assert_planned(
+        lambda x: (F.gelu(x) + 1, x.softmax(-1), x.sum(0)), draw(40, 24), dynamic=True
+    )
     x = draw(rows, 24, seed=1)
     found = run(plan, [x])
     torch.testing.assert_close(tuple(found), (F.gelu(x) + 1, x.softmax(-1), x.sum(0)))
@@ -616,7 +620,9 @@ def test_steps_share_kernels(width: int) -> None:
             state = (state + step).softmax(0).softmax(1)
         return state
 
-    kernels = [step for step in same(fn, draw(9, 5, width)).steps if isinstance(step, KernelStep)]
+    kernels = [
+        step for step in assert_planned(fn, draw(9, 5, width)).steps if isinstance(step, KernelStep)
+    ]
     assert len({step.kernel for step in kernels}) <= 12 < len(kernels)
     begins = [offset.constant for step in kernels for offset in step.offsets]
     assert any(begins) and all(begin is not None and begin % 4 == 0 for begin in begins)
@@ -669,7 +675,7 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_powers_are_summed_in_the_pass_that_finds_the_largest(
     name, columns, dtype, in_steps
 ) -> None:
-    plan = same(lambda x: POWERS[name](x, -1), awkward(9, columns, dtype))
+    plan = assert_planned(lambda x: POWERS[name](x, -1), awkward(9, columns, dtype))
     (step,) = plan.steps
     assert isinstance(step, KernelStep)
     source = write_kernel(step.kernel).source
@@ -683,7 +689,7 @@ def test_powers_are_summed_in_the_pass_that_finds_the_largest(
 @interpreted
 @pytest.mark.parametrize("name", POWERS)
 def test_powers_of_columns(name, narrow) -> None:
-    same(lambda x: POWERS[name](x, 0), awkward(9, 70).t().contiguous())
+    assert_planned(lambda x: POWERS[name](x, 0), awkward(9, 70).t().contiguous())
 
 
 @interpreted
@@ -694,7 +700,7 @@ def test_powers_of_differences_to_what_may_be_infinite_by_itself(in_steps) -> No
         def differences(x: torch.Tensor, other: Any = other) -> Any:
             return x.amax(-1), (x - other(x, -1, keepdim=True)).exp().sum(-1)
 
-        same(differences, awkward(9, 200))
+        assert_planned(differences, awkward(9, 200))
 
 
 @interpreted
@@ -704,7 +710,7 @@ def test_powers_of_differences_that_are_chosen_for_each_element(in_steps) -> Non
     def fn(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         return (x - torch.where(chosen, x.amax(-1, keepdim=True), 0.5)).exp().sum(-1)
 
-    same(fn, draw(9, 200), chosen)
+    assert_planned(fn, draw(9, 200), chosen)
 
 
 @interpreted
@@ -713,7 +719,7 @@ def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) ->
         top = x.amax(-1, keepdim=True)
         return (x.exp() - top).exp().sum(-1)
 
-    same(fn, draw(3, 200))
+    assert_planned(fn, draw(3, 200))
 
 
 @interpreted
@@ -727,4 +733,4 @@ def test_rows_that_are_written_over_what_they_are_made_of(sizes, turned, narrow)
         x.copy_(made)
         return made * 2
 
-    same(fn, draw(*sizes))
+    assert_planned(fn, draw(*sizes))

@@ -24,8 +24,9 @@ from ingot.schedule.kernel import Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.templates import Choice, Site
 from tests.long import long
-from tests.loops.test_lowering import copies as copied
 from tests.loops.test_lowering import traced
+from tests.oracle import AGAINST_FLOAT64, assert_call
+from tests.oracle import copies as copied
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -86,7 +87,7 @@ def calls(plan: Plan) -> int:
     return sum(isinstance(step, LibraryStep) for step in plan.steps)
 
 
-def check(
+def assert_planned(
     fn: Callable[..., Any],
     *args: torch.Tensor,
     tiling: Tiling = TILING,
@@ -96,18 +97,11 @@ def check(
     """The plan calls no library and gives what eager gives, with no more error against float64."""
     plan = planned(fn, *args, tiling=tiling, form=form)
     assert (calls(plan), len(plan.kernels)) == (0, launches)
-    found, expected = run(plan, copied(args)), fn(*args)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    exact = fn(*(a.double() if a.is_floating_point() else a for a in args))
-    exact = exact if isinstance(exact, tuple) else (exact,)
-    for ours, eagers, truth in zip(found, expected, exact, strict=True):
-        assert (ours.dtype, ours.shape, ours.stride()) == (
-            eagers.dtype,
-            eagers.shape,
-            eagers.stride(),
-        )
-        wrong, allowed = (float((t.double() - truth).norm() / truth.norm()) for t in (ours, eagers))
-        assert wrong <= max(1.1 * allowed, 4 * torch.finfo(ours.dtype).eps)
+
+    def run_plan(*own: torch.Tensor) -> Any:
+        return run(plan, list(own))
+
+    assert_call(run_plan, fn, *args, numbers=AGAINST_FLOAT64, structure=False)
     return plan
 
 
@@ -126,7 +120,7 @@ def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
 )
 def test_interpreted_sizes(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = sizes
-    plan = check(
+    plan = assert_planned(
         gelu_linear, draw(m, k, dtype=dtype), draw(n, k, dtype=dtype), draw(n, dtype=dtype)
     )
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
@@ -142,30 +136,32 @@ def test_interpreted_operands_of_either_order(dtype: torch.dtype) -> None:
         draw(40, 50, dtype=dtype)[:, 1:25],
     ):
         for right in (draw(24, 33, dtype=dtype), draw(33, 24, dtype=dtype).t()):
-            check(lambda x, y: (x @ y).relu(), left, right)
-        check(lambda x, y: (x @ y.expand(24, 33)).relu(), left, draw(24, 1, dtype=dtype))
+            assert_planned(lambda x, y: (x @ y).relu(), left, right)
+        assert_planned(lambda x, y: (x @ y.expand(24, 33)).relu(), left, draw(24, 1, dtype=dtype))
 
 
 @interpreted
 def test_interpreted_batches() -> None:
     x, y = draw(3, 2, 20, 24), draw(3, 2, 24, 18)
-    check(lambda x, y: x @ y, x, y)
-    check(lambda x, y: (x @ y).relu() + 1, x, y)
-    check(lambda x, y: (x @ y.transpose(-1, -2)).relu(), x, x)
-    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, draw(18, 24), draw(18))
-    check(lambda x, y, z: torch.baddbmm(z, x, y).tanh(), x[0], y[0], draw(2, 20, 18))
-    check(lambda x, y: (x @ y).sum(1) * 2, x, y, launches=2)
+    assert_planned(lambda x, y: x @ y, x, y)
+    assert_planned(lambda x, y: (x @ y).relu() + 1, x, y)
+    assert_planned(lambda x, y: (x @ y.transpose(-1, -2)).relu(), x, x)
+    assert_planned(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, draw(18, 24), draw(18))
+    assert_planned(lambda x, y, z: torch.baddbmm(z, x, y).tanh(), x[0], y[0], draw(2, 20, 18))
+    assert_planned(lambda x, y: (x @ y).sum(1) * 2, x, y, launches=2)
 
 
 @interpreted
 def test_interpreted_epilogues() -> None:
     x, w, b, r = draw(40, 24), draw(33, 24), draw(33), draw(40, 33)
-    check(lambda x, w, b, r: r + F.linear(x, w, b), x, w, b, r)
-    check(lambda x, w, b, r: (F.linear(x, w, b) * r[:, :1]).half(), x, w, b, r)
-    check(lambda x, w, b, r: torch.where(r > 0, F.linear(x, w, b).relu(), r), x, w, b, r)
-    check(lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).sigmoid() * r), x, w, b, r)
-    check(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ w.t() + b), x, w, b, r, launches=1)
-    check(
+    assert_planned(lambda x, w, b, r: r + F.linear(x, w, b), x, w, b, r)
+    assert_planned(lambda x, w, b, r: (F.linear(x, w, b) * r[:, :1]).half(), x, w, b, r)
+    assert_planned(lambda x, w, b, r: torch.where(r > 0, F.linear(x, w, b).relu(), r), x, w, b, r)
+    assert_planned(
+        lambda x, w, b, r: (F.linear(x, w, b), F.linear(x, w, b).sigmoid() * r), x, w, b, r
+    )
+    assert_planned(lambda x, w, b, r: F.silu(x @ w.t()) * (x @ w.t() + b), x, w, b, r, launches=1)
+    assert_planned(
         lambda x, w, b, r: F.silu(x @ w.t()) * (x @ r.t()[:24] + b[:1]),
         x,
         w,
@@ -181,7 +177,7 @@ def test_interpreted_prologues(form: int) -> None:
     """What computes an operand cheaply is part of the kernel, or, in another form, a kernel of its
     own."""
     x, w, b = draw(40, 37), draw(33, 37, dtype=torch.float16), draw(33, dtype=torch.float16)
-    check(
+    assert_planned(
         lambda x, w, b: F.linear(cast(x, torch.half), w, b).relu(),
         x,
         w,
@@ -189,19 +185,21 @@ def test_interpreted_prologues(form: int) -> None:
         form=form,
         launches=1 + form,
     )
-    check(
+    assert_planned(
         lambda x, w, b: (cast(x, torch.half) * 2 - 1) @ w.t(), x, w, b, form=form, launches=1 + form
     )
-    check(lambda x, w: x @ (cast(w, torch.float) + 1).t(), x, w, form=form, launches=1 + form)
-    check(
+    assert_planned(
+        lambda x, w: x @ (cast(w, torch.float) + 1).t(), x, w, form=form, launches=1 + form
+    )
+    assert_planned(
         lambda x, w: (x + 1) @ (cast(w, torch.float) * 0.5).t() - 1,
         x,
         w,
         form=form,
         launches=1 + 2 * form,
     )
-    check(lambda x: (x * 2) @ (x * 2).t(), x, form=form, launches=1 + form)
-    check(
+    assert_planned(lambda x: (x * 2) @ (x * 2).t(), x, form=form, launches=1 + form)
+    assert_planned(
         lambda x, y: (x + x[:, :1]) @ (-y),
         draw(3, 20, 24),
         draw(3, 24, 18),
@@ -215,10 +213,12 @@ def test_interpreted_prologues(form: int) -> None:
 def test_interpreted_sums_in_parts(dtype: torch.dtype) -> None:
     x, w, b = draw(20, 1024, dtype=dtype), draw(33, 1024, dtype=dtype), draw(33, dtype=dtype)
     for form, parts in ((1, 2), (2, 4), (3, 8)):
-        plan = check(gelu_linear, x, w, b, form=form, launches=2)
+        plan = assert_planned(gelu_linear, x, w, b, form=form, launches=2)
         assert plan.kernels[0].product is not None and plan.kernels[0].points.constant == parts * 3  # type: ignore
-    check(lambda x, w, b: F.layer_norm(F.linear(x, w, b), (33,)), x, w, b, form=1, launches=3)
-    check(lambda x, w, b: (x * 2) @ w.t(), x, w, b, form=3, launches=2)
+    assert_planned(
+        lambda x, w, b: F.layer_norm(F.linear(x, w, b), (33,)), x, w, b, form=1, launches=3
+    )
+    assert_planned(lambda x, w, b: (x * 2) @ w.t(), x, w, b, form=3, launches=2)
 
 
 @interpreted
@@ -258,7 +258,7 @@ def test_interpreted_order() -> None:
 
 @interpreted
 def test_interpreted_text() -> None:
-    plan = check(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
+    plan = assert_planned(gelu_linear, draw(40, 24), draw(33, 24), draw(33))
     text = write_kernel(plan.kernels[0]).source  # type: ignore[arg-type]
     assert (
         text.startswith("@triton.jit\ndef linear_gelu(")
