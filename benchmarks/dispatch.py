@@ -272,7 +272,10 @@ def entries_table(found: Sequence[Entries]) -> Table:
 
 def table(findings: Sequence[Finding]) -> Table:
     shown = Table(
-        title=f"Dispatch overhead in us, Python {platform.python_version()}, torch {torch.__version__}"
+        title=(
+            f"Dispatch overhead in us, Python {platform.python_version()}, torch "
+            f"{torch.__version__}"
+        )
     )
     shown.add_column("call", no_wrap=True)
     for heading in (

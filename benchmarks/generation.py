@@ -75,7 +75,10 @@ def measure(name: str, peer: str, new: int) -> str:
         third = count() if position == 2 else third
     after = count() - third
     same = "equal" if equal else "OTHER TOKENS"
-    return f"{name:8} {peer:9} {count():3} compilations, {after} after the third length, {same}, {ratio:.2f}x eager"
+    return (
+        f"{name:8} {peer:9} {count():3} compilations, {after} after the third length, {same}, "
+        f"{ratio:.2f}x eager"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

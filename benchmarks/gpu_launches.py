@@ -43,8 +43,8 @@ entry:
   br label %next
 next:
   %i = phi i32 [0, %entry], [%after, %next]
-  %status = call i32 %launch(ptr %function, i32 64, i32 1, i32 1, i32 {THREADS}, i32 1, i32 1, i32 0, ptr %stream,
-                             ptr %parameters, ptr null)
+  %status = call i32 %launch(ptr %function, i32 64, i32 1, i32 1, i32 {THREADS}, i32 1, i32 1,
+                             i32 0, ptr %stream, ptr %parameters, ptr null)
   %after = add i32 %i, 1
   %failed = icmp ne i32 %status, 0
   %last = icmp eq i32 %after, %number

@@ -190,10 +190,12 @@ MASKS = ("class_queries_logits", "masks_queries_logits")
 
 SUBJECTS: dict[str, Subject] = {
     "chain": Subject(chain),
-    **{name: Subject(partial(WORKLOADS[name].make, "cuda"), needs=WORKLOADS[name].needs) for name in (
-        "gpt", "gpt2", "resnet50", "bert", "vit", "mobilenet_v2", "convnext", "beit", "segformer",
-    )},
-    "detr": Subject(partial(detector, "DetrForObjectDetection", BOXES, (800, 1066)), needs="transformers"),
+    **{
+        name: Subject(partial(WORKLOADS[name].make, "cuda"), needs=WORKLOADS[name].needs)
+        for name in "gpt gpt2 resnet50 bert vit mobilenet_v2 convnext beit segformer".split()
+    },
+    "detr": Subject(partial(detector, "DetrForObjectDetection", BOXES, (800, 1066)),
+        needs="transformers"),
     "conditional_detr": Subject(
         partial(detector, "ConditionalDetrForObjectDetection", BOXES, (800, 1066)),
         needs="transformers"

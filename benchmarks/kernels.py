@@ -188,7 +188,8 @@ def masked_softmax() -> Case:
         stage((j,), body(masked), (), (Accumulate("max", 0, "top", f32),)),
         stage((j,), body(lambda: a("exp", a("sub", masked(), scalar("top")))), (Store("h", j, 0),),
               (Accumulate("sum", 0, "total", f32),)),
-        stage((j,), body(lambda: a("div", ops.load("h", j, f32), scalar("total"))), (Store("out", i * n + j, 0),)),
+        stage((j,), body(lambda: a("div", ops.load("h", j, f32), scalar("total"))),
+            (Store("out", i * n + j, 0),)),
     )  # fmt: skip
     declared = (
         Parameter("x", f32, True, False),
@@ -235,8 +236,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-# -- launching
-# -------------------------------------------------------------------------------------------------------------
+# -- launching -------------------------------------------------------------------------------------
 
 KERNEL = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
@@ -252,13 +252,33 @@ def openmp() -> ctypes.CDLL:
     )
 
 
-LAUNCHER = """ declare i32 @omp_get_thread_num() define void @part(ptr %a) { %function = load ptr, ptr %a %b1 =
-getelementptr i64, ptr %a, i64 1 %buffers = load ptr, ptr %b1 %b2 = getelementptr i64, ptr %a, i64 2 %extent = load i64,
-ptr %b2 %b3 = getelementptr i64, ptr %a, i64 3 %scratch = load ptr, ptr %b3 %b4 = getelementptr i64, ptr %a, i64 4 %each
-= load i64, ptr %b4 %b5 = getelementptr i64, ptr %a, i64 5 %threads = load i64, ptr %b5 %number = call i32
-@omp_get_thread_num() %t = sext i32 %number to i64 %next = add i64 %t, 1 %m0 = mul i64 %extent, %t %begin = sdiv i64
-%m0, %threads %m1 = mul i64 %extent, %next %end = sdiv i64 %m1, %threads %o = mul i64 %each, %t %mine = getelementptr
-i8, ptr %scratch, i64 %o %s = call i32 %function(ptr %buffers, ptr null, i64 %begin, i64 %end, ptr %mine) ret void }
+LAUNCHER = """
+declare i32 @omp_get_thread_num()
+
+define void @part(ptr %a) {
+  %function = load ptr, ptr %a
+  %b1 = getelementptr i64, ptr %a, i64 1
+  %buffers = load ptr, ptr %b1
+  %b2 = getelementptr i64, ptr %a, i64 2
+  %extent = load i64, ptr %b2
+  %b3 = getelementptr i64, ptr %a, i64 3
+  %scratch = load ptr, ptr %b3
+  %b4 = getelementptr i64, ptr %a, i64 4
+  %each = load i64, ptr %b4
+  %b5 = getelementptr i64, ptr %a, i64 5
+  %threads = load i64, ptr %b5
+  %number = call i32 @omp_get_thread_num()
+  %t = sext i32 %number to i64
+  %next = add i64 %t, 1
+  %m0 = mul i64 %extent, %t
+  %begin = sdiv i64 %m0, %threads
+  %m1 = mul i64 %extent, %next
+  %end = sdiv i64 %m1, %threads
+  %o = mul i64 %each, %t
+  %mine = getelementptr i8, ptr %scratch, i64 %o
+  %s = call i32 %function(ptr %buffers, ptr null, i64 %begin, i64 %end, ptr %mine)
+  ret void
+}
 """
 
 

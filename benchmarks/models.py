@@ -103,19 +103,22 @@ def passes(found: dict[str, Any]) -> bool:
 
 PAGE = """# Models of `transformers`
 
-How much of each model's forward is captured, beside `torch.compile` on the same machine: tiny configurations, random
-weights, no gradients, default settings (caches are made and returned). Written by
+How much of each model's forward is captured, beside `torch.compile` on the same machine: tiny
+configurations, random weights, no gradients, default settings (caches are made and returned).
+Written by
 
     python -m benchmarks.models --markdown > docs/models.md
 
-with torch {torch} and transformers {transformers}; `benchmarks/models.py` says how to install what it needs.
+with torch {torch} and transformers {transformers}; `benchmarks/models.py` says how to install what
+it needs.
 
-- *equal*: the captured graphs, run op by op, beside eager, for two calls with different values: bit for bit, or the
-  largest error. torch.compile's row of Mamba differs in the same way: compiled, the model takes another algorithm.
+- *equal*: the captured graphs, run op by op, beside eager, for two calls with different values: bit
+  for bit, or the largest error. torch.compile's row of Mamba differs in the same way: compiled, the
+  model takes another algorithm.
 - *compiled*: the same for Ingot's own backend.
 - *graphs*: how many graphs the call became.
-- *ops*: calls of torch in these graphs. *ATen*: the ATen ops that they run. Eager runs more where a model checks its
-  inputs, and fewer where it keeps a cache: compiled, models skip both.
+- *ops*: calls of torch in these graphs. *ATen*: the ATen ops that they run. Eager runs more where a
+  model checks its inputs, and fewer where it keeps a cache: compiled, models skip both.
 - *ratio*: Ingot's ops over torch.compile's, the lesser of the two ways of counting.
 - *again*: graphs that two more calls made, an unchanged one and one with other values.
 - *breaks*: the reasons for those of Ingot's graph breaks.

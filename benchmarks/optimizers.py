@@ -146,7 +146,10 @@ def main(argv: list[str] | None = None) -> int:
         print(seconds(stepping(kinds[0], "ingot", given.tensors, given.device)))
         return 0
     table = Table(
-        title=f"a step over {given.tensors} parameters, {given.device}, {torch.get_num_threads()} threads"
+        title=(
+            f"a step over {given.tensors} parameters, {given.device}, {torch.get_num_threads()} "
+            "threads"
+        )
     )
     for title in ("optimizer", "peer", "ms", "its time over Ingot's", "launches", "first call, s"):
         table.add_column(title, justify="left" if title in ("optimizer", "peer") else "right")

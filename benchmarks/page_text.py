@@ -28,40 +28,41 @@ Rows = dict[str, dict[str, Row]]
 INTRODUCTION = """\
 # Speed on a CPU
 
-How fast PyTorch programs run by themselves (*eager*), compiled by Ingot, and by other compilers: torch.compile, JAX
-(where the same function is written for it), ONNX Runtime and OpenVINO. The command that measured all of it and wrote
-this page is
+How fast PyTorch programs run by themselves (*eager*), compiled by Ingot, and by other compilers:
+torch.compile, JAX (where the same function is written for it), ONNX Runtime and OpenVINO. The
+command that measured all of it and wrote this page is
 
     python -m benchmarks.cpu_page
 
-A ratio is how many times as fast as eager, so 2.00 means half of eager's time, and more is better. Behind it, in
-parentheses, is the interval in which it lies with 90% certainty. Peers take turns in one process, in another order each
-round, and each figure comes from the medians of these rounds. *Slower* is said only where the whole interval lies below
-0.97.
+A ratio is how many times as fast as eager, so 2.00 means half of eager's time, and more is better.
+Behind it, in parentheses, is the interval in which it lies with 90% certainty. Peers take turns in
+one process, in another order each round, and each figure comes from the medians of these rounds.
+*Slower* is said only where the whole interval lies below 0.97.
 
-ONNX Runtime and OpenVINO run the graph that `torch.onnx.export` makes of the same model, in which the weights of
-modules are constants. Ingot makes them constants only when it is told to, by `options={"freeze": True}`: that is the
-column *Ingot, freeze*.
+ONNX Runtime and OpenVINO run the graph that `torch.onnx.export` makes of the same model, in which
+the weights of modules are constants. Ingot makes them constants only when it is told to, by
+`options={"freeze": True}`: that is the column *Ingot, freeze*.
 """
 
 FUNCTIONS = """\
 ## Small functions
 
-Those of [examples/functions.py](../examples/functions.py), in float32: eager runs each as a string of kernels, a
-compiler as one.
+Those of [examples/functions.py](../examples/functions.py), in float32: eager runs each as a string
+of kernels, a compiler as one.
 """
 
 MODELS = """\
 ## Models
 
 Inference in float32 with random weights, on the inputs of one call each. How they are made is in
-[benchmarks/workloads.py](../benchmarks/workloads.py) and [benchmarks/nets.py](../benchmarks/nets.py).
+[benchmarks/workloads.py](../benchmarks/workloads.py) and
+[benchmarks/nets.py](../benchmarks/nets.py).
 """
 
 COLUMNS_OF_MODELS = """\
-*aim*: the speed that Ingot is to have without freeze. *graphs*: in how many graphs Ingot / torch.compile captured the
-model. *error*: how far Ingot's results are from float64 (relative L2 distance, mean of five draws of the inputs), over
-how far eager's are.
+*aim*: the speed that Ingot is to have without freeze. *graphs*: in how many graphs Ingot /
+torch.compile captured the model. *error*: how far Ingot's results are from float64 (relative L2
+distance, mean of five draws of the inputs), over how far eager's are.
 """
 
 KERNELS = """\
@@ -74,9 +75,9 @@ Functions that a compiler makes one kernel of, over types, sizes and layouts:
 FIRST_CALL = """\
 ## First call
 
-How long a program waits for its first result, compilation and all: seconds in a fresh process that has imported torch,
-with empty caches. For Ingot, whose own import is counted, it is the median of five processes; for torch.compile it is
-one.
+How long a program waits for its first result, compilation and all: seconds in a fresh process that
+has imported torch, with empty caches. For Ingot, whose own import is counted, it is the median of
+five processes; for torch.compile it is one.
 """
 
 
@@ -134,7 +135,8 @@ def conditions(there: Found) -> list[str]:
         versions = ", ".join(
             f"{name} {version}" for name, version in about["versions"].items() if version
         )
-        line = f"{about['machine']}, {about['threads']} threads; Python {about['python']}, {versions}; "
+        line = f"{about['machine']}, {about['threads']} threads; "
+        line += f"Python {about['python']}, {versions}; "
         line += f"the content of ingot/ is {found['code']}."
         lines.setdefault(line, []).append(piece)
     if len(lines) == 1:

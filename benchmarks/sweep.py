@@ -240,10 +240,16 @@ def large() -> Iterator[Case]:
             "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
         }  # fmt: skip
         if dtype is not i64:
-            of_squares |= {"gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh, "layer_norm": lambda x: F.layer_norm(
-                x, (2048,)), "softmax of one row": lambda x: x.view(-1).softmax(0)}  # fmt: skip
-            of_images |= {"softmax of channels": lambda x: x.softmax(1), "max_pool": lambda x: F.max_pool2d(x, 2),
-                "batch_norm": lambda x: F.batch_norm(x, None, None, training=True)}  # fmt: skip
+            of_squares |= {"gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh}
+            of_squares |= {
+                "layer_norm": lambda x: F.layer_norm(x, (2048,)),
+                "softmax of one row": lambda x: x.view(-1).softmax(0),
+            }
+            of_images |= {
+                "softmax of channels": lambda x: x.softmax(1),
+                "max_pool": lambda x: F.max_pool2d(x, 2),
+                "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+            }
         for argument, functions in ((square, of_squares), (images, of_images)):
             for name, function in functions.items():
                 yield f"{name} {short(dtype)}, large", function, (argument,)

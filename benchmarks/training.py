@@ -315,7 +315,8 @@ def cells(found: dict[str, dict[str, Any]]) -> list[str]:
                "ingot" in held and held["ingot"] > held["eager"]),
         figure({k: v / 1e6 for k, v in held.items() if k != "problem"}, "eager", "{:.2f}"),
         milliseconds(times["ingot"]) if "ingot" in times else "-",
-        *(f"{times[key][1]:.2f}" if (key := f"over {peer}") in times else "-" for peer in ("eager", "inductor")),
+        *(f"{times[key][1]:.2f}" if key in times else "-"
+          for key in ("over eager", "over inductor")),
         figure(found["first"], "ingot", "{:.2f}"),
     ]  # fmt: skip
 

@@ -349,9 +349,9 @@ def strings_of(node: ast.AST) -> Iterator[str]:
 def tables_of_ops(tree: Tree) -> list[Place]:
     """Statements at module level, but for functions, classes and docstrings, that hold five or more
     strings which name an ATen op, and these are at least half of their strings. A string of several
-    words counts as so many strings. The half leaves out most tables of Python's own methods. A table
-    of loop IR's scalar ops counts, since they have ATen's names; `aten.add` without quotes does
-    not."""
+    words counts as so many strings. The half leaves out most tables of Python's own methods. A
+    table of loop IR's scalar ops counts, since they have ATen's names; `aten.add` without quotes
+    does not."""
     found = []
     for source in tree.python:
         for statement in source.tree.body:

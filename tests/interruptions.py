@@ -272,7 +272,10 @@ class Interruptions:
             else signal_after(self.random.uniform(0, seconds))
         )
         before, compiled = state(), fresh(program)
-        label = f"{program.__name__}, {'training' if trains else 'inference'}, at {'event' if at_event else 'time'}"
+        label = (
+            f"{program.__name__}, {'training' if trains else 'inference'}, at "
+            f"{'event' if at_event else 'time'}"
+        )
         sent = Sent()
         try:
             with context as sent:

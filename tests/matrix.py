@@ -1,10 +1,11 @@
 """A smoke of Ingot on each supported Python and torch: its wheel is built, installed and imported
 beside torch, and a chosen part of the tests runs against what the wheel has installed.
 
-    python -m tests.matrix                                          the environments of ENVIRONMENTS, made where missing
-    python -m tests.matrix python3.12:torch==2.11.0 /some/bin/python     others; an interpreter is taken as it is
-    python -m tests.matrix --tests tests/test_api.py -- -x          other tests,
-    and arguments of pytest's
+    python -m tests.matrix                               all of ENVIRONMENTS, made where missing
+    python -m tests.matrix python3.12:torch==2.11.0 /some/bin/python
+                                                         others; an interpreter is taken as it is
+    python -m tests.matrix --tests tests/test_api.py -- -x
+                                                         other tests, and arguments of pytest's
 
 Environments are kept in `.matrix`. An interpreter that is given needs torch, what Ingot depends on,
 pytest and triton.

@@ -209,7 +209,10 @@ def _try_in_child(what: str, hidden: list[str]) -> bool:
 
 def main() -> None:
     if "--each" in sys.argv:
-        listing = "from tests.test_torch_private import groups\nfor what, names in groups(): print(what, *names, sep='|')"  # noqa: E501
+        listing = (
+            "from tests.test_torch_private import groups\n"
+            "for what, names in groups(): print(what, *names, sep='|')"
+        )
         done = subprocess.run(
             [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=ROOT
         )

@@ -21,7 +21,7 @@ MOST_ELEMENTS = 3000
 
 
 # Arguments
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ ALIASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 # Programs
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -115,7 +115,10 @@ class RandomProgram:
         return (*tensors, k + other, flag)
 
     def __str__(self) -> str:
-        return f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n{self.describe()}{self.text}"
+        return (
+            f"# seed {self.seed}: {self.sizes}, then {self.other_sizes}; {self.numbers}\n"
+            f"{self.describe()}{self.text}"
+        )
 
     def describe(self) -> str:
         return "".join(f"#   a{i}: {g}\n" for i, g in enumerate(self.given))
@@ -408,7 +411,10 @@ def binary(w: _Writer) -> str:
 
 @kind(2)
 def with_number(w: _Writer) -> str:
-    forms = "{0} + 1|{0} * 0.5|2 - {0}|{0} / 3|1.5 / {0}|{0} ** 2|{0} ** 3|{0} + k|{0} * k|{0} - 0.1|{0} ** 0.5|2 ** {0}|{0} ** -1"
+    forms = (
+        "{0} + 1|{0} * 0.5|2 - {0}|{0} / 3|1.5 / {0}|{0} ** 2|{0} ** 3|{0} + k|{0} * k|{0} - 0.1|"
+        "{0} ** 0.5|2 ** {0}|{0} ** -1"
+    )
     return w.rng.choice(forms.split("|")).format(w.pick())
 
 
@@ -416,7 +422,10 @@ def with_number(w: _Writer) -> str:
 def division(w: _Writer) -> str:
     a = w.integral() if w.rng.random() < 0.7 else w.pick()
     b = w.rng.choice(["2", "-3", "k", w.like(a)])
-    forms = "{} // {}|{} % {}|torch.div({}, {}, rounding_mode='trunc')|torch.div({}, {}, rounding_mode='floor')"
+    forms = (
+        "{} // {}|{} % {}|torch.div({}, {}, rounding_mode='trunc')|"
+        "torch.div({}, {}, rounding_mode='floor')"
+    )
     forms += "|torch.remainder({}, {})|torch.fmod({}, {})|torch.floor_divide({}, {})"
     return w.rng.choice(forms.split("|")).format(a, b)
 
@@ -425,7 +434,10 @@ def division(w: _Writer) -> str:
 def bits(w: _Writer) -> str:
     a = w.pick(lambda t: not t.is_floating_point())
     b = w.like(a, lambda t: not t.is_floating_point())
-    forms = "{} & {}|{} | {}|{} ^ {}|~{}|torch.logical_and({}, {})|torch.logical_xor({}, {})|torch.logical_or({}, {})"
+    forms = (
+        "{} & {}|{} | {}|{} ^ {}|~{}|torch.logical_and({}, {})|torch.logical_xor({}, {})|"
+        "torch.logical_or({}, {})"
+    )
     forms = forms.replace("} | {", "} OR {").split("|") + [
         "{} << 1",
         "{} >> 1",
@@ -438,7 +450,10 @@ def bits(w: _Writer) -> str:
 @kind(1.5)
 def comparison(w: _Writer) -> str:
     a = w.pick()
-    return f"{a} {w.rng.choice(['<', '<=', '>', '>=', '==', '!='])} {w.rng.choice(['0', '0.3', 'k', w.like(a)])}"
+    return (
+        f"{a} {w.rng.choice(['<', '<=', '>', '>=', '==', '!='])} "
+        f"{w.rng.choice(['0', '0.3', 'k', w.like(a)])}"
+    )
 
 
 @kind(2)
@@ -462,7 +477,8 @@ def selection(w: _Writer) -> str:
 def cast(w: _Writer) -> str:
     dtype = w.rng.choice([*FLOATS, *INTS[:3], torch.bool, *FLOATS])
     if not dtype.is_floating_point:  # what is not finite or too large has no defined integer
-        return f"{w.pick()}.nan_to_num(0, 9, -9).clamp({0 if dtype is torch.uint8 else -20}, 20).to({dtype})"
+        low = 0 if dtype is torch.uint8 else -20
+        return f"{w.pick()}.nan_to_num(0, 9, -9).clamp({low}, 20).to({dtype})"
     return w.rng.choice(["{}.to({})", "{}.type({})"]).format(w.pick(), dtype)
 
 
@@ -600,9 +616,18 @@ def _target(w: _Writer) -> str:
 def in_place(w: _Writer) -> str:
     v = _target(w)
     other = w.like(v)
-    forms = "{0}.add_(1)|{0}.mul_(2)|{0}.clamp_(-1, 1)|{0}.zero_()|{0}.fill_(3)|{0}.copy_({1})|{0}.add_({1})|{0}.mul_({1})|{0}.neg_()"
-    forms += "|{0}.sub_({1}, alpha=2)|{0}.div_(2)|{0}.sigmoid_()|{0}.masked_fill_({0} > 0, 1)|{0}.lerp_({1}, 0.25)|{0}.floor_()"
-    forms += "|F.relu({0}, inplace=True)|F.relu({0}, True)|torch.relu_({0})|{0}.addcmul_({1}, {1})|{0}.tril_()|{0}.logical_not_()"
+    forms = (
+        "{0}.add_(1)|{0}.mul_(2)|{0}.clamp_(-1, 1)|{0}.zero_()|{0}.fill_(3)|{0}.copy_({1})|"
+        "{0}.add_({1})|{0}.mul_({1})|{0}.neg_()"
+    )
+    forms += (
+        "|{0}.sub_({1}, alpha=2)|{0}.div_(2)|{0}.sigmoid_()|{0}.masked_fill_({0} > 0, 1)|"
+        "{0}.lerp_({1}, 0.25)|{0}.floor_()"
+    )
+    forms += (
+        "|F.relu({0}, inplace=True)|F.relu({0}, True)|torch.relu_({0})|{0}.addcmul_({1}, {1})|"
+        "{0}.tril_()|{0}.logical_not_()"
+    )
     text = w.rng.choice(forms.split("|")).format(v, other)
     if w.rng.random() < 0.25:
         return w.rng.choice(["{0} += {1}", "{0} *= 2", "{0} -= {1}", "{0} /= 2"]).format(v, other)
@@ -615,10 +640,22 @@ def write_to_view(w: _Writer) -> str:
     if not w.shape(v):
         raise _NothingFits
     other = w.pick()
-    forms = "{0}[0] = {1}|{0}[..., 1:] = 2|{0}[::2] += 1|{0}[-1].mul_(2)|{0}.T.add_(1)|{0}.view(-1)[::3] = 0.5|{0}[:, 0] = {1}|"
-    forms += "{0}[0:1].copy_({1})|{0}.transpose(0, -1)[0].add_({1})|{0}.unsqueeze(0).mul_(0.5)|{0}[..., 0].zero_()|{0}[:] = {1}|"
-    forms += "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|{0}[None, 1:].neg_()|"
-    forms += "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|{0}.reshape(-1)[0] = 7"
+    forms = (
+        "{0}[0] = {1}|{0}[..., 1:] = 2|{0}[::2] += 1|{0}[-1].mul_(2)|{0}.T.add_(1)|"
+        "{0}.view(-1)[::3] = 0.5|{0}[:, 0] = {1}|"
+    )
+    forms += (
+        "{0}[0:1].copy_({1})|{0}.transpose(0, -1)[0].add_({1})|{0}.unsqueeze(0).mul_(0.5)|"
+        "{0}[..., 0].zero_()|{0}[:] = {1}|"
+    )
+    forms += (
+        "{0}[{0} > 0] = 1|{0}.diagonal().fill_(2)|{0}.squeeze().add_(1)|{0}.flatten()[:2].sub_(1)|"
+        "{0}[None, 1:].neg_()|"
+    )
+    forms += (
+        "{0}.narrow(-1, 0, 1).add_(k)|{0}[torch.tensor([0, -1])] = 1|{0}.expand_as({0}).add_(1)|"
+        "{0}.reshape(-1)[0] = 7"
+    )
     text = w.rng.choice(forms.split("|")).format(v, other)
     return text if "=" in text.split("(")[0] or " = " in text else f"_ = {text}"
 
@@ -630,8 +667,15 @@ def out_argument(w: _Writer) -> str:
     target = w.rng.choice(
         [f"torch.empty_like({a})", f"torch.zeros({a}.shape, dtype={a}.dtype)", a, _target(w)]
     )
-    forms = "torch.add({0}, {1}, out={2})|torch.sin({0}, out={2})|torch.mul({0}, 2, out={2})|torch.maximum({0}, {1}, out={2})"
-    forms += "|torch.sum({0}, 0, out=torch.empty_like({0}[0]))|torch.matmul({0}, {0}.mT, out=torch.empty_like({0} @ {0}.mT))|torch.clamp({0}, 0, 1, out={2})"
+    forms = (
+        "torch.add({0}, {1}, out={2})|torch.sin({0}, out={2})|torch.mul({0}, 2, out={2})|"
+        "torch.maximum({0}, {1}, out={2})"
+    )
+    forms += (
+        "|torch.sum({0}, 0, out=torch.empty_like({0}[0]))|"
+        "torch.matmul({0}, {0}.mT, out=torch.empty_like({0} @ {0}.mT))|"
+        "torch.clamp({0}, 0, 1, out={2})"
+    )
     return w.rng.choice(forms.split("|")).format(a, b, target)
 
 
@@ -807,9 +851,18 @@ def product(w: _Writer) -> str:
     t = w.values[a]
     n = t.shape[-1]
     other = w.pick(lambda u: u.dtype is t.dtype and u.dim() >= 1 and n in (u.shape[-1], u.shape[0]))
-    forms = f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
-    forms += f"|torch.matmul({a}, {other}.T)|F.linear({a}, {other}, {other}[..., 0])|torch.addmm({a}, {a}, torch.eye({n}, dtype={t.dtype}))"
-    forms += f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|torch.einsum('ij,ij->i', {a}, {a})"
+    forms = (
+        f"{a} @ {a}.mT|{a} @ {other}|F.linear({a}, {other})|"
+        f"torch.einsum('...ij,...kj->...ik', {a}, {a})|{a}.mT @ {a}"
+    )
+    forms += (
+        f"|torch.matmul({a}, {other}.T)|F.linear({a}, {other}, {other}[..., 0])|"
+        f"torch.addmm({a}, {a}, torch.eye({n}, dtype={t.dtype}))"
+    )
+    forms += (
+        f"|torch.outer({a}.flatten(), {other}.flatten()[:3])|torch.mv({a}, {other})|"
+        f"torch.einsum('ij,ij->i', {a}, {a})"
+    )
     return w.rng.choice(forms.split("|"))
 
 
@@ -839,17 +892,32 @@ def convolution(w: _Writer) -> str:
 @kind(1.5)
 def created(w: _Writer) -> str:
     v = w.pick()
-    forms = f"torch.zeros_like({v})|torch.ones(2, k)|torch.arange(k, k + 5)|torch.full({w.shape(v)}, 0.5)|{v}.new_zeros({v}.shape)"
-    forms += "|torch.tensor([1.0, 2.0])|torch.eye(3)|torch.linspace(0, 1, 5)|torch.tensor(k)|torch.arange(6.0).view(2, 3)|torch.zeros(0, 3)"
-    forms += f"|torch.ones_like({v}, dtype=torch.float64)|torch.full_like({v}, k)|torch.scalar_tensor(2.0)|torch.empty({w.shape(v)}).fill_(1)"
+    forms = (
+        f"torch.zeros_like({v})|torch.ones(2, k)|torch.arange(k, k + 5)|"
+        f"torch.full({w.shape(v)}, 0.5)|{v}.new_zeros({v}.shape)"
+    )
+    forms += (
+        "|torch.tensor([1.0, 2.0])|torch.eye(3)|torch.linspace(0, 1, 5)|torch.tensor(k)|"
+        "torch.arange(6.0).view(2, 3)|torch.zeros(0, 3)"
+    )
+    forms += (
+        f"|torch.ones_like({v}, dtype=torch.float64)|torch.full_like({v}, k)|"
+        f"torch.scalar_tensor(2.0)|torch.empty({w.shape(v)}).fill_(1)"
+    )
     return w.rng.choice(forms.split("|"))
 
 
 @kind(1)
 def random_numbers(w: _Writer) -> str:
     v = w.floating()
-    forms = f"torch.rand_like({v})|F.dropout({v}, 0.4)|torch.randn({w.shape(v)})|torch.bernoulli(torch.full({w.shape(v)}, 0.4))|torch.randint(0, 9, (3, k))"
-    forms += f"|F.dropout({v}, 0.5, False)|torch.rand(3, k)|torch.randperm(5)|{v}.clone().uniform_()|F.dropout({v}, 0.3, True, True)"
+    forms = (
+        f"torch.rand_like({v})|F.dropout({v}, 0.4)|torch.randn({w.shape(v)})|"
+        f"torch.bernoulli(torch.full({w.shape(v)}, 0.4))|torch.randint(0, 9, (3, k))"
+    )
+    forms += (
+        f"|F.dropout({v}, 0.5, False)|torch.rand(3, k)|torch.randperm(5)|{v}.clone().uniform_()|"
+        f"F.dropout({v}, 0.3, True, True)"
+    )
     return w.rng.choice(forms.split("|"))
 
 
@@ -881,12 +949,21 @@ def branch(w: _Writer) -> str:
             f"{v}.is_contiguous()",
         ]
     )
-    return f"if {test}:\n    {name} = {v} + 1\nelse:\n    {name} = {w.rng.choice(['{0} * 2', '{0}', '{0}.clone()']).format(v)}"
+    return (
+        f"if {test}:\n    {name} = {v} + 1\nelse:\n"
+        f"    {name} = {w.rng.choice(['{0} * 2', '{0}', '{0}.clone()']).format(v)}"
+    )
 
 
 @kind(1)
 def closure(w: _Writer) -> str:
     v = w.pick()
-    forms = "scale_by_3({0})|make_scale(k)({0})|(lambda t: t + k)({0})|normalized({0}, eps=k)|sum([{0}, {0}, 1])|[t + 1 for t in ({0}, k)][0]"
-    forms += "|{'x': {0}}['x']|(lambda *a, **b: a[0] - b['n'])({0}, n=k)|max([{0}, {0} * 2], key=lambda t: t.dim())"
+    forms = (
+        "scale_by_3({0})|make_scale(k)({0})|(lambda t: t + k)({0})|normalized({0}, eps=k)|"
+        "sum([{0}, {0}, 1])|[t + 1 for t in ({0}, k)][0]"
+    )
+    forms += (
+        "|{'x': {0}}['x']|(lambda *a, **b: a[0] - b['n'])({0}, n=k)|"
+        "max([{0}, {0} * 2], key=lambda t: t.dim())"
+    )
     return w.rng.choice(forms.split("|")).replace("{0}", v)

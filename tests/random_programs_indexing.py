@@ -306,7 +306,10 @@ def resampled(w: _Writer) -> str:
     forms += [f"F.interpolate({image}, {size}, mode='{mode}'{corners})"] * 3
     if rank == 2:
         grid = f"torch.linspace(-1.3, 1.2, 24, dtype={v}.dtype).reshape(1, 4, 3, 2)"
-        how = f"mode='{rng.choice(['bilinear', 'nearest', 'bicubic'])}', align_corners={rng.choice(['True', 'False'])}"
+        how = (
+            f"mode='{rng.choice(['bilinear', 'nearest', 'bicubic'])}', "
+            f"align_corners={rng.choice(['True', 'False'])}"
+        )
         outside = rng.choice(["zeros", "border", "reflection"])
         forms += [f"F.grid_sample({image}, {grid}, {how}, padding_mode='{outside}')"] * 2
         forms += [

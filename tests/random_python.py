@@ -683,7 +683,10 @@ class Writer:
                 self.resets.append(f"program.{reset}")
         head = ", ".join(["self", *(n for n, _ in parameters)])
         forward = textwrap.indent(f"def forward({head}):\n{self._body(scope, lines)}", "    ")
-        text = f"class Net(torch.nn.Module):\n    def __init__(self):\n{textwrap.indent(chr(10).join(init), ' ' * 8)}\n"
+        text = (
+            "class Net(torch.nn.Module):\n    def __init__(self):\n"
+            f"{textwrap.indent(chr(10).join(init), ' ' * 8)}\n"
+        )
         return f"{text}\n{forward}\n\ntorch.manual_seed(0)\nprogram = Net()\n\n" + self._arguments(
             parameters, made, "nn.Module"
         )
@@ -693,7 +696,10 @@ HELPER_KINDS = ["helper", "helper", "helper", "recurse", "stream", "counted"]
 
 DRAW_V, DRAW_M = "torch.randn(b, generator=g)", "torch.randn(a, b, generator=g)"
 ARGUMENTS = {
-    "M": "?M|?M|?M.double()|torch.randn(b, a, generator=g).mT|torch.randn(a + 1, b, generator=g)[1:]|?M.round()",
+    "M": (
+        "?M|?M|?M.double()|torch.randn(b, a, generator=g).mT|"
+        "torch.randn(a + 1, b, generator=g)[1:]|?M.round()"
+    ),
     "V": "?V|?V|torch.randn(2 * b, generator=g)[::2]|torch.arange(b) * 0.5 - 1|?V.double()",
     "S": "torch.randn((), generator=g)",
     "N": "torch.arange(b)|torch.randint(0, 4, (b,), generator=g)",
@@ -704,7 +710,9 @@ ARGUMENTS = {
     "list[V]": "[?V, ?V]|[?V]|[?V] * 2|[?V, ?V, ?V][other:]",
     "list[int]": "[1, 2, 3]|[0, 5]|[2] * (1 + other)",
     "list[str]": "['s']|[]",
-    "dict[V]": "{'a': ?V, 'b': ?V}|{'a': ?V}|collections.OrderedDict(a=?V)|{'b' if other else 'a': ?V}",
+    "dict[V]": (
+        "{'a': ?V, 'b': ?V}|{'a': ?V}|collections.OrderedDict(a=?V)|{'b' if other else 'a': ?V}"
+    ),
     "dict[int]": "{'a': 1, 'n': 2}|{}|{'n': 1 + other}|collections.defaultdict(int)",
     "set": "{1, 2}|{0, 3 + other}",
     "deque": "collections.deque([?V, ?V])|collections.deque([?V], maxlen=2)",
@@ -729,13 +737,16 @@ ARGUMENTS = {
 # how it is made, and how it is put back.
 MEMBERS = {
     "linear": ("fn", False, "self.linear = torch.nn.Linear(3, 3)", ""),
-    "stack": ("fn", False, "self.stack = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())", ""),
-    "scale": ("V", False, "self.scale = torch.nn.Parameter(torch.rand(3))", "scale.data.fill_(0.5)"),
+    "stack": ("fn", False,
+        "self.stack = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())", ""),
+    "scale": ("V", False, "self.scale = torch.nn.Parameter(torch.rand(3))",
+        "scale.data.fill_(0.5)"),
     "state": ("V", True, "self.register_buffer('state', torch.zeros(3))", "state = torch.zeros(3)"),
     "calls": ("int", True, "self.calls = 0", "calls = 0"),
     "history": ("list[V]", True, "self.history = []", "history = []"),
     "cache": ("dict[V]", True, "self.cache = {}", "cache = {}"),
-    "layers": ("ModuleList", False, "self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])", ""),
+    "layers": ("ModuleList", False,
+        "self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)])", ""),
     "hooked": ("fn", False, "self.hooked = with_hooks(torch.nn.Linear(3, 3))", ""),
     "late": ("", False, "pass", "__dict__.pop('late', None); program._buffers.pop('late', None)"),
     "meter": ("Meter", False, "self.meter = Meter()", "meter.__init__()"),

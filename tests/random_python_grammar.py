@@ -15,7 +15,10 @@ assigns to; the others are classes of random_python_parts.py.
 from __future__ import annotations
 
 ATOMS = {
-    "V": "torch.ones(<cols>)|torch.arange(<cols>) * 0.5|torch.linspace(-1, 1, <cols>)|torch.zeros(<cols>)",
+    "V": (
+        "torch.ones(<cols>)|torch.arange(<cols>) * 0.5|torch.linspace(-1, 1, <cols>)|"
+        "torch.zeros(<cols>)"
+    ),
     "M": "torch.full((<rows>, <cols>), 0.25)|torch.eye(<rows>, <cols>)|torch.ones(<rows>, <cols>)",
     "S": "torch.tensor(0.5)|torch.tensor(-1.25)",
     "N": "torch.arange(<cols>)|torch.zeros(<cols>, dtype=torch.long)",
@@ -747,10 +750,15 @@ Runner(<int>).step
 Runner(<int>)
 functools.partial(Runner(2).step, k=<int>)
 """,
-    "Vec": "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n-<Vec!>",
+    "Vec": (
+        "Vec(<V>)\nVec(<V>)\nNamed(<V>, <str>)\n<Vec!> + <V>\n<Vec!> + <Vec!>\nVec.zeros(<cols>)\n"
+        "-<Vec!>"
+    ),
     "Stack": "Stack(<list[V]>)\nStack([<V>])\nStack(<V> for i in range(2))",
     "Pair": "Pair(<V>, <int>)\nPair(t=<V>, n=<int>)\n<Pair!>._replace(n=<int>)",
-    "Config": "Config(<float>)\nConfig(<float>, shift=<int>)\ndataclasses.replace(<Config!>, shift=<int>)",
+    "Config": (
+        "Config(<float>)\nConfig(<float>, shift=<int>)\ndataclasses.replace(<Config!>, shift=<int>)"
+    ),
     "Meter": "Meter()\nMeter(<V>)",
     "pair": "(<V>, <int>)\n(<V>, <int>)",
     "Named": "Named(<V>)\nNamed(<V>, name=<str>)",
@@ -819,6 +827,9 @@ f'{<V!>.sum():.1f}'
 f'{float(<V!>[0]):.1f}'
 'pos' if <S> > 0 else 'neg'
 """,
-    "list[V]": "sorted(<list[V]!>, key=lambda t: round(t.sum().item(), 3))\n[t for t in <list[V]!> if t.sum() > 0.01]",
+    "list[V]": (
+        "sorted(<list[V]!>, key=lambda t: round(t.sum().item(), 3))\n"
+        "[t for t in <list[V]!> if t.sum() > 0.01]"
+    ),
     "list[int]": "<N>.tolist()\n[int(k) for k in <N>]",
 }

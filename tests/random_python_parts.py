@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 IMPORTS = """
-import abc, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, heapq, inspect, io
-import itertools, json, logging, math, operator, random, sys, time, typing, warnings, weakref
+import abc, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc
+import heapq, inspect, io, itertools, json, logging, math, operator, random, sys, time, typing
+import warnings, weakref
 import ingot
 import numpy as np
 import torch

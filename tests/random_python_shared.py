@@ -10,7 +10,7 @@ import itertools
 import re
 
 # Subclasses
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 # Method -> its parameters and what it returns: nothing that agrees with the content.
 OVERRIDES = {
@@ -46,11 +46,17 @@ OVERRIDES = {
     "add": (", item", "None"),
 }
 _SEQUENCE = "__len__ __iter__ __getitem__ __contains__ __bool__ __eq__ __add__ __mul__"
-_NUMBER = "__eq__ __lt__ __bool__ __hash__ __add__ __radd__ __mul__ __rmul__ __neg__ __abs__ __int__ __str__"
+_NUMBER = (
+    "__eq__ __lt__ __bool__ __hash__ __add__ __radd__ __mul__ __rmul__ __neg__ __abs__ __int__ "
+    "__str__"
+)
 METHODS = {
     "list": f"{_SEQUENCE} __iadd__ __setitem__ __reversed__ append extend",
     "tuple": f"{_SEQUENCE} __radd__ __hash__ __lt__",
-    "dict": "__len__ __iter__ __getitem__ __contains__ keys items values __missing__ __setitem__ update __or__",
+    "dict": (
+        "__len__ __iter__ __getitem__ __contains__ keys items values __missing__ __setitem__ "
+        "update __or__"
+    ),
     "set": "__len__ __iter__ __contains__ __or__ add update __eq__ __bool__",
     "int": f"{_NUMBER} __index__ __float__",
     "float": f"{_NUMBER} __float__",
@@ -98,14 +104,16 @@ def _classes() -> dict[str, dict[str, str]]:
 CLASSES = _classes()
 
 _OF_ALL = """
-len(<s>)|bool(<s>)|not <s>|list(<s>)|[*<s>]|tuple(<s>)|set(<s>)|sorted(<s>)|sum(<s>)|max(<s>)|1 in <s>|'a' in <s>
-<s>[0]|<s>[-1]|<s>[0:1]|[<s>] == [2]|<s> == 3|2 < <s>|<s> < 2|int(<s>)|float(<s>)|str(<s>)|list(zip(<s>, <s>))
-dict(<s>)|{**<s>}|(lambda *a: a)(*<s>)|(lambda **k: k)(**<s>)|list(enumerate(<s>))|list(map(str, <s>))|<s> + <s>
-<s> * 2|2 * <s>|<s> | <s>|-<s>|abs(<s>)|list(range(<s>))|[1, 2, 3, 4][<s>]|{1: 'one'}.get(<s>)|f'{<s>}'|(1,) + <s>
-[1] + <s>|{1, 5}.union(<s>)|{1, 5}.issuperset(<s>)|{1}.isdisjoint(<s>)|next(iter(<s>))|list(reversed(<s>))|hash(<s>)
-math.sqrt(<s>)|any(<s>)|all(<s>)|collections.deque(<s>)|list(itertools.chain(<s>, [5]))|' '.join(<s>)|round(<s>)
-dict.fromkeys(<s>)|isinstance(<s>, int)|type(<s>).__name__|[k for k in <s>]|{k: 1 for k in <s>}|<s>.copy()|1 + <s>
-torch.full((2,), <s>).tolist()|torch.zeros(3)[<s>].shape|operator.index(<s>)|<s>['a']|<s>['q']|list(<s>.items())
+len(<s>)|bool(<s>)|not <s>|list(<s>)|[*<s>]|tuple(<s>)|set(<s>)|sorted(<s>)|sum(<s>)|max(<s>)
+1 in <s>|'a' in <s>|<s>[0]|<s>[-1]|<s>[0:1]|[<s>] == [2]|<s> == 3|2 < <s>|<s> < 2|int(<s>)
+float(<s>)|str(<s>)|list(zip(<s>, <s>))|dict(<s>)|{**<s>}|(lambda *a: a)(*<s>)
+(lambda **k: k)(**<s>)|list(enumerate(<s>))|list(map(str, <s>))|<s> + <s>|<s> * 2|2 * <s>|<s> | <s>
+-<s>|abs(<s>)|list(range(<s>))|[1, 2, 3, 4][<s>]|{1: 'one'}.get(<s>)|f'{<s>}'|(1,) + <s>|[1] + <s>
+{1, 5}.union(<s>)|{1, 5}.issuperset(<s>)|{1}.isdisjoint(<s>)|next(iter(<s>))|list(reversed(<s>))
+hash(<s>)|math.sqrt(<s>)|any(<s>)|all(<s>)|collections.deque(<s>)|list(itertools.chain(<s>, [5]))
+' '.join(<s>)|round(<s>)|dict.fromkeys(<s>)|isinstance(<s>, int)|type(<s>).__name__|[k for k in <s>]
+{k: 1 for k in <s>}|<s>.copy()|1 + <s>|torch.full((2,), <s>).tolist()|torch.zeros(3)[<s>].shape
+operator.index(<s>)|<s>['a']|<s>['q']|list(<s>.items())
 """
 _CHANGES = {
     "list": "<s>.append(4)|<s>.extend([4])|<s>[0] = 5|<s> += [6]|<s>[0:1] = [7]|del <s>[0]",
@@ -116,9 +124,13 @@ _CHANGES = {
     "float": "<s> += 1|<s> /= 2",
     "str": "<s> += 'c'|<s> *= 2",
 }
-_OF_OTHERS = "found.extend(<s>)|found += <s>|found[0:0] = <s>|found[:] = <s>|a, b = <s>|for k in <s>: found.append(k)"
+_OF_OTHERS = (
+    "found.extend(<s>)|found += <s>|found[0:0] = <s>|found[:] = <s>|a, b = <s>|"
+    "for k in <s>: found.append(k)"
+)
 _OF_TENSORS = """
-found.append(<V> + <s> * <V>)|found.append(<V> * <s>)|found.append(<s> * <V>)|found.append(<V>[:len(<s>)])
+found.append(<V> + <s> * <V>)|found.append(<V> * <s>)|found.append(<s> * <V>)
+found.append(<V>[:len(<s>)])
 """
 
 
@@ -147,7 +159,7 @@ def _of_subclass(base: str) -> list[str]:
 
 
 # Shared iterators
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 _SOURCES = """
 iter(<list[int]!>)

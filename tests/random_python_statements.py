@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-TENSOR_TESTS = "<S> > <float>\n<V>.sum() > 0.01\n(<M> > 0).any()\n<S> < <S>\n<V>.mean() <= <V>.max()\n(<N> > 1).any()"
+TENSOR_TESTS = (
+    "<S> > <float>\n<V>.sum() > 0.01\n(<M> > 0).any()\n<S> < <S>\n<V>.mean() <= <V>.max()\n"
+    "(<N> > 1).any()"
+)
 
 SIMPLE_STATEMENTS = """
 <new V> = <V>

@@ -26,19 +26,21 @@ MARGIN = 8.0
 
 # Ops whose results are exact, given their operands: they move, compare or choose.
 EXACT = frozenset(
-    """copy copy_ clone _to_copy cat stack index index_put index_put_ _index_put_impl_ gather scatter scatter_ where
-    masked_fill masked_fill_ masked_scatter masked_scatter_ masked_select fill fill_ zero_ index_select index_copy
-    index_copy_ index_fill index_fill_ take put put_ flip roll repeat constant_pad_nd reflection_pad1d reflection_pad2d
-    reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril triu tril_ triu_ select_scatter
-    slice_scatter diagonal_scatter as_strided_scatter embedding repeat_interleave diag_embed
-    eq ne lt le gt ge isnan isinf isfinite signbit logical_not logical_and logical_or logical_xor any all
-    abs neg sign relu relu_ clamp clamp_ clamp_min clamp_max maximum minimum max min amax amin aminmax argmax argmin
-    floor ceil round trunc floor_ nan_to_num threshold hardtanh hardshrink copysign nonzero equal _local_scalar_dense
-    sort argsort topk median kthvalue mode cummax cummin _cummax_helper _cummin_helper searchsorted bucketize isin
-    max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d max_unpool2d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d pixel_shuffle pixel_unshuffle im2col unfold channel_shuffle native_channel_shuffle
-    empty empty_like zeros zeros_like ones ones_like full full_like new_zeros new_empty""".split()
+    """copy copy_ clone _to_copy cat stack index index_put index_put_ _index_put_impl_ gather
+    scatter scatter_ where masked_fill masked_fill_ masked_scatter masked_scatter_ masked_select
+    fill fill_ zero_ index_select index_copy index_copy_ index_fill index_fill_ take put put_ flip
+    roll repeat constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+    replication_pad2d replication_pad3d tril triu tril_ triu_ select_scatter slice_scatter
+    diagonal_scatter as_strided_scatter embedding repeat_interleave diag_embed eq ne lt le gt ge
+    isnan isinf isfinite signbit logical_not logical_and logical_or logical_xor any all abs neg sign
+    relu relu_ clamp clamp_ clamp_min clamp_max maximum minimum max min amax amin aminmax argmax
+    argmin floor ceil round trunc floor_ nan_to_num threshold hardtanh hardshrink copysign nonzero
+    equal _local_scalar_dense sort argsort topk median kthvalue mode cummax cummin _cummax_helper
+    _cummin_helper searchsorted bucketize isin max_pool2d_with_indices max_pool3d_with_indices
+    adaptive_max_pool2d adaptive_max_pool3d max_unpool2d upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    pixel_shuffle pixel_unshuffle im2col unfold channel_shuffle native_channel_shuffle empty
+    empty_like zeros zeros_like ones ones_like full full_like new_zeros new_empty""".split()
 )
 
 

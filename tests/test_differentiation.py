@@ -282,7 +282,8 @@ def test_backward_adds_to_what_is_there() -> None:
 
 def test_gradients_lie_as_the_leaves_do() -> None:
     def program(wrap: Any) -> Any:
-        leaves = [torch.randn(3, 4).t().requires_grad_(), torch.randn(4, 6)[:, ::2].requires_grad_(),
+        leaves = [torch.randn(3, 4).t().requires_grad_(),
+            torch.randn(4, 6)[:, ::2].requires_grad_(),
                   torch.randn(1, 3).requires_grad_()]  # fmt: skip
 
         def function() -> None:

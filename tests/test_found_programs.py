@@ -214,14 +214,16 @@ program = Net()
 def program(m, v):
     f, g = lambda v, k=2, *, c=1: v * k, lambda v: v
     time.sleep(0)
-    print(inspect.signature(f), inspect.signature(g), inspect.signature(arguments), inspect.signature(make))
+    print(inspect.signature(f), inspect.signature(g))
+    print(inspect.signature(arguments), inspect.signature(make))
     return f(v), g(m)
 
 def make(v: int, w=3) -> None: ...
 """,
     "deep copies of containers from the library": """
 def program(m, v):
-    held = [collections.OrderedDict(b=v, a=[m]), collections.defaultdict(list, k=[v]), collections.deque([v, 2], 3)]
+    held = [collections.OrderedDict(b=v, a=[m]), collections.defaultdict(list, k=[v])]
+    held += [collections.deque([v, 2], 3)]
     held += [{1, 'a'}, frozenset({2}), collections.deque(), collections.defaultdict(None), v]
     copied = copy.deepcopy(held)
     copied[0]['b'].zero_()
@@ -253,7 +255,8 @@ def arguments(other):
 
 def program(rows, table):
     first = {row: i for i, row in enumerate(rows)}
-    return list(first.values()), [first.get(row) for row in table.values()], len({*table.values()}), rows[0] + 1
+    places = [first.get(row) for row in table.values()]
+    return list(first.values()), places, len({*table.values()}), rows[0] + 1
 """,
     "buffers replaced between calls, gathered by identity": """
 class Net(torch.nn.Module):

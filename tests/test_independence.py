@@ -18,8 +18,8 @@ with torch.no_grad():
 loss = torch.nn.functional.cross_entropy
 step = ingot.compile(lambda tokens: loss(model(tokens)[0, :-1], tokens[0, 1:]), fullgraph=True)
 step(tokens).backward()
-print([name for name in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if name in
-sys.modules])
+heavy = "torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy"
+print([name for name in heavy if name in sys.modules])
 """
 
 

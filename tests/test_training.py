@@ -70,18 +70,23 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)),
         lambda: wanted(5, 6),
     ),
-    "dropout": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Softmax(-1)), lambda: wanted(5, 6)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Softmax(-1)),
+        lambda: wanted(5, 6)),
     "convolution": (
-        lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(),
                               nn.Linear(54, 3)),
         lambda: torch.randn(4, 3, 8, 8),
     ),
     "lstm cells": (lambda: Cells(nn.LSTMCell(5, 7)), lambda: wanted(4, 3, 5)),
     "gru cells": (lambda: Cells(nn.GRUCell(5, 7)), lambda: wanted(4, 3, 5)),
     "lstm": (lambda: First(nn.LSTM(5, 7)), lambda: wanted(4, 3, 5)),
-    "lstm, batch first": (lambda: First(nn.LSTM(5, 7, 2, batch_first=True)), lambda: wanted(4, 3, 5)),
-    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), lambda: wanted(5, 3, 8)),
-    "embedding": (lambda: nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4)), lambda: torch.randint(9, (3, 5))),
+    "lstm, batch first": (lambda: First(nn.LSTM(5, 7, 2, batch_first=True)),
+        lambda: wanted(4, 3, 5)),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0),
+        lambda: wanted(5, 3, 8)),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4)),
+        lambda: torch.randint(9, (3, 5))),
     "gpt": (small_gpt, lambda: gpt2.encode(gpt2.TEXT)[:, :32].view(2, 16)),
 }  # fmt: skip
 
@@ -232,7 +237,8 @@ def test_second_derivatives() -> None:
     (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     torch.testing.assert_close(second, 2 * torch.cos(2 * x).detach())
-    torch.autograd.gradgradcheck(ingot.compile(lambda x, w: torch.tanh(x @ w)), (wanted(2, 3, dtype=torch.float64),
+    torch.autograd.gradgradcheck(ingot.compile(lambda x, w: torch.tanh(x @ w)),
+        (wanted(2, 3, dtype=torch.float64),
                                  wanted(3, 2, dtype=torch.float64)))  # fmt: skip
 
 

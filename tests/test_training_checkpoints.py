@@ -94,7 +94,8 @@ def gradients_inside(x: Tensor, block: nn.Module) -> Tensor:
     return y + torch.autograd.grad(y, x, create_graph=True)[0].square().sum()
 
 
-FUNCTIONS = [a_block, with_numbers_around, nested, in_a_row, several_results, looked_up, without_numbers,
+FUNCTIONS = [a_block, with_numbers_around, nested, in_a_row, several_results, looked_up,
+    without_numbers,
              gradients_inside]  # fmt: skip
 
 

@@ -322,7 +322,8 @@ def test_the_operations_of_a_scaler(dtype):
         for before in (0.0, 1.0):
             values = torch.tensor([3.0, worst, -0.0]).to(dtype)
             worlds = [
-                ([values.clone(), torch.ones(2, 3, dtype=dtype).t(), values[0].clone()], torch.tensor(before),
+                ([values.clone(), torch.ones(2, 3, dtype=dtype).t(), values[0].clone()],
+                    torch.tensor(before),
                  torch.tensor([0.3])) for _ in range(2)
             ]  # fmt: skip
             unscale(*worlds[0])

@@ -162,7 +162,8 @@ def test_a_model_that_takes_the_sizes_of_images_without_images():
 def test_the_summary():
     rows = [
         Row("a", graphs=2, reasons=["break at /x/y.py:3 in f: no rule for g"]),
-        Row("b", "wrong", reasons=["break at /x/z.py:9: no rule for g"], first_call=61, failures=["x"]),
+        Row("b", "wrong", reasons=["break at /x/z.py:9: no rule for g"], first_call=61,
+            failures=["x"]),
         Row("c", "crashed", "why"), Row("d", "eager fails"),
     ]  # fmt: skip
     text = summary(rows)

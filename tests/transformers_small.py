@@ -285,15 +285,18 @@ class Inputs:
         made = {
             "input_ids": self.words, "decoder_input_ids": lambda: self.words(6),
             "bbox": lambda: boxes,
-            "visual_feats": lambda: self.normal(BATCH, 4, find(self.config, "visual_feat_dim", default=2048)),
+            "visual_feats": lambda: self.normal(BATCH, 4,
+                find(self.config, "visual_feat_dim", default=2048)),
             "visual_pos": lambda: self.normal(BATCH, 4, 4),
-            "pixel_values_videos": lambda: self.normal(BATCH, frames, self.channels(), *self.size()),
+            "pixel_values_videos": lambda: self.normal(BATCH, frames, self.channels(),
+                *self.size()),
             "qformer_input_ids": self.words,
             "query_embeds": lambda: self.normal(BATCH, 8, width),
             "past_values": lambda: self.series(),
             "past_time_features": lambda: self.past(self.features()),
             "past_observed_mask": lambda: self.past(),
-            "future_values": lambda: self.normal(BATCH, find(self.config, "prediction_length", default=4)),
+            "future_values": lambda: self.normal(BATCH,
+                find(self.config, "prediction_length", default=4)),
             "future_time_features": lambda: self.normal(
                 BATCH, find(self.config, "prediction_length", default=4), self.features()
             ),
@@ -305,7 +308,8 @@ class Inputs:
             "input": self.words, "task_inputs": self.words,
             "inputs": self.words, "latents": lambda: self.normal(BATCH, width, 12),
             "freq": lambda: torch.zeros(BATCH, 1, dtype=torch.long),
-            "past_values_padding": lambda: torch.zeros(BATCH, find(self.config, "context_length", default=64)),
+            "past_values_padding": lambda: torch.zeros(BATCH,
+                find(self.config, "context_length", default=64)),
         }  # fmt: skip
         wanted = ("input_ids", "decoder_input_ids", "bbox", "visual_feats", "visual_pos")
         if "input_ids" not in self.names:

@@ -76,7 +76,8 @@ class Row:
         return (
             f"{self.name:<18} {self.steps:>2} steps "
             f"{f'{len(self.failures)} WRONG' if self.failures else 'equal':>8} "
-            f"{f'{self.refused} raise ' if self.refused else ''}{f'{self.chance} by chance ' if self.chance else ''}"
+            f"{f'{self.refused} raise ' if self.refused else ''}"
+            f"{f'{self.chance} by chance ' if self.chance else ''}"
             f"{f'{self.without} without float64 ' if self.without else ''}"
             f"error x{self.worst:.2f} {self.graphs:>3} graphs {self.seconds:>6.1f} s  "
             f"{'; '.join(self.reasons[:2])}"

@@ -106,7 +106,10 @@ def test_what_is_missing_says_why(monkeypatch):
 
 @long
 def test_first_calls_of_ingot_include_its_imports():
-    code = "import benchmarks.worker, sys; sys.exit(any(m.split('.')[0] == 'ingot' for m in sys.modules))"
+    code = (
+        "import benchmarks.worker, sys; sys.exit(any(m.split('.')[0] == 'ingot' for m in "
+        "sys.modules))"
+    )
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

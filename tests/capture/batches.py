@@ -64,7 +64,10 @@ class Tally:
             f"{d.piece}\n    expected {d.expected}\n    found    {d.found}"
             for d in self.differences
         )
-        return f"{len(self.differences)} of {self.count} differ, {len(self.broken)} break the graph\n{shown}"
+        return (
+            f"{len(self.differences)} of {self.count} differ, {len(self.broken)} break the graph\n"
+            f"{shown}"
+        )
 
 
 class Batch:

@@ -218,7 +218,9 @@ ITERABLES = {
     "iterator": "iter(items)",
     "map": "map(seen, items)",
     "map over shared": "map(seen, (shared := iter(items)))",
-    "zip over shared": "map(operator.itemgetter(0), zip((shared := iter(items)), itertools.count()))",
+    "zip over shared": (
+        "map(operator.itemgetter(0), zip((shared := iter(items)), itertools.count()))"
+    ),
     "filter over shared": "filter(seen_true, (shared := looks()))",
     "enumerate over shared": "map(operator.itemgetter(1), enumerate((shared := looks())))",
     "islice of shared": "itertools.islice((shared := looks()), 2)",

@@ -101,20 +101,22 @@ s != p | s < p | p < s | s < o | s <= p | s > 2 | 2 > s | 1.5 < s | s < 1.5 | s 
 s - p | s * 2 | 2 * s | s * 1.5 | 1.5 * s | s + None | operator.or_(s, o) | x * s | s * x | x + s
 s < x | x < s | x - s | list(itertools.chain(s, [5])) | isinstance(s, int) | type(s) | callable(s)
 -s | abs(s) | operator.truth(s) | next(iter(s)) | {1}.union(s) | {1, 5}.difference(s)
-{1, 5}.intersection(s) | {1, 5}.issubset(s) | {1}.issuperset(s) | {5}.isdisjoint(s)
-s >= o | s > p | p >= s | s / 2 | 2 / s | operator.or_(p, s) | s & o | p & s | s ^ o | s - o | o - p | s // 2 | s % 2
-s ** 2 | divmod(s, 2) | ~s | +s | complex(s) | str(s) | repr(s) | f'{s}' | f'{s!r:>9}' | '%s' % (s,) | '%d' % s
-format(s, '') | hash(s) | {s: 1}[p] | {p: 1}[s] | {s} == {p} | len({s, p}) | s is s | s[-1] | s.copy() | s.__len__()
-reversed(s).__class__ | bin(s) | chr(s) | bytes(s) | slice(s).indices(9) | 'abc'[s] | 'abc' * s | (1, 2) * s
-' '.join(s) | 'ab'.startswith(s) | 'abab'.count(s) | 'ab'.replace(s, 'z') | ','.join([s]) | s + s | s in s
-dict.fromkeys(s) | dict(zip(s, s)) | dict(a=s) | dict(s, c=3) | collections.Counter(s) | collections.deque(s)
-collections.OrderedDict(s) | list(filter(None, s)) | max(s, p) | min([s, o]) | sorted([s, o]) | sum([s, o])
-sum([[1], s], []) | any([s]) | bool([s]) | x + float(s) | x * len(s) | torch.full((2,), s) | x.new_tensor(s)
-torch.tensor(s) | torch.tensor([s, s]) | bytearray(s) | x.view(s) | x[s] | torch.zeros(s)
-x.sum(s) | x.expand(3, s) | torch.cat([x, x[s:]])
-operator.length_hint(s) | operator.itemgetter(0)(s) | operator.contains(s, 1) | operator.concat(s, p) | s() | s.z
-functools.reduce(operator.add, s) | list(itertools.islice(s, 1)) | list(itertools.repeat(1, s)) | copy.copy(s)
-isinstance(s, (list, dict)) | issubclass(type(s), tuple) | getattr(s, 'real', 0) | s.__class__ | vars(s) | dir(s)[:1]
+{1, 5}.intersection(s) | {1, 5}.issubset(s) | {1}.issuperset(s) | {5}.isdisjoint(s) | s >= o | s > p
+p >= s | s / 2 | 2 / s | operator.or_(p, s) | s & o | p & s | s ^ o | s - o | o - p | s // 2 | s % 2
+s ** 2 | divmod(s, 2) | ~s | +s | complex(s) | str(s) | repr(s) | f'{s}' | f'{s!r:>9}' | '%s' % (s,)
+'%d' % s | format(s, '') | hash(s) | {s: 1}[p] | {p: 1}[s] | {s} == {p} | len({s, p}) | s is s
+s[-1] | s.copy() | s.__len__() | reversed(s).__class__ | bin(s) | chr(s) | bytes(s)
+slice(s).indices(9) | 'abc'[s] | 'abc' * s | (1, 2) * s | ' '.join(s) | 'ab'.startswith(s)
+'abab'.count(s) | 'ab'.replace(s, 'z') | ','.join([s]) | s + s | s in s | dict.fromkeys(s)
+dict(zip(s, s)) | dict(a=s) | dict(s, c=3) | collections.Counter(s) | collections.deque(s)
+collections.OrderedDict(s) | list(filter(None, s)) | max(s, p) | min([s, o]) | sorted([s, o])
+sum([s, o]) | sum([[1], s], []) | any([s]) | bool([s]) | x + float(s) | x * len(s)
+torch.full((2,), s) | x.new_tensor(s) | torch.tensor(s) | torch.tensor([s, s]) | bytearray(s)
+x.view(s) | x[s] | torch.zeros(s) | x.sum(s) | x.expand(3, s) | torch.cat([x, x[s:]])
+operator.length_hint(s) | operator.itemgetter(0)(s) | operator.contains(s, 1)
+operator.concat(s, p) | s() | s.z | functools.reduce(operator.add, s) | list(itertools.islice(s, 1))
+list(itertools.repeat(1, s)) | copy.copy(s) | isinstance(s, (list, dict))
+issubclass(type(s), tuple) | getattr(s, 'real', 0) | s.__class__ | vars(s) | dir(s)[:1]
 """
 STATEMENTS = [
     "found = s | o",

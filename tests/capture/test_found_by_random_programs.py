@@ -84,9 +84,10 @@ class Whole(int):
 
 
 USES = """
-list(zip(s, s))|sorted(s)|len(s)|s == 1.5|str(s)|hash(s)|math.floor(s)|math.gcd(s, 6)|s + 1|s < 2|s * 2|2 * s|round(s)
-int(s)|divmod(s, 2)|torch.full((2,), s).tolist()|[1, 2, 3, 4, 5, 6, 7, 8][s]|range(s)|max(s, 1)|sum([s, s])|reversed(s)
-operator.index(s)|set(s)|any(s)|[1, 2] * s|(lambda *a: a)(*s)|s ** 2|bool(s)|bytes(s)|dict(s)|' '.join(s)
+list(zip(s, s))|sorted(s)|len(s)|s == 1.5|str(s)|hash(s)|math.floor(s)|math.gcd(s, 6)|s + 1|s < 2
+s * 2|2 * s|round(s)|int(s)|divmod(s, 2)|torch.full((2,), s).tolist()|[1, 2, 3, 4, 5, 6, 7, 8][s]
+range(s)|max(s, 1)|sum([s, s])|reversed(s)|operator.index(s)|set(s)|any(s)|[1, 2] * s
+(lambda *a: a)(*s)|s ** 2|bool(s)|bytes(s)|dict(s)|' '.join(s)
 """
 
 
@@ -254,7 +255,10 @@ def test_the_text_of_a_container_that_says_what_it_holds(
     assert outcome(ingot.compile(space["program"], backend="eager")) == outcome(space["program"])
 
 
-READS = "list(s)|[*s]|tuple(s)|sorted(s)|[0, *s]|(lambda *a: a)(*s)|[0] + list(s)|found.extend(s) or found"
+READS = (
+    "list(s)|[*s]|tuple(s)|sorted(s)|[0, *s]|(lambda *a: a)(*s)|[0] + list(s)|found.extend(s) or "
+    "found"
+)
 
 
 @pytest.mark.parametrize("read", READS.split("|"))

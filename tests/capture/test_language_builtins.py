@@ -157,7 +157,10 @@ def minima_and_maxima(x, y):
         min((), default=x), max({"a": 2, "b": 1}), max([1, 2], [1, 3]),
         min([("a", 2), ("b", 1)], key=lambda p: p[1]), max(1, 1.0), max(1.0, 1), min(True, 1),
         max(i for i in range(4)),
-        errors_of((lambda: max([]), lambda: min(()), lambda: max(), lambda: max(1, 2, default=3), lambda: min(3), lambda: max(1, "a"))),
+        errors_of((
+            lambda: max([]), lambda: min(()), lambda: max(), lambda: max(1, 2, default=3),
+            lambda: min(3), lambda: max(1, "a"),
+        )),
     )  # fmt: skip
 
 
@@ -211,7 +214,9 @@ def iters_and_nexts(x, y):
         x + 1, next(items), next(items), list(items), next(items, "default"), list(iter(step, 4)),
         iter(items) is items, next(iter("a")), list(iter({"a": 1})), next(iter({1})),
         errors_of((lambda: next(iter([])), lambda: iter(3), lambda: next([]), lambda: iter(3, 4))),
-        [type(iter(v)).__name__ for v in ([], (), "", b"", {}, set(), range(0), {}.values(), {}.items(), reversed([]))],
+        [type(iter(v)).__name__ for v in (
+            [], (), "", b"", {}, set(), range(0), {}.values(), {}.items(), reversed([]),
+        )],
     )  # fmt: skip
 
 

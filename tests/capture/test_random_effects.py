@@ -59,8 +59,8 @@ def world(seed: int) -> tuple[Any, ...]:
     return w, counter, add
 
 
-VALUES = """1 's' w.x w.x+1 w.l1 w.o w.d1 [1,w.x] {'k':w.l2} len(w.l1) w.d1.get('a') w.o.v (w.l1,2) None t w.s w.st w.dq
-list(w.l1) dict(w.d1) w""".split()
+VALUES = """1 's' w.x w.x+1 w.l1 w.o w.d1 [1,w.x] {'k':w.l2} len(w.l1) w.d1.get('a') w.o.v (w.l1,2)
+None t w.s w.st w.dq list(w.l1) dict(w.d1) w""".split()
 NAMES = {
     "V": VALUES,
     "L": ["w.l1", "w.l2", "t2"],

@@ -55,7 +55,10 @@ def outcome(function: Any, exactly: bool) -> Any:
 
 def program(expression: str) -> Any:
     namespace: dict[str, Any] = {"torch": torch}
-    text = f"def read(x):\n    y = x * 2\n    z = x + 1\n    result = {expression}\n    return result, y, z\n"
+    text = (
+        f"def read(x):\n    y = x * 2\n    z = x + 1\n    result = {expression}\n"
+        "    return result, y, z\n"
+    )
     exec(text, namespace)
     return namespace["read"]
 

@@ -251,11 +251,14 @@ def softmax(rows: int | Symbol, n: int | Symbol, across_rows: bool) -> Kernel:
     i, j = loop_symbol("i", rows), loop_symbol("j", n)
     index = j * as_expr(rows) + i if across_rows else i * as_expr(n) + j
     stages = (
-        stage((j,), body(lambda: ops.load("x", index, f32)), (), (Accumulate("max", 0, "top", f32),)),
-        stage((j,), body(lambda: a("exp", a("sub", ops.load("x", index, f32), scalar("top")))), (Store("h", j, 0),),
+        stage((j,), body(lambda: ops.load("x", index, f32)), (),
+            (Accumulate("max", 0, "top", f32),)),
+        stage((j,), body(lambda: a("exp", a("sub", ops.load("x", index, f32), scalar("top")))),
+            (Store("h", j, 0),),
               (Accumulate("sum", 0, "total", f32),)),
         stage((), body(lambda: a("reciprocal", scalar("total"))), (), (), (Define("scale", 0),)),
-        stage((j,), body(lambda: a("mul", ops.load("h", j, f32), scalar("scale"))), (Store("out", index, 0),)),
+        stage((j,), body(lambda: a("mul", ops.load("h", j, f32), scalar("scale"))),
+            (Store("out", index, 0),)),
     )  # fmt: skip
     declared = (parameter("x"), parameter("out", written=True))
     return Kernel(
@@ -293,8 +296,10 @@ def test_row_of_bool_and_in_place_update():
     i, j = loop_symbol("i", 4), loop_symbol("j", 37)
     index = i * 37 + j
     stages = (
-        stage((j,), body(lambda: a("gt", ops.load("x", index, f32), ops.constant(0.0, f32))), (Store("h", j, 0),)),
-        stage((j,), body(lambda: a("where", ops.load("h", 36 - j, torch.bool), ops.load("x", index, f32),
+        stage((j,), body(lambda: a("gt", ops.load("x", index, f32), ops.constant(0.0, f32))),
+            (Store("h", j, 0),)),
+        stage((j,),
+            body(lambda: a("where", ops.load("h", 36 - j, torch.bool), ops.load("x", index, f32),
                                    ops.constant(-1.0, f32))), (Store("x", index, 0),)),
     )  # fmt: skip
     declared = (Parameter("x", f32, True, True),)
@@ -305,8 +310,7 @@ def test_row_of_bool_and_in_place_update():
     )
 
 
-# -- masks, indirect indices, scatters
-# -----------------------------------------------------------------------------------
+# -- masks, indirect indices, scatters -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [5, 16, 40])

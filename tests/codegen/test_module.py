@@ -81,7 +81,8 @@ def test_no_kernels():
 )
 def test_other_targets_compile(name, register):
     kernels = [
-        flat(1000, [f32], f32, lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
+        flat(1000, [f32], f32,
+            lambda x: ops.apply("mul", ops.apply("sin", x), ops.apply("tanh", x))),
         flat(1000, [torch.bfloat16], torch.float16, lambda x: ops.to(x, torch.float16)),
         softmax(5, 100, False), softmax(5, 100, True), embedding(5, 33, 10),
         reduction("argmax", 5, 70, False, f32, torch.int64)[0],

@@ -55,7 +55,8 @@ def test_one_processor_compiles_one_module(monkeypatch):
 
 def test_kernels_of_several_modules_run(three):
     scaled = [
-        flat(100, [f32], f32, lambda x, k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
+        flat(100, [f32], f32, lambda x,
+            k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
     ]  # fmt: skip
     compiled = compile_kernels(scaled, [])
     assert len(compiled._objects) == 3 and all(

@@ -103,7 +103,8 @@ PROGRAMS: dict[str, tuple[str, bool]] = {
     "generator object": ("""
         numbers = (k * 2 for k in range(10**6))
         return (lambda x: x + next(numbers)), (torch.randn(3),)""", False),
-    "random numbers of Python": ("return (lambda x: x * random.random()), (torch.randn(3),)", False),
+    "random numbers of Python": ("return (lambda x: x * random.random()), (torch.randn(3),)",
+        False),
     "generator of torch": ("""
         g = torch.Generator().manual_seed(3)
         return (lambda x: x + torch.rand(3, generator=g)), (torch.randn(3),)""", False),

@@ -666,7 +666,13 @@ _native.hook_enter()
 late = Late()
 late.itself = late
 sys.modules["late"] = late
-thread = threading.Thread(target=lambda: (_native.hook_enter(), f(1), ready.set(), forever.wait()), daemon=True)
+def wait():
+    _native.hook_enter()
+    f(1)
+    ready.set()
+    forever.wait()
+
+thread = threading.Thread(target=wait, daemon=True)
 ready, forever = threading.Event(), threading.Event()
 _native.hook_pause()
 thread.start()

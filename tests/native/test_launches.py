@@ -47,10 +47,12 @@ def launched(step, parameters, expressions, calls=1):
     return list(found)[:parameters], x.data_ptr(), y.data_ptr(), weakref.ref(program)
 
 
-found, x, y, _ = launched(("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 1),)), 4, (8, 1, 0, 5))
+step = ("launch", (0, 1), (), (0,), ((3, (), kernel, 32, 0, 1),))
+found, x, y, _ = launched(step, 4, (8, 1, 0, 5))
 assert found == [x, y, 8, 0], found
 assert ctypes.c_uint.in_dll(fake, "fake_grid").value == 5
-found, x, y, _ = launched(("launch", (0, 1), (4, 2), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
+step = ("launch", (0, 1), (4, 2), (0,), ((3, (), kernel, 32, 0, 0),))
+found, x, y, _ = launched(step, 3, (8, 1, 0, 5, 16))
 assert found == [x + 16, y, 8], found
 try:
     launched(("launch", (0, 1), (4,), (0,), ((3, (), kernel, 32, 0, 0),)), 3, (8, 1, 0, 5, 16))
@@ -71,10 +73,12 @@ def load():
 for most, grid, parameters in ((8, 5, 3), (7, 6, 5)):
     forms = ((3, ((0, most), (1, 9)), kernel, 32, 0, 0), (4, (), load))
     found, x, y, _ = launched(("launch", (0, 1), (), (0,), forms), parameters, (8, 1, 0, 5, 6))
-    assert found == [x, y, 8, 0, 0][:parameters] and ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
+    assert found == [x, y, 8, 0, 0][:parameters]
+    assert ctypes.c_uint.in_dll(fake, "fake_grid").value == grid
 assert asked == [1]
 
-# Where it cannot be compiled or loaded, the next that is right for these sizes is launched, compiled if need be.
+# Where it cannot be compiled or loaded, the next that is right for these sizes is launched,
+# compiled if need be.
 def fails():
     asked.append(2)
     raise RuntimeError("not compiled")
@@ -99,7 +103,8 @@ for forms in (((3, (), fails),), ((3, ((0, 9),), fails), (4, (), fails))):
 # What has no blocks is not loaded.
 launched(("launch", (0, 1), (), (0,), ((3, (), fails),)), 3, (0, 1, 0, 0))
 
-# While something is recorded, code is loaded and unloaded all the same, and the thread's mode is as before.
+# While something is recorded, code is loaded and unloaded all the same, and the thread's mode is
+# as before.
 recording, mode = (ctypes.c_uint.in_dll(fake, name) for name in ("fake_recording", "fake_mode"))
 recording.value, mode.value = 1, 1
 other = _native.load_cuda(b"image", "kernel", 0, 0)
@@ -107,12 +112,14 @@ assert mode.value == 1
 del other
 assert mode.value == 1
 
-# What the user records may be replayed when all else is gone: its program stays, and lends no memory from then on.
+# What the user records may be replayed when all else is gone: its program stays, and lends no
+# memory from then on.
 count = (("const", 1 << 21),)
 vector = lambda place: (place, F32, (0,), (1,), 0)
 lending = lambda device: _native.Program((
     1, (), (count, const(1)[0:1], const(0)[0:1]), (), (vector("input"), vector("output")), (),
-    (("allocate", 1, *([0] if device else [])), ("release", (0,))), (("buffer", 1),), 2, torch.uint8, None, device))
+    (("allocate", 1, *([0] if device else [])), ("release", (0,))), (("buffer", 1),),
+    2, torch.uint8, None, device))
 heap, program = lending(None), lending(cuda)
 
 
@@ -168,7 +175,9 @@ from ingot.native import _native
 
 F32, cuda = torch.float32, torch.device("cuda:0")
 one, vector = (("const", 1),), ("input", F32, (0,), (0,), 0)
-program = _native.Program((1, (), (one,), (), (vector,), (), (), (("buffer", 0),), 0, torch.uint8, None, cuda))
+steps, results = (), (("buffer", 0),)
+program = _native.Program(
+    (1, (), (one,), (), (vector,), (), steps, results, 0, torch.uint8, None, cuda))
 x = torch.ones(1)
 assert program(x)[0] is x
 print("ran")

@@ -32,7 +32,8 @@ def only_kernel(fn, *args) -> KernelReport:
         (lambda x: x.t().contiguous() * 2, [(100, 7)]),
         (lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, [(2, 37, 5, 9)]),
         (lambda x: x.permute(2, 1, 0).contiguous() * 2, [(19, 6, 21)]),
-        (lambda x, y: x.to(memory_format=CHANNELS_LAST) + y.permute(0, 2, 3, 1)[..., 0:1].permute(0, 3, 1, 2),
+        (lambda x, y: x.to(memory_format=CHANNELS_LAST)
+         + y.permute(0, 2, 3, 1)[..., 0:1].permute(0, 3, 1, 2),
          [(2, 8, 6, 5), (2, 8, 6, 5)]),
         (lambda x, y: F.gelu(x[1:, 2:].t() + y), [(40, 50), (48, 39)]),
     ],
