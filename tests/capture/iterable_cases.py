@@ -5,7 +5,6 @@ A program logs what the iterable sees while it is read, and gives the result or 
 the receiver afterwards, and what a shared iterator has left.
 """
 
-# ruff: noqa: E501  (the tables)
 from __future__ import annotations
 
 import collections

@@ -9,7 +9,7 @@ not, for the stated reason.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -81,6 +81,17 @@ def since(before: list[Any]) -> int:
     """How many compilations there were since then."""
     known = set(map(id, before))
     return sum(id(compilation) not in known for compilation in compilations())
+
+
+def errors_of(acts: Iterable[Callable[[], Any]], kinds: Any = Exception) -> list[Any]:
+    """What each act gives or raises."""
+    found: list[Any] = []
+    for act in acts:
+        try:
+            found.append(act())
+        except kinds as error:
+            found.append((type(error), str(error)))
+    return found
 
 
 _TURNS = 2 if sys.version_info < (3, 13) else 3
