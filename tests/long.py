@@ -84,11 +84,11 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
     "test_conversions": {"conversions": 2},
     "test_corpus": {"the_code_is_what_it_was": 6},
-    "test_dynamic_shapes": {
+    "test_dynamic_gradients": {
         "gradients_of_what_libraries_have_kernels_for": 8,
-        "programs_of_an_integer": 4,
         "with_gradients": 5,
     },
+    "test_dynamic_shapes": {"programs_of_an_integer": 4},
     "test_effectful_ops": {"what_acts_keeps_its_place_among_lookups": 4},
     "test_endurance": {"four_threads_of_a_thousand_shapes_each": 4},
     "test_errors_of_data": {"all_that_is_done_around_it": 12, "readers_that_look_at_nothing": 7},

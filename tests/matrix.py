@@ -41,6 +41,8 @@ TESTS = (
     "tests/test_func_transforms.py",
     "tests/test_training_written.py",
     "tests/test_optimizers.py",
+    "tests/capture/test_inference_tensors.py",
+    "tests/capture/test_integers_of_data.py",
     "tests/capture/test_modes.py",
     "tests/capture/test_numbers.py",
     "tests/capture/test_bytecode.py",
