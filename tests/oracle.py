@@ -90,8 +90,9 @@ class Norm:
             return Exact().difference(actual, expected)
         if not same_places(torch.isnan, actual, expected):
             return "NaN at other places"
-        if not same_places(torch.isinf, actual, expected):
-            return "infinite at other places"
+        for infinite in (torch.isposinf, torch.isneginf):
+            if not same_places(infinite, actual, expected):
+                return "infinite at other places"
         scale = expected.double().norm().item() if expected.isfinite().all() else 1.0
         wrong = (actual.double() - expected.double()).nan_to_num(0, 0, 0).norm().item()
         error = wrong / max(scale, 1e-30)
@@ -291,31 +292,41 @@ def assert_call(
     numbers: Numbers = EXACT,
     strides: Strides = "all",
     structure: bool = True,
+    gradients: bool = False,
 ) -> None:
     """`run(*args)` does what `eager(*args)` does to copies of the arguments: it gives the same
     results, in the same `structure` or as a flat list, writes the same to its arguments, and its
-    results alias them and each other as eager's do. Both draw from the same random numbers."""
+    results alias them and each other as eager's do. With `gradients`, those of all results with
+    respect to all leaves are compared too. Both draw from the same random numbers."""
     own_args, eager_args = copies(args), copies(args)
-    torch.manual_seed(0)
-    expected = eager(*eager_args)
-    torch.manual_seed(0)
-    actual = run(*own_args)
+    expected = called(eager, eager_args, gradients)
+    actual = called(run, own_args, gradients)
     if not structure:
         expected, actual = tree_leaves(expected), tree_leaves(actual)
     assert_results(
-        (actual, own_args),
-        (expected, eager_args),
+        actual,
+        expected,
         numbers,
         strides=strides,
-        exact=functools.partial(called_in_float64, eager, args),
+        exact=lambda: called(eager, doubled(copies(args)), gradients),
     )
 
 
-def called_in_float64(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """The result of eager's call in float64, and what it leaves of its arguments."""
-    given = doubled(copies(args))
+def called(function: Callable[..., Any], args: list[Any], gradients: bool = False) -> Any:
+    """The result of a call, what it leaves of its arguments, and the gradients if asked for."""
     torch.manual_seed(0)
-    return function(*given), given
+    result = function(*args)
+    return result, args, gradients_of(result, args) if gradients else ()
+
+
+def gradients_of(results: Any, inputs: Any) -> tuple[Tensor | None, ...]:
+    """Of all results that have any, with respect to all inputs that require them. Each element has
+    a tangent of its own, so that none stands for another."""
+    heads = [t for t in tensors_in(results) if t.requires_grad]
+    leaves = [t for t in tensors_in(inputs) if t.requires_grad]
+    tangents = [torch.linspace(-1, 1, t.numel(), dtype=torch.float64).view(t.shape) for t in heads]
+    typed = [tangent.to(t.device, t.dtype) for tangent, t in zip(tangents, heads)]
+    return torch.autograd.grad(heads, leaves, typed, allow_unused=True)
 
 
 def assert_results(
