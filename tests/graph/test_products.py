@@ -48,9 +48,11 @@ def test_products_of_the_steps_of_a_recurrence() -> None:
 
 def test_products_of_nothing() -> None:
     def gradient(xs: Tensor, errors: Tensor) -> Tensor:
-        return sum(errors[k].t() @ xs[k] for k in range(3))
+        return sum(errors[k].sin().t() @ xs[k].tanh() for k in range(8))
 
-    joined(gradient, *recurrence(3, 4, 0, 0))
+    for width, height, products in ((32, 48, 2), (0, 48, 8), (32, 0, 8), (0, 0, 8)):
+        graph = joined(gradient, *recurrence(8, 4, width, height))
+        assert len(graph.nodes_of(aten.mm.default)) == products
 
 
 def test_stacks_are_no_larger_than_two_products() -> None:
