@@ -22,6 +22,7 @@ from tests.capture.guard_cases import (
     state_around,
     state_symbolic,
 )
+from tests.capture.guard_relations import RELATIONS
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def _restore_namespace() -> Any:
     NAMESPACE["limit"] = 3
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *RELATIONS], ids=lambda case: case.name)
 def test_a_change_is_noticed(case: Case) -> None:
     guards, slots = GuardSet(), case.make()
     case.state(guards, slots)

@@ -26,6 +26,7 @@ from tests.capture.guard_cases import (
     module,
     state_around,
 )
+from tests.capture.guard_relations import RELATIONS
 
 
 @pytest.fixture(params=[False, True], ids=["fast", "slow"])
@@ -53,7 +54,7 @@ def test_this_torch_is_read_natively() -> None:
     assert _native.global_state_is_readable()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *RELATIONS], ids=lambda case: case.name)
 def test_agrees_with_the_oracle(case: Case, slow_tensor_facts: bool) -> None:
     slots = case.make()
     tree = tree_of(case, slots)
@@ -66,7 +67,7 @@ def test_agrees_with_the_oracle(case: Case, slow_tensor_facts: bool) -> None:
         assert (tree.collect(after) is not None) == case.holds
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *RELATIONS], ids=lambda case: case.name)
 def test_reference_counts_stay(case: Case) -> None:
     slots = case.make()
     tree = tree_of(case, slots)
