@@ -107,7 +107,7 @@ PROGRAMS = {
 }
 
 
-def compare() -> dict[str, list[str]]:
+def breaks_of_programs() -> dict[str, list[str]]:
     """On a rank: the graph breaks of each program, which gives what it gives in eager."""
     return {
         name: [*_breaks(program, False), *_breaks(program, True)]
@@ -130,7 +130,7 @@ def _breaks(program: FunctionType, gradients: bool) -> list[str]:
 
 @long
 def test_two_ranks():
-    for breaks in on_ranks(RANKS, "tests.test_collectives:compare"):
+    for breaks in on_ranks(RANKS, "tests.test_collectives:breaks_of_programs"):
         for name, program in PROGRAMS.items():
             if "ops" in program.__code__.co_names and "get_rank" not in program.__code__.co_names:
                 assert not breaks[name], name

@@ -214,7 +214,7 @@ def pieces() -> Iterator[str]:
     yield from STATEMENTS
 
 
-def compare(base: type, name: str, outside: bool, first: int = 0, part: int = 1) -> batches.Tally:
+def tally_of(base: type, name: str, outside: bool, first: int = 0, part: int = 1) -> batches.Tally:
     """The operations on instances of one subclass, made inside the compiled function or outside:
     all, or one of `part` from the `first` on."""
     space: dict[str, Any] = {
@@ -237,7 +237,7 @@ def main(names: list[str]) -> int:
     for base, outside in itertools.product(bases, (False, True)):
         total = batches.Tally()
         for name in RESULTS:
-            total.add(compare(base, name, outside))
+            total.add(tally_of(base, name, outside))
         print(base.__name__, "outside" if outside else "inside", total, flush=True)
         found += len(total.differences)
     return found

@@ -502,7 +502,7 @@ def _simple(found):
     return found
 
 
-def outcome(function, *args):
+def asked(function, *args):
     """The result or the error, and what was asked meanwhile."""
     del LOG[:]
     try:
@@ -517,9 +517,9 @@ def test_given(kind):
     make = {**OBJECTS, **GIVEN}[kind]
     for name, ask in QUESTIONS.items():
         compiled, given = ingot.compile(lambda x, o: (ask(o), x + 1)[0], backend="eager"), make()
-        expected = outcome(ask, given)
+        expected = asked(ask, given)
         for _ in range(2):
-            assert outcome(compiled, torch.ones(1), given) == expected, name
+            assert asked(compiled, torch.ones(1), given) == expected, name
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
@@ -527,9 +527,9 @@ def test_made(kind):
     make = OBJECTS[kind]
     for name, ask in QUESTIONS.items():
         compiled = ingot.compile(lambda x: (ask(make()), x + 1)[0], backend="eager")
-        expected = outcome(lambda: ask(make()))
+        expected = asked(lambda: ask(make()))
         for _ in range(2):
-            assert outcome(compiled, torch.ones(1)) == expected, name
+            assert asked(compiled, torch.ones(1)) == expected, name
 
 
 class Watched:
@@ -655,4 +655,4 @@ _OF_CLASSES = [
 def test_classes_and_tensors(make, question):
     ask, given = QUESTIONS[question], make()
     compiled = ingot.compile(lambda x, o: (ask(o), x + 1)[0], backend="eager")
-    assert outcome(compiled, torch.ones(1), given) == outcome(ask, given)
+    assert asked(compiled, torch.ones(1), given) == asked(ask, given)

@@ -160,26 +160,26 @@ def function_calls() -> Iterator[str]:
             yield f"owner = None\nfound = list({name}({text}))"
 
 
-def compare(pieces: Iterator[str], share: int) -> batches.Tally:
+def tally_of(pieces: Iterator[str], share: int) -> batches.Tally:
     """Compares every `share`-th piece."""
     return batches.run(itertools.islice(pieces, 0, None, share), NAMESPACE, ("owner",))
 
 
 @pytest.mark.parametrize("kind", list(RECEIVERS))
 def test_methods(kind: str) -> None:
-    tally = compare(method_calls(kind), 4)
+    tally = tally_of(method_calls(kind), 4)
     assert tally.count >= 60 and not tally.differences, str(tally)
     assert len(tally.broken) <= tally.count // 10, tally.broken
 
 
 @pytest.mark.parametrize("kind", list(RECEIVERS))
 def test_operators(kind: str) -> None:
-    tally = compare(operations(kind), 7)
+    tally = tally_of(operations(kind), 7)
     assert tally.count >= 100 and not tally.differences, str(tally)
 
 
 def test_functions() -> None:
-    tally = compare(function_calls(), 7)
+    tally = tally_of(function_calls(), 7)
     assert tally.count >= 100 and not tally.differences, str(tally)
 
 
@@ -191,7 +191,7 @@ def main(wanted: list[str]) -> None:
             [function_calls()] if kind == "functions" else [method_calls(kind), operations(kind)]
         )
         for pieces in groups:
-            tally = compare(pieces, 1)
+            tally = tally_of(pieces, 1)
             print(kind, tally, flush=True)
             total.add(tally)
     for piece, reason in total.broken.items():

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from tests.capture.overrides import RESULTS, VALUES, compare
+from tests.capture.overrides import RESULTS, VALUES, tally_of
 
 _PART = 40
 """One operation of this many is run by the suite, others for each override."""
@@ -20,6 +20,6 @@ _PART = 40
 def test_overridden_methods(base: type, outside: bool) -> None:
     begin = 7 * list(VALUES).index(base) + outside
     firsts = itertools.count(begin)
-    tallies = [compare(base, name, outside, next(firsts) % _PART, _PART) for name in RESULTS]
+    tallies = [tally_of(base, name, outside, next(firsts) % _PART, _PART) for name in RESULTS]
     differences = [difference for tally in tallies for difference in tally.differences]
     assert not differences

@@ -63,7 +63,7 @@ def program(expression: str) -> Any:
     return namespace["read"]
 
 
-def compare(expression: str, exactly: bool = True) -> None:
+def assert_expression(expression: str, exactly: bool = True) -> None:
     function = program(expression)
     logging.disable(logging.CRITICAL)
     try:
@@ -77,7 +77,7 @@ def compare(expression: str, exactly: bool = True) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_attributes_are_eagers(name):
     for call in CALLS[: 4 if callable(getattr(torch.Tensor, name)) else 1]:
-        compare(f"y.{name}{call}", exactly=name not in PLACES | UNSET)
+        assert_expression(f"y.{name}{call}", exactly=name not in PLACES | UNSET)
 
 
 FUNCTIONS = [
@@ -96,7 +96,7 @@ def test_functions_that_give_no_tensors_are_eagers(first):
     for name in FUNCTIONS:
         for given in ("(y)", "(y, z)", "(y, 1)"):
             if name.strip("_")[0] == first and not _gives_tensors(name, given):
-                compare(f"torch.{name}{given}")
+                assert_expression(f"torch.{name}{given}")
 
 
 def _gives_tensors(name: str, given: str) -> bool:
@@ -130,7 +130,7 @@ def _gives_tensors(name: str, given: str) -> bool:
     ],
 )  # fmt: skip
 def test_what_python_asks_of_a_tensor(expression):
-    compare(expression)
+    assert_expression(expression)
 
 
 def test_what_is_given_to_a_positional_inplace():
