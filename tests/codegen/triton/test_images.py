@@ -4,9 +4,6 @@ test_interpreted.py, this file runs itself once more, in a process where Triton 
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -18,8 +15,7 @@ from ingot.codegen.triton.module import available
 from ingot.loops.lowering import convolution
 from ingot.schedule import blocks
 from ingot.schedule.plan import KernelStep
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
 
 if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -27,30 +23,12 @@ if not available():
 if not INTERPRETED:
 
     def test_under_the_interpreter() -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            __file__,
-        ]
-        run = subprocess.run(
-            command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
-        )
-        assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+        run_interpreted(__file__)
 
 else:
     from ingot.codegen.triton import write_kernel
     from tests.codegen.triton.interpreter import planned, planned_beside, run
     from tests.oracle import CLOSE, assert_call
-
-interpreted = pytest.mark.skipif(
-    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
-)
 
 LAST = torch.channels_last
 PADDINGS = list(
@@ -63,10 +41,6 @@ nan, inf = float("nan"), float("inf")
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few blocks: the interpreter takes them one after the other."""
     monkeypatch.setattr(blocks, "FEW_BLOCKS", 1)
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def assert_planned(fn: Any, *args: Tensor) -> tuple[int, int]:

@@ -4,9 +4,6 @@ interpreter is chosen."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,12 +20,11 @@ from ingot.schedule import schedule
 from ingot.schedule.kernel import Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.templates import Choice, Site
+from tests.codegen.triton.interpreting import INTERPRETED, interpreted, run_interpreted
 from tests.long import long
 from tests.loops.test_lowering import traced
 from tests.oracle import AGAINST_FLOAT64, assert_call
 from tests.oracle import copies as copied
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -37,29 +33,11 @@ if not INTERPRETED:
 
     @long
     def test_under_the_interpreter() -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            __file__,
-        ]
-        command += ["-k", "interpreted"]
-        run = subprocess.run(
-            command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
-        )
-        assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+        run_interpreted(__file__)
 
 else:
     from tests.codegen.triton.interpreter import run
 
-interpreted = pytest.mark.skipif(
-    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
-)
 compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
 
 TILING = Tiling(32, 16, 16, 2, 4, group=3)

@@ -1,0 +1,33 @@
+"""Tests under Triton's interpreter, which is chosen when Triton is imported: a file of them runs
+itself once more, in a process where it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+interpreted = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
+)
+
+
+def run_interpreted(file: str) -> None:
+    """Runs the tests of a file where Triton is interpreted."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, file],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
