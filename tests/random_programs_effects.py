@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests import random_programs
-from tests.random_programs import RandomProgram, _Writer, random_program
+from tests import (
+    random_programs,  # noqa: F401  (the statements)
+    random_programs_writer,
+)
+from tests.random_programs_writer import RandomProgram, _Writer, random_program
 
 _HELPERS = "\nfrom tests import effectful_ops as fx\n"
 
@@ -64,15 +67,15 @@ _STATEMENTS = {
 
 @contextmanager
 def _more_statements() -> Iterator[None]:
-    statements, helpers = dict(random_programs.STATEMENTS), random_programs.HELPERS
-    random_programs.STATEMENTS.update(_STATEMENTS)
-    random_programs.HELPERS = helpers + _HELPERS
+    statements, helpers = dict(random_programs_writer.STATEMENTS), random_programs_writer.HELPERS
+    random_programs_writer.STATEMENTS.update(_STATEMENTS)
+    random_programs_writer.HELPERS = helpers + _HELPERS
     try:
         yield
     finally:
-        random_programs.STATEMENTS.clear()
-        random_programs.STATEMENTS.update(statements)
-        random_programs.HELPERS = helpers
+        random_programs_writer.STATEMENTS.clear()
+        random_programs_writer.STATEMENTS.update(statements)
+        random_programs_writer.HELPERS = helpers
 
 
 def effectful_program(seed: int) -> RandomProgram:

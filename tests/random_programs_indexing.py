@@ -4,7 +4,8 @@ joining, scans, pooling, resampling, searches and extremes. Importing this adds 
 
 from __future__ import annotations
 
-from tests.random_programs import FLOATS, INTS, _NothingFits, _Writer, kind
+from tests import random_programs  # noqa: F401  (the statements)
+from tests.random_programs_writer import FLOATS, INTS, _NothingFits, _Writer, kind
 
 
 def _indices(w: _Writer, extent: int, shape: str | None = None) -> str:

@@ -10,9 +10,14 @@ from __future__ import annotations
 import sys
 
 import ingot
-from tests import random_functions, test_random_effectful_programs, test_random_programs
-from tests.random_programs import random_program
+from tests import (
+    random_functions,
+    random_programs,  # noqa: F401  (the statements)
+    test_random_effectful_programs,
+    test_random_programs,
+)
 from tests.random_programs_effects import effectful_program
+from tests.random_programs_writer import random_program
 
 
 def plain(seed: int) -> None:

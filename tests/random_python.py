@@ -12,58 +12,28 @@ out: most of them end without an error.
 from __future__ import annotations
 
 import ast
-import collections
-import contextlib
-import io
-import linecache
 import random
 import re
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
 
-import torch
-
+from tests import random_python_compounds as compounds
 from tests import random_python_grammar as grammar
+from tests import random_python_objects as objects
 from tests import random_python_parts as parts
 from tests import random_python_shared as shared
 from tests import random_python_statements as statements
+from tests.random_python_trial import RandomPython, trial
 
-EXPRESSIONS = grammar.EXPRESSIONS | shared.EXPRESSIONS
+EXPRESSIONS = grammar.EXPRESSIONS | objects.EXPRESSIONS | shared.EXPRESSIONS
 PARTS = parts.PARTS | shared.PARTS
 RESETS = parts.RESETS | shared.RESETS
 
 DEPTH = 3
-MOST_LINES_RUN, MOST_ITEMS = 4000, 400
 
 HOLE = re.compile(r"<([A-Za-z.][\w\[\].!= ]*)>")
-
-
-@dataclass
-class RandomPython:
-    """One program. `load()` gives a module of its own each time."""
-
-    seed: int
-    text: str
-    error: str = ""
-
-    @property
-    def file(self) -> str:
-        return f"<random python {self.seed}>"
-
-    def load(self) -> ModuleType:
-        linecache.cache[self.file] = (len(self.text), None, self.text.splitlines(True), self.file)
-        # where dataclasses look for it
-        module = sys.modules["random_python"] = ModuleType("random_python")
-        try:
-            exec(compile(self.text, self.file, "exec"), vars(module))
-        finally:
-            del sys.modules["random_python"]
-        return module
 
 
 def random_python(seed: int) -> RandomPython:
@@ -84,83 +54,6 @@ def random_python(seed: int) -> RandomPython:
 
 
 NEVER = ("TooLong", "NameError", "UnboundLocal", "ignored", "RecursionError", "MemoryError")
-
-
-class TooLong(BaseException):
-    """A program runs for too long, or makes something that grows without bounds."""
-
-
-def trial(program: RandomPython) -> str:
-    """Runs a program in eager, both ways, each twice; the error it ends with, if any."""
-    lines = 0
-
-    def count(frame: Any, event: str, _: Any) -> Any:
-        nonlocal lines
-        lines += 1
-        if frame.f_code.co_filename != program.file:
-            return None
-        if lines > MOST_LINES_RUN or is_large(_variables(frame)) or is_large(frame.f_globals):
-            raise TooLong
-        return count
-
-    unraisable: list[Any] = []
-    hook, sys.unraisablehook = sys.unraisablehook, unraisable.append
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = program.load()
-            for other in (False, True, False):
-                args, kwargs = module.arguments(other)
-                before, lines = sys.gettrace(), 0
-                sys.settrace(count)
-                try:
-                    module.program(*args, **kwargs)
-                except (Exception, TooLong) as error:
-                    return f"{type(error).__name__}: {error}"
-                finally:
-                    sys.settrace(before)
-                if other:
-                    module.reset()
-            del args, kwargs, module
-    finally:
-        sys.unraisablehook = hook
-    return "ignored GeneratorExit" if unraisable else ""
-
-
-def _variables(frame: Any) -> dict[str, Any]:
-    # 3.13.0 crashes where `f_locals` meets the cell of a comprehension that has not begun.
-    return {} if sys.version_info >= (3, 13) and frame.f_code.co_cellvars else frame.f_locals
-
-
-def is_large(variables: dict[str, Any]) -> bool:
-    return any(
-        type(v) not in SMALL and _size(v) > MOST_ITEMS for n, v in variables.items() if n[0] != "_"
-    )
-
-
-SMALL = frozenset(
-    {torch.Tensor, float, bool, type, ModuleType, type(None), type(is_large), type(len)}
-)
-
-
-def _size(o: Any) -> int:
-    if isinstance(o, dict):
-        return sum(map(len, map(str, o)))
-    if isinstance(o, (str, list, collections.deque)):
-        return len(o)
-    if isinstance(o, int):
-        return o.bit_length()
-    attributes = getattr(o, "__dict__", None)
-    if isinstance(o, (type, ModuleType)) or attributes is None:
-        return 0
-    return max(
-        [
-            len(v)
-            for v in attributes.values()
-            if isinstance(v, (str, list, dict, collections.deque))
-        ],
-        default=0,
-    )
 
 
 class NothingFits(Exception):
@@ -408,14 +301,14 @@ class Writer:
             return self._shared(scope)
         if chance < 0.22 and scope.depth < DEPTH and self.budget > 0:
             return self._compound(
-                rng.choice(statements.COMPOUND_STATEMENTS.strip().split("\n\n")), scope
+                rng.choice(compounds.COMPOUND_STATEMENTS.strip().split("\n\n")), scope
             )
         if chance < 0.26 and scope.depth < 2:
             return self._inner_function(scope)
         if chance < 0.30 and scope.kind == "generator":
             return [self.fill("yield <V>", scope, 0)]
         if chance < 0.34 and scope.loop:
-            return self._compound(rng.choice(statements.JUMPS.strip().split("\n\n")), scope)
+            return self._compound(rng.choice(compounds.JUMPS.strip().split("\n\n")), scope)
         if chance < 0.355 and scope.depth and scope.kind != "generator":
             return self._compound("if <test>:\n    return <return>", scope)
         if rng.random() < self.opaque:

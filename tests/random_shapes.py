@@ -19,9 +19,12 @@ from typing import Any
 
 import torch
 
-from tests import random_programs_indexing  # noqa: F401  (more statements)
+from tests import (
+    random_programs,  # noqa: F401  (the statements)
+    random_programs_indexing,  # noqa: F401  (more statements)
+)
 from tests.oracle import ignore_warnings
-from tests.random_programs import (
+from tests.random_programs_writer import (
     ALIASES,
     FLOATS,
     HELPERS,

@@ -17,10 +17,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import ingot
+from tests import random_programs  # noqa: F401  (the statements)
 from tests.effectful_ops import KEPT, LOG
 from tests.oracle import ignore_warnings
-from tests.random_programs import RandomProgram
 from tests.random_programs_effects import effectful_program
+from tests.random_programs_writer import RandomProgram
 from tests.test_random_programs import Outcome, compare_or_move
 
 

@@ -22,7 +22,7 @@ import ingot
 from ingot.compiler import Compiler
 from tests import random_programs_indexing  # noqa: F401  (more statements)
 from tests.oracle import assert_like, ignore_warnings
-from tests.random_programs import RandomProgram, random_program
+from tests.random_programs_writer import RandomProgram, random_program
 from tests.rounding import RUNS, Moved, within_rounding
 
 # Relative to the largest magnitude of a tensor: programs add and subtract what they have rounded,

@@ -25,7 +25,7 @@ import ingot
 from tests import random_programs_indexing  # noqa: F401  (more statements)
 from tests.oracle import ignore_warnings
 from tests.random_gradients import Asked
-from tests.random_programs import RandomProgram, random_program
+from tests.random_programs_writer import RandomProgram, random_program
 from tests.rounding import RUNS, Moved
 from tests.test_random_programs import ValuesDiffer, compare_tensors
 
