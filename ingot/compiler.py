@@ -41,6 +41,7 @@ from ingot.hot_sizes import HotSizes
 from ingot.ladder import Ladder, Run, SizePolicy
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
+from ingot.rules import hand_over
 from ingot.serial import safe_point, serial
 from ingot.stance import DEFAULT, current_stance
 from ingot.torch_private import ALL, why_off
@@ -208,6 +209,7 @@ class Compiler:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
     def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
+        hand_over()
         return capture_call(self.dispatcher.fn, args, kwargs, request)
 
     def continue_at(self, chain: Chain) -> Any:

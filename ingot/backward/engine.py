@@ -33,6 +33,7 @@ from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.reasons import BREAK, SKIP
+from ingot.rules import hand_over
 from ingot.serial import serial, whole
 from ingot.stance import DEFAULT, current_stance
 from ingot.torch_private import ALL, BACKWARDS, GRADIENTS, engine_run_backward, set_engine, why_off
@@ -303,6 +304,7 @@ def _compile_for(
         "backward", _place(), recompiled=_recompiled(), fixed_sizes=fixed_sizes
     )
     hooks = Hooks(structure.tables(), structure.functions())
+    hand_over()
     with stage(compilation, "trace"):
         backward = trace_backward(structure, tangents, hooks, geometry, sizes_before)
     compilation.aten = backward.graph

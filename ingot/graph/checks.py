@@ -24,12 +24,15 @@ Tensor = torch.Tensor
 
 def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise EagerRaises if eager would not take the arguments (tensors with geometry only)."""
-    test = _TESTS.get(name_of(op))
+    test = REFUSALS.get(op) or _TESTS.get(name_of(op))
     if test is not None:
         problem = test(**{_NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
         if problem:
             raise EagerRaises(f"{op} does not take these arguments in eager: {problem}")
 
+
+REFUSALS: dict[OpOverload, Callable[..., str]] = {}
+"""Why eager refuses the arguments of an op, as `rules.py` hands it over."""
 
 _NAMES = {"self": "x", "input": "x"}
 

@@ -64,7 +64,7 @@ def note_counts(
 def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
     """Have it checked that no size is 0 for an op that may mean something else, or raise an error,
     for no elements."""
-    if is_pointwise(op) or op.is_view or name_of(op) in _TAKES_NOTHING:
+    if is_pointwise(op) or op.is_view or op in TAKES_NO_ELEMENTS or name_of(op) in _TAKES_NOTHING:
         return
     for size in (size for t in tensors for size in t.shape if is_decided_by_data(size)):
         if size == 0:
@@ -76,6 +76,9 @@ def any_decided(tensors: Sequence[Tensor]) -> bool:
     return any(is_decided_by_data(size) for t in tensors for size in t.shape)
 
 
+TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
+"""Ops to which a size of 0 means nothing else, beside pointwise ones and views; `rules.py` hands
+them over."""
 _TAKES_NOTHING = frozenset(
     f"aten::{name}" for name in
     "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index "

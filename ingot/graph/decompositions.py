@@ -57,6 +57,11 @@ def rounded_once(function: Rule) -> Rule:
     return wrapper
 
 
+def in_float32(number: float) -> float:
+    """As eager's code holds some of its constants, for each type of tensor."""
+    return torch.tensor(number, dtype=torch.float32).item()
+
+
 def _narrow(result: Any, dtype: torch.dtype) -> Any:
     if isinstance(result, tuple):
         return (result[0].to(dtype), *result[1:])

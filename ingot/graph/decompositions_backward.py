@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.decompositions import HALVES, rounded_once, rule, widened
+from ingot.graph.decompositions import HALVES, in_float32, rounded_once, rule, widened
 from ingot.torch_private import aten
 
 Mask = Sequence[bool]  # which gradients are wanted
-
-
-def in_float32(number: float) -> float:
-    """As eager's code holds some of its constants, for each type of tensor."""
-    return torch.tensor(number, dtype=torch.float32).item()
 
 
 _SIXTH = in_float32(1 / 6)

@@ -4,6 +4,7 @@ numbers."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -58,10 +59,26 @@ _LOOKS_UP = frozenset(
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add "
     "index_copy index_fill "
     "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag "
-    "_embedding_bag_forward_only nll_loss_forward nll_loss2d_forward masked_scatter "
-    "binary_cross_entropy "
+    "_embedding_bag_forward_only masked_scatter "
     "max_unpool2d max_unpool3d".split()
 )  # fmt: skip
+MAY_RAISE: dict[OpOverload, Callable[..., bool]] = {}
+"""Whether a call of an op may be an error, by its arguments and result; `rules.py` hands it
+over."""
+
+
+def indexes(args: tuple[Any, ...], result: Any) -> bool:
+    """An index may be out of range."""
+    return True
+
+
+def divides(args: tuple[Any, ...], result: Any) -> bool:
+    """An integer may be divided by zero."""
+    if result.is_floating_point() or result.is_complex():
+        return False
+    return not isinstance(args[1], (int, float)) or args[1] == 0
+
+
 _DIVIDES = frozenset(f"aten::{name}" for name in "div floor_divide remainder fmod".split())
 
 
@@ -73,9 +90,10 @@ def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
     name = name_of(op)
     if name in _LOOKS_UP or result is None:
         return True
-    if name not in _DIVIDES or result.is_floating_point() or result.is_complex():
-        return False
-    return not isinstance(args[1], (int, float)) or args[1] == 0
+    if name in _DIVIDES:
+        return divides(args, result)
+    rule = MAY_RAISE.get(op)
+    return rule is not None and rule(args, result)
 
 
 @cache

@@ -12,7 +12,16 @@ from ingot.graph import geometry
 
 Rule = Callable[..., Any]
 
+BY_LOOK: set[Rule] = set()
+"""The rules to which only the geometry of tensors and the other arguments matter."""
+
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
+
+
+def by_look(rule: Rule) -> Rule:
+    """Note that the rule is one of `BY_LOOK`."""
+    BY_LOOK.add(rule)
+    return rule
 
 
 def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:

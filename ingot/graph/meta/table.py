@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from ingot.graph.meta.basis import Rule
+from ingot.graph.meta.basis import BY_LOOK, Rule
 from ingot.graph.meta.declared import declared
 from ingot.graph.meta.families import (
     adaptive_max_pool,
@@ -78,9 +78,6 @@ from ingot.graph.meta.untried import (
     glu,
     gradients,
     layer_norm_backward,
-    loss,
-    loss_backward,
-    nll_loss,
     rnn_layer,
     rnn_layer_backward,
     softmax_backward,
@@ -140,10 +137,6 @@ _FAMILIES: dict[Rule, str] = {
     rot90: "rot90",
     pixel_shuffle: "pixel_shuffle",
     pixel_unshuffle: "pixel_unshuffle",
-    loss: "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits",
-    loss_backward: """mse_loss_backward smooth_l1_loss_backward huber_loss_backward nll_loss_backward
-        nll_loss2d_backward _ctc_loss_backward""",
-    nll_loss: "nll_loss_forward nll_loss2d_forward",
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
     dropout: "native_dropout",
@@ -151,7 +144,7 @@ _FAMILIES: dict[Rule, str] = {
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical rsub",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
-_RULES: dict[str, Rule] = {
+_BY_NAME: dict[str, Rule] = {
     name: rule for rule, names in _FAMILIES.items() for name in names.split()
 }
 _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
@@ -165,10 +158,10 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "_embedding_bag_forward_only": embedding_bag,
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
-    **{name: KNOWN_TO_CPUS[rule] for name, rule in _RULES.items() if rule in KNOWN_TO_CPUS},
+    **{name: KNOWN_TO_CPUS[rule] for name, rule in _BY_NAME.items() if rule in KNOWN_TO_CPUS},
     "roll": contiguous_self,
 }
-_OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their name
+RULES: dict[OpOverload, Rule] = {
     aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
     aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(
         aten.split_with_sizes.default, args, kwargs
@@ -181,12 +174,14 @@ _OF_OVERLOADS: dict[OpOverload, Rule] = {  # that are unlike the others of their
     cudnn_rnn: recurrent,
     cudnn_rnn_backward: recurrent_backward,
 }
-BY_LOOK = frozenset(
+"""The rules of overloads, which `rules.py` hands over."""
+RULES_ON_GPUS: dict[OpOverload, Rule] = {}
+"""Those that are unlike a CPU's."""
+BY_LOOK.update(
     (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
      reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat,
      softmax_backward)
 )  # fmt: skip
-"""The rules to which only the geometry of tensors and the other arguments matter."""
 
 
 @cache
@@ -200,13 +195,15 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return native
     if torch.Tag.data_dependent_output in op.tags:
         return data_dependent
-    known = _OF_OVERLOADS.get(op)
+    if device != "cpu" and op in RULES_ON_GPUS:
+        return RULES_ON_GPUS[op]
+    known = RULES.get(op)
     if known is not None:
-        return known
+        return known if device == "cpu" else KNOWN_TO_CPUS.get(known, known)
     if namespace == "aten" and device != "cpu" and name in _ON_GPUS:
         return _ON_GPUS[name]
-    if namespace == "aten" and name in _RULES:
-        return _RULES[name]
+    if namespace == "aten" and name in _BY_NAME:
+        return _BY_NAME[name]
     # torch 2.11 has no tag there
     if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:
         return data_dependent

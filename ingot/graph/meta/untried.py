@@ -160,29 +160,3 @@ def rnn_layer_backward(
 @unless_known
 def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh((args[2], args[0].shape[-1]), args[0].dtype)
-
-
-@unless_known
-def loss(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Of an input and a target of its shape."""
-    sizes = (
-        geometry.broadcast(args[0].shape, args[1].shape)
-        if bind(op, args, kwargs)["reduction"] == 0
-        else ()
-    )
-    return fresh(sizes, args[0].dtype)
-
-
-@unless_known
-def loss_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return fresh(args[1].shape, args[1].dtype)
-
-
-@unless_known
-def nll_loss(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    x, target, reduction = args[0], args[1], args[3]
-    return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh(
-        (), x.dtype
-    )

@@ -1,4 +1,4 @@
-"""Losses and their gradients, recorded as simpler ops. The rules of `decompositions.py` apply."""
+"""Losses and their gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.decompositions import HALVES, quotient, rounded_once, rule
-from ingot.graph.decompositions_backward import in_float32
-from ingot.torch_private import aten
+from ingot.graph.decompositions import HALVES, in_float32, quotient, rounded_once
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.untried import unless_known
+from ingot.graph.schemas import bind, indexes
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 _SMALLEST = in_float32(1e-12)
 
@@ -25,23 +28,49 @@ def _averaged(x: Tensor, reduction: int) -> Any:
     return x.numel() if reduction == _MEAN else 1
 
 
+# -- what losses look like -------------------------------------------------------------------------
+
+
+@unless_known
+def loss_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Of an input and a target of its shape."""
+    sizes = (
+        geometry.broadcast(args[0].shape, args[1].shape)
+        if bind(op, args, kwargs)["reduction"] == 0
+        else ()
+    )
+    return fresh(sizes, args[0].dtype)
+
+
+@unless_known
+def loss_backward_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh(args[1].shape, args[1].dtype)
+
+
+@unless_known
+def nll_loss_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    x, target, reduction = args[0], args[1], args[3]
+    return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh(
+        (), x.dtype
+    )
+
+
 # -- of differences --------------------------------------------------------------------------------
 
 
-@rule(aten.mse_loss.default)
 @rounded_once
 def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
     difference = x - target
     return _REDUCE[reduction](difference * difference)
 
 
-@rule(aten.mse_loss_backward.default)
 @rounded_once
 def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     return quotient(2.0, _averaged(x, reduction), x.dtype) * (x - target) * grad
 
 
-@rule(aten.smooth_l1_loss.default)
 @rounded_once
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Tensor:
     distance = torch.abs(x - target)
@@ -51,7 +80,6 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
     return _REDUCE[reduction](torch.where(distance < beta, inner, distance - 0.5 * beta))
 
 
-@rule(aten.smooth_l1_loss_backward.default)
 @rounded_once
 def smooth_l1_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
@@ -62,7 +90,6 @@ def smooth_l1_loss_backward(
     return torch.where(torch.abs(difference) >= beta, outer, inner)
 
 
-@rule(aten.huber_loss.default)
 @rounded_once
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
     distance = torch.abs(x - target)
@@ -70,7 +97,6 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     return _REDUCE[reduction](torch.where(distance <= delta, 0.5 * distance * distance, outer))
 
 
-@rule(aten.huber_loss_backward.default)
 @rounded_once
 def huber_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
@@ -83,14 +109,12 @@ def huber_loss_backward(
 # -- of probabilities ------------------------------------------------------------------------------
 
 
-@rule(aten.soft_margin_loss_backward.default)
 @rounded_once
 def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     power = torch.exp(-target * x)
     return grad * (-target * power / (1.0 + power) / _averaged(x, reduction))
 
 
-@rule(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
@@ -103,8 +127,9 @@ def binary_cross_entropy_backward(
     return inward / x.numel() if reduction == _MEAN else inward
 
 
-@rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
-def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> Any:
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
+) -> Any:
     """(loss, sum of the weights of the classes that count) of logarithms of probabilities (n,
     class, ...)."""
     if x.dim() < 2 or geometry.is_empty(x) or x.dtype in HALVES:
@@ -124,7 +149,6 @@ def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, i
     return (summed / total if reduction == _MEAN else summed), total
 
 
-@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
     grad: Tensor,
     x: Tensor,
@@ -148,3 +172,36 @@ def nll_loss_backward(
     if not isinstance(x.shape[1], int) or 0 <= ignored < x.shape[1]:
         hit = torch.logical_and(hit, torch.ne(wanted, ignored))
     return torch.where(hit, slope, 0)
+
+
+OPS = (
+    op(aten.mse_loss.default, decompose=mse_loss, meta=loss_meta),
+    op(aten.mse_loss_backward.default, decompose=mse_loss_backward, meta=loss_backward_meta),
+    op(aten.smooth_l1_loss.default, decompose=smooth_l1_loss, meta=loss_meta),
+    op(
+        aten.smooth_l1_loss_backward.default,
+        decompose=smooth_l1_loss_backward,
+        meta=loss_backward_meta,
+    ),
+    op(aten.huber_loss.default, decompose=huber_loss, meta=loss_meta),
+    op(aten.huber_loss_backward.default, decompose=huber_loss_backward, meta=loss_backward_meta),
+    op(aten.soft_margin_loss_backward.default, decompose=soft_margin_loss_backward),
+    op(aten.binary_cross_entropy.default, may_raise=indexes),
+    op(aten.binary_cross_entropy_backward.default, decompose=binary_cross_entropy_backward),
+    op(aten.binary_cross_entropy_with_logits.default, meta=loss_meta),
+    op(
+        aten.nll_loss_forward.default,
+        aten.nll_loss2d_forward.default,
+        decompose=nll_loss_forward,
+        meta=nll_loss_meta,
+        may_raise=indexes,
+    ),
+    op(
+        aten.nll_loss_backward.default,
+        aten.nll_loss2d_backward.default,
+        decompose=nll_loss_backward,
+        meta=loss_backward_meta,
+    ),
+    op(aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor, meta=loss_backward_meta),
+)
+"""The records of losses."""

@@ -1,0 +1,36 @@
+"""What Ingot knows of each ATen op: one record each, a file per family.
+
+`rules.py` hands the columns of these records, as tables, to the rooms that use them. A family may
+use the interfaces of graph and loops; no room imports a family.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.ops import losses
+from ingot.ops.op import Op
+from ingot.torch_private import OpOverload
+
+FAMILIES = (losses,)
+
+
+def _records() -> dict[OpOverload, Op]:
+    """The record of each overload. Raises ValueError for an overload with two."""
+    records: dict[OpOverload, Op] = {}
+    for family in FAMILIES:
+        for record in family.OPS:
+            for overload in record.overloads:
+                if overload in records:
+                    raise ValueError(f"{overload} has two records")
+                records[overload] = record
+    return records
+
+
+RECORDS = _records()
+
+
+def table(field: str) -> dict[OpOverload, Any]:
+    """A field of the records as a table by overload, of those that have it."""
+    column = {overload: getattr(record, field) for overload, record in RECORDS.items()}
+    return {overload: fact for overload, fact in column.items() if fact}

@@ -1,0 +1,74 @@
+"""The record of an op: all that Ingot knows of it.
+
+A family's file has the functions of its ops and, at its end, one record for each in `OPS`.
+Overloads that are alike share one. What a record leaves out has a default: an op without a
+decomposition is recorded whole, one without a meta rule is pointwise or runs once on made-up
+values, and one without a lowering is a library call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.graph.meta.basis import Rule as MetaRule
+from ingot.torch_private import OpOverload
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op, or overloads that are alike."""
+
+    overloads: tuple[OpOverload, ...]
+
+    decompose: Callable[..., Any] | None = None
+    """The op as others, run under the recorder; NotImplemented for a call that stays whole. See
+    graph/decompositions.py."""
+
+    meta: MetaRule | None = None
+    """Sizes, strides and dtype of the results. See graph/meta."""
+
+    gpu_meta: MetaRule | None = None
+    """The same on a GPU, where that differs."""
+
+    refuses: Callable[..., str] | None = None
+    """Why eager refuses the arguments, which come by their names in the schema; "" where it does
+    not. For what `meta` does not find out. See graph/checks.py."""
+
+    may_raise: Callable[..., bool] | None = None
+    """Whether a call is an error for some values of its tensors. See graph/schemas.py."""
+
+    takes_no_elements: bool = False
+    """Whether a size of 0 means nothing else, though the op is neither pointwise nor a view."""
+
+    last_operand_first: bool = False
+    """Whether a pointwise op asks its last operand first how the result lies."""
+
+    lower: Callable[..., Any] | None = None
+    """The op as loop IR. See loops/lowering/rules.py."""
+
+
+def op(
+    *overloads: OpOverload,
+    decompose: Callable[..., Any] | None = None,
+    meta: MetaRule | None = None,
+    gpu_meta: MetaRule | None = None,
+    refuses: Callable[..., str] | None = None,
+    may_raise: Callable[..., bool] | None = None,
+    takes_no_elements: bool = False,
+    last_operand_first: bool = False,
+    lower: Callable[..., Any] | None = None,
+) -> Op:
+    """A record; see the fields of `Op`."""
+    return Op(
+        overloads,
+        decompose,
+        meta,
+        gpu_meta,
+        refuses,
+        may_raise,
+        takes_no_elements,
+        last_operand_first,
+        lower,
+    )

@@ -1,0 +1,33 @@
+"""The records of ops, and the tables that are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from ingot.graph import checks, data_dependent, decompositions, geometry, meta, schemas
+from ingot.loops.lowering.rules import RULES
+from ingot.ops import FAMILIES, table
+from ingot.ops.op import Op
+
+TABLES = {
+    "decompose": decompositions.DECOMPOSITIONS,
+    "meta": meta.RULES,
+    "gpu_meta": meta.RULES_ON_GPUS,
+    "refuses": checks.REFUSALS,
+    "may_raise": schemas.MAY_RAISE,
+    "takes_no_elements": data_dependent.TAKES_NO_ELEMENTS,
+    "last_operand_first": geometry.LAST_FIRST,
+    "lower": RULES,
+}
+
+
+def test_each_field_of_a_record_is_handed_over():
+    assert [f.name for f in fields(Op)] == ["overloads", *TABLES]
+    for field, handed_over in TABLES.items():
+        assert table(field).keys() <= set(handed_over)
+
+
+def test_each_record_says_something():
+    for family in FAMILIES:
+        for record in family.OPS:
+            assert any(getattr(record, field) for field in TABLES), record.overloads
