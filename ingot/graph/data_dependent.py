@@ -87,7 +87,7 @@ _TAKES_NOTHING = frozenset(
     "_reshape_alias lift_fresh "
     "empty empty_like empty_strided new_empty zeros ones full zeros_like ones_like full_like "
     "new_zeros new_ones "
-    "new_full arange constant_pad_nd masked_fill index_put flip repeat cumsum".split()
+    "new_full arange constant_pad_nd masked_fill index_put flip repeat".split()
 )  # fmt: skip
 
 

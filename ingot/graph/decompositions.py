@@ -222,16 +222,6 @@ def isin_number(
     return torch.ne(x, member) if invert else torch.eq(x, member)
 
 
-@rule(aten.mvlgamma.default)
-def mvlgamma(x: Tensor, p: int) -> Tensor:
-    if x.dtype in HALVES or not x.is_floating_point():
-        return NotImplemented
-    shifted = x.unsqueeze(-1) + torch.arange(
-        0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device
-    )
-    return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
-
-
 # The exponents that eager's kernel treats apart: it rounds bfloat16 after each step.
 _POWERS: dict[float, Callable[[Tensor], Tensor]] = {
     2.0: lambda x: x * x,

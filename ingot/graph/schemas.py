@@ -59,7 +59,7 @@ _LOOKS_UP = frozenset(
     "index _unsafe_index index_put _index_put_impl _unsafe_index_put index_select index_add "
     "index_copy index_fill "
     "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag "
-    "_embedding_bag_forward_only masked_scatter "
+    "_embedding_bag_forward_only "
     "max_unpool2d max_unpool3d".split()
 )  # fmt: skip
 MAY_RAISE: dict[OpOverload, Callable[..., bool]] = {}

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot.ops import losses
+from ingot.ops import (
+    losses,
+    recurrent,
+    sampling,
+    scans,
+    searching,
+    special,
+)
 from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
-FAMILIES = (losses,)
+FAMILIES = (
+    losses,
+    recurrent,
+    sampling,
+    scans,
+    searching,
+    special,
+)
 
 
 def _records() -> dict[OpOverload, Op]:

@@ -37,7 +37,7 @@ from ingot.loops.expr import (
     size_symbol,
     value_symbol,
 )
-from ingot.loops.lowering.views import reshape_map
+from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.postfix import postfix
 
 Point = dict[Symbol, int]

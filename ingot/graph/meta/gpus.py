@@ -46,17 +46,6 @@ def cudnn_batch_norm_backward(
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
 
 
-def cudnn_grid_sampler(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    images, grid = args
-    return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
-
-
-def cudnn_grid_sampler_backward(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
-
-
 def embedding_bag(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
@@ -69,22 +58,6 @@ def embedding_bag(
     largest = (bags, weight.shape[1]) if bound["mode"] == 2 else (0,)
     others = [fresh(sizes, dtype) for sizes in (indices.shape, offsets.shape, largest)]
     return fresh((bags, weight.shape[1]), weight.dtype), *others
-
-
-def recurrent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-    x, _, hx, cx, _, hidden, projected, _, both, _, reserve = args
-    output = fresh((*x.shape[:2], (projected or hidden) * (1 + both)), x.dtype)
-    final = fresh(hx.shape, x.dtype), fresh((0,) if cx is None else cx.shape, x.dtype)
-    return output, *final, fresh((reserve,), torch.uint8)
-
-
-def recurrent_backward(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Tensor]:
-    x, weights, hx, cx, *_ = args
-    return [
-        fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None
-    ]
 
 
 def with_wide_statistics(rule: Rule) -> Rule:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ingot.errors import EagerRaises
@@ -14,15 +13,6 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind
 from ingot.torch_private import OpOverload
-
-
-@unless_known
-def cumulative_extreme(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """The extremes, and where they are."""
-    x = args[0]
-    return fresh(x.shape, x.dtype), fresh(x.shape, torch.int64)
 
 
 @unless_known

@@ -52,17 +52,12 @@ from ingot.graph.meta.families import (
 from ingot.graph.meta.gpus import (
     cudnn_batch_norm,
     cudnn_batch_norm_backward,
-    cudnn_grid_sampler,
-    cudnn_grid_sampler_backward,
     embedding_bag,
-    recurrent,
-    recurrent_backward,
     rms_norm,
     rms_norm_backward,
     with_wide_statistics,
 )
 from ingot.graph.meta.rearranged import (
-    cumulative_extreme,
     log_sigmoid,
     pixel_shuffle,
     pixel_unshuffle,
@@ -78,13 +73,9 @@ from ingot.graph.meta.untried import (
     glu,
     gradients,
     layer_norm_backward,
-    rnn_layer,
-    rnn_layer_backward,
     softmax_backward,
-    sorted_,
 )
 from ingot.graph.schemas import is_pointwise
-from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 from ingot.loops.side_effects import is_foreign
 from ingot.torch_private import OpOverload, aten
 
@@ -92,10 +83,10 @@ _FAMILIES: dict[Rule, str] = {
     like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
         exponential cauchy geometric log_normal""",
     plain_self: "scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli",
-    masked: "masked_fill masked_scatter",
+    masked: "masked_fill",
     roll: "roll",
     exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
-    contiguous_self: "mvlgamma _softmax _log_softmax cumsum cumprod logcumsumexp tril triu _safe_softmax",
+    contiguous_self: " _softmax _log_softmax tril triu _safe_softmax",
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
         linalg_vector_norm norm aminmax count_nonzero""",
@@ -126,13 +117,9 @@ _FAMILIES: dict[Rule, str] = {
     layer_norm_backward: "native_layer_norm_backward",
     batch_norm_backward: "native_batch_norm_backward",
     embedding_backward: "embedding_dense_backward",
-    rnn_layer: "mkldnn_rnn_layer",
-    rnn_layer_backward: "mkldnn_rnn_layer_backward",
-    sorted_: "sort topk",
     folded_pad: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d""",
     glu: "glu",
-    cumulative_extreme: "cummax cummin",
     log_sigmoid: "log_sigmoid_forward",
     rot90: "rot90",
     pixel_shuffle: "pixel_shuffle",
@@ -152,8 +139,6 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "native_batch_norm": with_wide_statistics(batch_norm),
     "cudnn_batch_norm": cudnn_batch_norm,
     "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
-    "cudnn_grid_sampler": cudnn_grid_sampler,
-    "cudnn_grid_sampler_backward": cudnn_grid_sampler_backward,
     "_embedding_bag": embedding_bag,
     "_embedding_bag_forward_only": embedding_bag,
     "_fused_rms_norm": rms_norm,
@@ -171,8 +156,6 @@ RULES: dict[OpOverload, Rule] = {
     aten.pow.Scalar: contiguous_exponent,
     aten.ldexp.Tensor: power_of_two,
     aten.bernoulli.Tensor: like_self,
-    cudnn_rnn: recurrent,
-    cudnn_rnn_backward: recurrent_backward,
 }
 """The rules of overloads, which `rules.py` hands over."""
 RULES_ON_GPUS: dict[OpOverload, Rule] = {}

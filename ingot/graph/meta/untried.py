@@ -56,11 +56,11 @@ def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     listed = [results] if isinstance(results, Tensor) else results
     if len(of) != len(listed):
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
-    made = [None if t is None else _sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+    made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
     return made[0] if isinstance(results, Tensor) else tuple(made)
 
 
-def _sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
+def sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
     """A tensor of the sizes of `like`, laid out as `tried` is, which it is in the present call."""
     sizes = (
         like.shape
@@ -103,19 +103,6 @@ def batch_norm_backward(
 
 
 @unless_known
-def sorted_(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is in other places along a dimension, and where it was; of topk, so many elements of
-    it."""
-    bound = bind(op, args, kwargs)
-    sizes = list(args[0].shape)
-    if "k" in bound and sizes:
-        if bound["k"] > sizes[bound["dim"] % len(sizes)]:
-            raise EagerRaises("topk of fewer elements")
-        sizes[bound["dim"] % len(sizes)] = bound["k"]
-    return tuple([_sized_as(op, sizes, t) for t in tried_out(op, args, kwargs)])
-
-
-@unless_known
 def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Padding with what is there."""
     x, sizes, amounts = args[0], list(args[0].shape), args[1]
@@ -125,7 +112,7 @@ def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         sizes[-1 - d] = x.shape[-1 - d] + before + after
         if sizes[-1 - d] < 1:
             raise EagerRaises("padding to less than nothing")
-    return _sized_as(op, sizes, tried_out(op, args, kwargs))
+    return sized_as(op, sizes, tried_out(op, args, kwargs))
 
 
 @unless_known
@@ -135,26 +122,7 @@ def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     if sizes[dim] % 2 != 0:
         raise EagerRaises("halves of an odd size")
     sizes[dim] = sizes[dim] // 2
-    return _sized_as(op, sizes, tried_out(op, args, kwargs))
-
-
-@unless_known
-def rnn_layer(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor | None, ...]:
-    """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
-    x, hidden, cell = args[0], args[5], args[6]
-    sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
-    *results, workspace = tried_out(op, args, kwargs)
-    window = None if workspace is None else fresh((1,), workspace.dtype)  # none in inference
-    return *[_sized_as(op, s, t) for s, t in zip(sizes, results)], window
-
-
-@unless_known
-def rnn_layer_backward(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
+    return sized_as(op, sizes, tried_out(op, args, kwargs))
 
 
 @unless_known

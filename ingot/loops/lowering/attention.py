@@ -12,9 +12,9 @@ from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, stored
-from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
 

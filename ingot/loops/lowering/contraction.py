@@ -13,9 +13,9 @@ from ingot.loops.apart import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
-from ingot.loops.lowering.views import reshape_map
 from ingot.precision import float32_precisions
 from ingot.torch_private import aten
 

@@ -28,7 +28,7 @@ from ingot.loops.expr import (
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.contraction import contracts_in_full
-from ingot.loops.lowering.indexing import compare
+from ingot.loops.lowering.index_maps import compare
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
     Index,

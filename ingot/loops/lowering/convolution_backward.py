@@ -30,7 +30,7 @@ from ingot.loops.lowering.convolution import (
     dense,
     in_channels_last,
 )
-from ingot.loops.lowering.indexing import compare
+from ingot.loops.lowering.index_maps import compare, reshape_map
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
     Index,
@@ -40,7 +40,6 @@ from ingot.loops.lowering.values import (
     exprs,
     stored,
 )
-from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
 apply = ops.apply

@@ -10,7 +10,8 @@ import torch
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import WINDOW, Lowering
-from ingot.loops.lowering.indexing import compare
+from ingot.loops.lowering.index_maps import compare, reshape_map
+from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
     Index,
@@ -21,22 +22,9 @@ from ingot.loops.lowering.values import (
     rounded,
     rounded_number,
 )
-from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
 apply = ops.apply
-
-
-def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
-    dtype = compute_dtype(out.dtype)
-
-    def compute(index: Index) -> int:
-        value = (
-            ops.index(number, dtype) if isinstance(number, Expr) else ops.constant(number, dtype)
-        )
-        return rounded(value, out.dtype)
-
-    return lw.computed(out, compute, [], cost=0)
 
 
 @lowers(aten.full.default)

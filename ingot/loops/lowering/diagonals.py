@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ingot.loops.expr import Expr
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.indexing import compare, overlaid
+from ingot.loops.lowering.index_maps import compare
+from ingot.loops.lowering.indexing import overlaid
 from ingot.loops.lowering.rules import lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue
 from ingot.torch_private import aten

@@ -11,9 +11,9 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import compare, slice_start
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, rounded
-from ingot.loops.lowering.views import slice_start
 from ingot.torch_private import aten
 
 apply = ops.apply
@@ -193,11 +193,6 @@ def overlaid(
         return apply("where", condition, new, x.load(place))
 
     return lw.computed(out, compute, [x, source], cost=3)
-
-
-def compare(name: str, a: Expr | int, b: Expr | int) -> int:
-    """A comparison of index expressions as a condition."""
-    return apply(name, ops.index(a), ops.index(b))
 
 
 @lowers(aten.select_scatter.default)

@@ -26,20 +26,16 @@ from ingot.loops.lowering import (  # noqa: F401  (they register rules)
     padding,
     pointwise,
     pooling,
-    recurrent,
     reductions,
     resampling,
     resampling_backward,
-    sampling,
-    scans,
     scatters,
-    searching,
-    special,
     views,
 )
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
 from ingot.loops.lowering.library import call_aten, laid_out
+from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import (
     Spec,
@@ -250,7 +246,7 @@ class _Walk:
         ):
             if isinstance(outs, Spec) and ZERO in outs.sizes and not node.meta.get("may_raise"):
                 # as good as any, and the rules need not think of it
-                return creation.filled(self.lw, outs, 0)
+                return filled(self.lw, outs, 0)
             try:
                 return rule(self.lw, outs, *args, **kwargs)
             except NotLowered:

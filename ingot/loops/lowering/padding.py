@@ -8,9 +8,9 @@ from typing import Any
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less_equal, maximum, minimum
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.creation import join
+from ingot.loops.lowering.index_maps import on_dim
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import Index, Spec, TensorValue
-from ingot.loops.lowering.views import on_dim
 from ingot.torch_private import aten
 
 

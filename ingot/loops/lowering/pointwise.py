@@ -124,6 +124,16 @@ def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tu
     return cost, heavy
 
 
+def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
+    dtype = compute_dtype(out.dtype)
+
+    def compute(index: Index) -> int:
+        value = ops.index(number, dtype) if isinstance(number, Expr) else constant(number, dtype)
+        return rounded(value, out.dtype)
+
+    return lw.computed(out, compute, [], cost=0)
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from ingot.loops.expr import (
     minimum,
 )
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.indexing import compare
+from ingot.loops.lowering.index_maps import compare, reshape_map
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
     Index,
@@ -34,7 +34,6 @@ from ingot.loops.lowering.values import (
     compute_dtype,
     rounded,
 )
-from ingot.loops.lowering.views import reshape_map
 from ingot.torch_private import aten
 
 apply = ops.apply

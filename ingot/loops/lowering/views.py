@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -14,14 +14,11 @@ from ingot.loops.expr import (
     ZERO,
     Expr,
     as_expr,
-    contiguous_strides,
-    known_less,
-    maximum,
-    minimum,
     product,
 )
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import on_dim, reshape_map, slice_start
 from ingot.loops.lowering.rules import NotLowered, lowers
 from ingot.loops.lowering.values import (
     Index,
@@ -43,60 +40,6 @@ def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
 @lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
 def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
-
-
-def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], Index]:
-    """From an index into sizes `new` to the index into `old` of the same element in row-major
-    order."""
-    groups = _groups(
-        [k for k, s in enumerate(new) if s is not ONE],
-        [k for k, s in enumerate(old) if s is not ONE],
-        new,
-        old,
-    )
-    if ZERO in new:
-        return lambda index: (ZERO,) * len(old)
-
-    def index_map(index: Index) -> Index:
-        result = [ZERO] * len(old)
-        for ours, theirs in groups:
-            if len(ours) == len(theirs) == 1:
-                result[theirs[0]] = index[ours[0]]
-                continue
-            flat = ZERO
-            for k, stride in zip(ours, contiguous_strides([new[k] for k in ours])):
-                flat = flat + index[k] * stride
-            strides = contiguous_strides([old[k] for k in theirs])
-            for position, (k, stride) in enumerate(zip(theirs, strides)):
-                part = flat // stride
-                result[k] = part % old[k] if position else part
-        return tuple(result)
-
-    return index_map
-
-
-def _groups(
-    ours: list[int], theirs: list[int], new: Sequence[Expr], old: Sequence[Expr]
-) -> list[tuple[list[int], list[int]]]:
-    """Split two row-major factorizations of one space into the finest runs of dimensions that cover
-    equal parts."""
-    groups = []
-    while ours and theirs:
-        a, b = [ours.pop(0)], [theirs.pop(0)]
-        left, right = new[a[0]], old[b[0]]
-        while left is not right:
-            if known_less(left, right) and ours:
-                a.append(ours.pop(0))
-                left = left * new[a[-1]]
-            elif known_less(right, left) and theirs:
-                b.append(theirs.pop(0))
-                right = right * old[b[-1]]
-            else:  # sizes that cannot be compared: the rest is one run
-                a, b = a + ours, b + theirs
-                ours, theirs = [], []
-                break
-        groups.append((a, b))
-    return groups
 
 
 @lowers(aten.permute.default)
@@ -134,12 +77,6 @@ def alias(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     return x
 
 
-def on_dim(dim: int, rank: int, f: Callable[[Expr], Expr]) -> Callable[[Index], Index]:
-    """The index map that changes one coordinate."""
-    dim %= max(rank, 1)
-    return lambda index: (*index[:dim], f(index[dim]), *index[dim + 1 :])
-
-
 @lowers(aten.slice.Tensor)
 def slice_(
     lw: Lowering,
@@ -152,22 +89,6 @@ def slice_(
 ) -> TensorValue:
     first = slice_start(start, x.sizes[dim])
     return lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i: i * step + first))
-
-
-def slice_start(start: int | Expr | None, size: Expr) -> Expr:
-    """The first element that a slice takes: negative starts count from the end, and both ends
-    clamp."""
-    first = as_expr(0 if start is None else start)
-    low, high = first.bounds
-    if high is not None and high < 0:
-        first = first + size
-    elif low is None or low < 0:
-        raise NotLowered("a slice whose start may be negative")
-    return clamp(first, size)
-
-
-def clamp(position: Expr, size: Expr) -> Expr:
-    return minimum(maximum(position, 0), size)
 
 
 @lowers(aten.select.int)

@@ -8,15 +8,32 @@ neighbour the nearest number of 32 bits, so that a place that is not finite give
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from ingot.graph.meta.basis import fresh
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    as_expr,
+    contiguous_strides,
+)
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
-from ingot.torch_private import aten
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    rounded,
+)
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
 
@@ -25,7 +42,6 @@ ZEROS, BORDER, REFLECTION = range(3)
 _INSIDE = Fault(IndexError, "a sampled place is inside of the image", False)  # places are clamped
 
 
-@lowers(aten.grid_sampler_2d.default)
 def grid_sampler_2d(
     lw: Lowering,
     out: Spec,
@@ -40,7 +56,6 @@ def grid_sampler_2d(
     return _sampled(lw, out, x, grid, interpolation, padding, corners)
 
 
-@lowers(aten.cudnn_grid_sampler.default)
 def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue) -> TensorValue:
     return _sampled(lw, out, x, grid, BILINEAR, ZEROS, True, by_cudnn=True)
 
@@ -188,3 +203,26 @@ def _position(place: int, size: Expr) -> Expr:
     number = ops.to(place, torch.int32)
     number = apply("maximum", number, ops.constant(0, torch.int32))
     return ops.indirect(apply("minimum", number, ops.index(size - 1, torch.int32)), size, _INSIDE)
+
+
+# -- what they look like ---------------------------------------------------------------------------
+
+
+def cudnn_grid_sampler_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    images, grid = args
+    return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
+
+
+def cudnn_grid_sampler_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
+
+
+OPS = (
+    op(aten.grid_sampler_2d.default, lower=grid_sampler_2d),
+    op(aten.cudnn_grid_sampler.default, gpu_meta=cudnn_grid_sampler_meta, lower=cudnn_grid_sampler),
+    op(aten.cudnn_grid_sampler_backward.default, gpu_meta=cudnn_grid_sampler_backward_meta),
+)

@@ -7,16 +7,26 @@ those for doubles to 2**-56.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
+from ingot.graph.decompositions import HALVES
+from ingot.graph.meta.families import (
+    contiguous_self,
+)
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Spec, TensorValue
-from ingot.torch_private import OpOverload, aten
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+)
+from ingot.ops.op import op
+from ingot.torch_private import aten
 
 apply = ops.apply
 
@@ -136,41 +146,48 @@ def _bessel(order: int, scaled: bool, wide: bool) -> Function:
 
 # -- the table -------------------------------------------------------------------------------------
 
-_BESSEL: dict[OpOverload, tuple[int, bool]] = {  # the order, and whether it is scaled
-    aten.i0.default: (0, False),
-    aten.special_i0e.default: (0, True),
-    aten.special_i1.default: (1, False),
-    aten.special_i1e.default: (1, True),
-}
+
+def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
+    def lower(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+        """The function in double, rounded once."""
+        stored = out.dtype if out.dtype is torch.float64 else torch.float32
+        function = _bessel(order, scaled, wide=stored is torch.float64)
+
+        def scalar(value: int) -> int:
+            return ops.to(function(ops.to(value, torch.float64)), stored)
+
+        return pointwise(lw, out, scalar, [x], [out.dtype])
+
+    return lower
 
 
-def _lower_bessel(lw: Lowering, out: Spec, x: TensorValue, kind: tuple[int, bool]) -> TensorValue:
-    """The function in double, rounded once."""
-    stored = out.dtype if out.dtype is torch.float64 else torch.float32
-    function = _bessel(*kind, wide=stored is torch.float64)
-
-    def scalar(value: int) -> int:
-        return ops.to(function(ops.to(value, torch.float64)), stored)
-
-    return pointwise(lw, out, scalar, [x], [out.dtype])
-
-
-def _register() -> None:
-    for overload, kind in _BESSEL.items():
-
-        def rule(
-            lw: Lowering, out: Spec, x: TensorValue, _kind: tuple[int, bool] = kind
-        ) -> TensorValue:
-            return _lower_bessel(lw, out, x, _kind)
-
-        lowers(overload)(rule)
-
-
-_register()
-
-
-@lowers(aten.polygamma.default)
 def polygamma(lw: Lowering, out: Spec, order: int, x: TensorValue) -> TensorValue:
     if order != 0:  # near its poles eager's answer for the others is a matter of its own rounding
         raise NotLowered("a higher derivative of the gamma function")
     return pointwise(lw, out, lambda value: apply("digamma", value), [x], [out.dtype])
+
+
+# -- the gamma function of several dimensions ------------------------------------------------------
+
+
+def mvlgamma(x: Tensor, p: int) -> Tensor:
+    if x.dtype in HALVES or not x.is_floating_point():
+        return NotImplemented
+    shifted = x.unsqueeze(-1) + torch.arange(
+        0.5 - 0.5 * p, 0.5, 0.5, dtype=x.dtype, device=x.device
+    )
+    return torch.sum(torch.lgamma(shifted), -1) + p * (p - 1) / 4 * math.log(math.pi)
+
+
+def mvlgamma_refusal(x: Tensor, p: int) -> str:
+    return "less than one dimension" if p < 1 else ""
+
+
+OPS = (
+    op(aten.i0.default, lower=_lower_bessel(0, scaled=False)),
+    op(aten.special_i0e.default, lower=_lower_bessel(0, scaled=True)),
+    op(aten.special_i1.default, lower=_lower_bessel(1, scaled=False)),
+    op(aten.special_i1e.default, lower=_lower_bessel(1, scaled=True)),
+    op(aten.polygamma.default, lower=polygamma),
+    op(aten.mvlgamma.default, decompose=mvlgamma, meta=contiguous_self, refuses=mvlgamma_refusal),
+)

@@ -7,13 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.graph.checks import along, source_of_dtype
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.families import (
+    contiguous_self,
+    masked,
+)
+from ingot.graph.meta.untried import unless_known
+from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, contiguous_strides, product
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    contiguous_strides,
+    product,
+)
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -26,7 +40,8 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
-from ingot.torch_private import aten
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
 
@@ -101,11 +116,6 @@ def _alone(kind: str) -> Callable[[int], int]:
     return scalar
 
 
-lowers(aten.cumsum.default)(_cumulative("sum"))
-lowers(aten.cumprod.default)(_cumulative("prod"))
-lowers(aten.logcumsumexp.default)(_cumulative("logaddexp"))
-
-
 def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorValue]]:
     def rule(
         lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int
@@ -127,11 +137,6 @@ def _comparable(value: int) -> int:
     return ops.to(value, torch.uint8) if ops.dtype_of(value) is torch.bool else value
 
 
-lowers(aten.cummax.default)(_cumulative_extreme("max"))
-lowers(aten.cummin.default)(_cumulative_extreme("min"))
-
-
-@lowers(aten.masked_scatter.default)
 def masked_scatter(
     lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue
 ) -> TensorValue:
@@ -166,3 +171,42 @@ def masked_scatter(
         return apply("where", taken, new, x.load(broadcast_index(index, x.sizes)))
 
     return lw.computed(out, compute, [x, mask, source], cost=4)
+
+
+# -- what they look like ---------------------------------------------------------------------------
+
+
+@unless_known
+def cumulative_extreme_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The extremes, and where they are."""
+    x = args[0]
+    return fresh(x.shape, x.dtype), fresh(x.shape, torch.int64)
+
+
+OPS = (
+    op(
+        aten.cumsum.default,
+        meta=contiguous_self,
+        refuses=along,
+        takes_no_elements=True,
+        lower=_cumulative("sum"),
+    ),
+    op(aten.cumprod.default, meta=contiguous_self, refuses=along, lower=_cumulative("prod")),
+    op(
+        aten.logcumsumexp.default,
+        meta=contiguous_self,
+        refuses=along,
+        lower=_cumulative("logaddexp"),
+    ),
+    op(aten.cummax.default, meta=cumulative_extreme_meta, lower=_cumulative_extreme("max")),
+    op(aten.cummin.default, meta=cumulative_extreme_meta, lower=_cumulative_extreme("min")),
+    op(
+        aten.masked_scatter.default,
+        meta=masked,
+        refuses=source_of_dtype("source"),
+        may_raise=indexes,
+        lower=masked_scatter,
+    ),
+)

@@ -7,14 +7,28 @@ from typing import Any
 
 import torch
 
+from ingot.errors import EagerRaises
+from ingot.graph.meta.trials import tried_out
+from ingot.graph.meta.untried import sized_as, unless_known
+from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr
+from ingot.loops.expr import (
+    ZERO,
+    Expr,
+)
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import Operand
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
-from ingot.torch_private import aten
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    rounded,
+)
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
 
@@ -59,7 +73,6 @@ def _searched(
     return lw.computed(out, compute, operands, cost=8 * steps, heavy=True)
 
 
-@lowers(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(
     lw: Lowering,
     out: Spec,
@@ -74,7 +87,6 @@ def bucketize(
     return _searched(lw, out, boundaries, value, right)
 
 
-@lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
     lw: Lowering, out: Spec, row: TensorValue, value: Operand, *, out_int32: bool = False,
     right: bool = False,
@@ -88,3 +100,26 @@ def searchsorted(
     if len(row.sizes) > 1 and (len(sizes) != len(row.sizes) or sizes[:-1] != row.sizes[:-1]):
         raise NotLowered("rows and values that do not belong together")
     return _searched(lw, out, row, value, right or side == "right")
+
+
+# -- sorting ---------------------------------------------------------------------------------------
+
+
+@unless_known
+def sorted_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is in other places along a dimension, and where it was; of topk, so many elements of
+    it."""
+    bound = bind(op, args, kwargs)
+    sizes = list(args[0].shape)
+    if "k" in bound and sizes:
+        if bound["k"] > sizes[bound["dim"] % len(sizes)]:
+            raise EagerRaises("topk of fewer elements")
+        sizes[bound["dim"] % len(sizes)] = bound["k"]
+    return tuple([sized_as(op, sizes, t) for t in tried_out(op, args, kwargs)])
+
+
+OPS = (
+    op(aten.bucketize.Tensor, aten.bucketize.Scalar, lower=bucketize),
+    op(aten.searchsorted.Tensor, aten.searchsorted.Scalar, lower=searchsorted),
+    op(aten.sort.default, aten.sort.stable, aten.topk.default, meta=sorted_meta),
+)
