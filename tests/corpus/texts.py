@@ -177,7 +177,8 @@ def main() -> int:
         return 0
     known, changed = stored()["programs"], 0
     for name, hashes in found.items():
-        stages = [stage for stage in hashes if hashes[stage] != known.get(name, {}).get(stage)]
+        before = known.get(name, {})
+        stages = [stage for stage in before | hashes if hashes.get(stage) != before.get(stage)]
         changed += bool(stages)
         print(f"{name}: {', '.join(stages)}" if stages else "", end="\n" if stages else "")
     print(f"{len(found)} programs, {changed} changed")
