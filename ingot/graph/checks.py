@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ingot.errors import EagerRaises, unsupported
+from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind, name_of
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.graph.symbols import is_decided_by_data
-from ingot.torch_private import OpOverload, aten, current_autograd_node
+from ingot.torch_private import OpOverload, aten
 
 Tensor = torch.Tensor
 
@@ -212,23 +212,6 @@ def _scalar_tensor(s: Any, dtype: torch.dtype | None = None, **_: Any) -> str:
     return _full(s, dtype=dtype or torch.get_default_dtype())
 
 
-def _resampled(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) -> str:
-    if not x.is_floating_point() and x.dtype is not torch.uint8:
-        return "integers of more than 8 bits, or with a sign"
-    return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
-
-
-_RESAMPLING = (
-    "nearest1d",
-    "nearest2d",
-    "nearest3d",
-    "linear1d",
-    "bilinear2d",
-    "bicubic2d",
-    "trilinear3d",
-)
-
-
 def _arange(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
     if any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in (start, end, step)):
         return "a step of 0" if step == 0 else ""
@@ -245,60 +228,6 @@ def _softshrink(x: Tensor, lambd: float = 0.5) -> str:
     )
 
 
-def _convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool,
-    groups: int, **_: Any,
-) -> str:  # fmt: skip
-    if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
-        return "a stride, dilation or number of groups below 1, or negative padding"
-    if x.dim() != weight.dim() or x.dtype is not weight.dtype or weight.shape[0] % groups:
-        return "an input and a weight of different ranks or types, or groups that do not divide"
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    if bias is not None and not geometry.expect_same_sizes(bias.shape, (channels,)):
-        return "a bias of another size"
-    return ""
-
-
-def _pool(
-    x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any = (1,), **_: Any
-) -> str:
-    if min(*kernel_size, *(stride or kernel_size), *dilation) < 1 or min(padding) < 0:
-        return "a kernel, stride or dilation below 1, or negative padding"
-    wide = any(2 * p > k for k, p in zip(kernel_size, padding))
-    if wide or x.dim() not in (len(kernel_size) + 1, len(kernel_size) + 2):
-        return "an input of another rank, or padding of more than half a kernel"
-    return ""
-
-
-def _unbatched_channels_last(x: Tensor) -> str:
-    odd = x.dim() == 4 and geometry.like_channels_last(x)
-    return "a layout that is neither contiguous nor channels last of rank 5" if odd else ""
-
-
-def _added(x: Tensor, second: Tensor, third: Tensor) -> str:
-    """The bias of addmm and baddbmm broadcasts to the product."""
-    sizes = (*second.shape[:-1], third.shape[-1])
-    fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(
-        geometry.broadcast(x.shape, sizes), sizes
-    )
-    return "" if fits else "an addend of another size"
-
-
-def _batched(x: Tensor, mat2: Tensor) -> str:
-    fits = x.dim() == mat2.dim() == 3 and geometry.expect_same_sizes(x.shape[:1], mat2.shape[:1])
-    return "" if fits else "batches of different sizes"
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    if weight.dim() != 2:
-        return ""
-    if not geometry.expect_same(x.shape[-1], weight.shape[1]):
-        return "an input and a weight that do not multiply"
-    fits = bias is None or bias.dim() != 1 or bias.shape[0] == 1 or bias.shape[0] == weight.shape[0]
-    return "" if fits else "a bias of another size"
-
-
 def source_of_dtype(name: str) -> Callable[..., str]:
     """What is put into a tensor has its dtype."""
 
@@ -313,18 +242,7 @@ def source_of_dtype(name: str) -> Callable[..., str]:
     return test
 
 
-def _svd(**_: Any) -> str:
-    node = current_autograd_node()
-    # which takes any fake matrix for a singular one
-    if node is not None and node.name() == "LinalgDetBackward0":
-        raise unsupported(
-            "op-form", "the formula of the derivative of a determinant looks at values"
-        )
-    return ""
-
-
 _TESTS: dict[str, Callable[..., str]] = {
-    "aten::_linalg_svd": _svd,
     "aten::gather": _gather,
     "aten::index": _index,
     "aten::index_select": _index_select,
@@ -362,18 +280,6 @@ _TESTS: dict[str, Callable[..., str]] = {
     ),
     "aten::arange": _arange,
     "aten::softshrink": _softshrink,
-    **{f"aten::upsample_{name}": _resampled for name in _RESAMPLING},
-    "aten::convolution": _convolution,
-    "aten::avg_pool2d": _pool,
-    "aten::avg_pool3d": _pool,
-    "aten::max_pool2d_with_indices": _pool,
-    "aten::max_pool3d_with_indices": lambda x, **rest: (
-        _pool(x, **rest) or _unbatched_channels_last(x)
-    ),
-    "aten::addmm": lambda x, mat1, mat2, **_: _added(x, mat1, mat2),
-    "aten::baddbmm": lambda x, batch1, batch2, **_: _added(x, batch1, batch2),
-    "aten::bmm": _batched,
-    "aten::linear": _linear,
     **{f"aten::{name}": source_of_dtype("source") for name in ("index_add",)},
     "aten::index_copy": lambda x, dim, index, source: (
         bad_dims(x, [dim]) or _long_index(index) or source_of_dtype("source")(x, source=source)

@@ -187,17 +187,6 @@ def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
     return x * torch.exp2(exponent.clamp(-1022, 1023).double())
 
 
-@rule(aten.linalg_cross.default)
-def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    if x.is_complex():
-        return NotImplemented
-
-    def turned(t: Tensor, steps: int) -> Tensor:
-        return torch.cat([t.narrow(dim, steps, 3 - steps), t.narrow(dim, 0, steps)], dim)
-
-    return turned(x, 1) * turned(other, 2) - turned(x, 2) * turned(other, 1)
-
-
 @rule(aten.isin.Tensor_Tensor)
 def isin(
     x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False
@@ -571,85 +560,6 @@ def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
 def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
     dims = _dims(x, dim)
     return torch.amin(x, dims, keepdim=keepdim), torch.amax(x, dims, keepdim=keepdim)
-
-
-@rule(aten.trace.default)
-def trace(x: Tensor) -> Tensor:
-    return torch.sum(torch.diagonal(x))
-
-
-# -- transformers ----------------------------------------------------------------------------------
-
-
-def _self_attention(
-    x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None
-) -> Tensor:
-    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and
-    values. A token does not see what the mask is not zero for; one that sees nothing is NaN."""
-    parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
-    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
-    if mask is None:
-        return (
-            aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0]
-            .transpose(1, 2)
-            .flatten(2)
-        )
-    scores = query @ key.mT * query.shape[3] ** -0.5
-    weights = torch.softmax(torch.where(mask.to(torch.bool), -math.inf, scores), -1)
-    return (weights @ value).transpose(1, 2).flatten(2)
-
-
-def _has_own_attention(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.device.type == "cpu" and x.dim() == 3 and not _is_empty(x)
-
-
-def _broadcast_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
-    """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head,
-    query, key)."""
-    return mask[:, None, None] if mask is not None and kind == 1 else mask
-
-
-@rule(aten._native_multi_head_attention.default)
-def multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor,
-    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
-    average: bool = True, mask_type: int | None = None,
-) -> Any:  # fmt: skip
-    if need_weights or query is not key or key is not value or not _has_own_attention(query):
-        return NotImplemented
-    if mask is not None and mask_type is None:
-        return NotImplemented
-    seen = _self_attention(query, heads, weight, bias, _broadcast_mask(mask, mask_type))
-    return aten.linear(seen, out_weight, out_bias), None
-
-
-@rule(aten._transformer_encoder_layer_fwd.default)
-def transformer_encoder_layer(
-    x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor,
-    out_bias: Tensor, gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor,
-    norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, weight_1: Tensor,
-    bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
-    mask: Tensor | None = None, mask_type: int | None = None,
-) -> Tensor:  # fmt: skip
-    if not _has_own_attention(x) or (mask is not None and mask_type is None):
-        return NotImplemented
-    hidden = _broadcast_mask(mask, mask_type)
-
-    def norm(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.layer_norm(y, [width], weight, bias, eps)
-
-    def attend(y: Tensor) -> Tensor:
-        return aten.linear(_self_attention(y, heads, weight, bias, hidden), out_weight, out_bias)
-
-    def feed_forward(y: Tensor) -> Tensor:
-        wide = aten.linear(y, weight_1, bias_1)
-        return aten.linear(aten.gelu(wide) if gelu else torch.relu(wide), weight_2, bias_2)
-
-    if norm_first:
-        x = x + attend(norm(x, norm_weight_1, norm_bias_1))
-        return x + feed_forward(norm(x, norm_weight_2, norm_bias_2))
-    x = norm(x + attend(x), norm_weight_1, norm_bias_1)
-    return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
 
 
 # -- copies ----------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ holds None.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.decompositions import HALVES, in_float32, rounded_once, rule, widened
+from ingot.graph.decompositions import in_float32, rounded_once, rule, widened
 from ingot.torch_private import aten
 
 Mask = Sequence[bool]  # which gradients are wanted
@@ -276,21 +276,6 @@ def cudnn_batch_norm(
     )
 
 
-# -- convolutions ----------------------------------------------------------------------------------
-
-
-@rule(aten.convolution_backward.default)
-def convolution(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
-    """The gradient of the images apart from those of the parameters, which may be wanted at other
-    times."""
-    *geometry_, (of_images, *of_parameters) = settings
-    if not (of_images and any(of_parameters)):
-        return NotImplemented
-    call: Any = aten.convolution_backward.default
-    images, _, _ = call(grad, x, weight, *geometry_, [True, False, False])
-    return images, *call(grad, x, weight, *geometry_, [False, *of_parameters])[1:]
-
-
 # -- what was read at places, or taken from them ---------------------------------------------------
 
 
@@ -319,24 +304,3 @@ def slice_(grad: Tensor, sizes: Any, dim: int, start: Any, end: Any, step: Any) 
 @rule(aten.diagonal_backward.default)
 def diagonal(grad: Tensor, sizes: Any, offset: int, dim1: int, dim2: int) -> Tensor:
     return torch.diagonal_scatter(grad.new_zeros(sizes), grad, offset, dim1, dim2)
-
-
-def _max_pool(rank: int) -> Callable[..., Any]:
-    def rule_(grad: Tensor, x: Tensor, *arguments: Any) -> Tensor:
-        """Windows may share their largest element, whose gradients are added in the windows'
-        order."""
-        if geometry.is_empty(grad) or geometry.is_empty(x) or x.dtype in HALVES:
-            return NotImplemented
-        places = arguments[-1].flatten(-rank)
-        flat = grad.new_zeros((*places.shape[:-1], math.prod(x.shape[-rank:])))
-        return flat.scatter_add(-1, places, grad.flatten(-rank)).view(x.shape)
-
-    return rule_
-
-
-rule(aten.max_pool2d_with_indices_backward.default, aten.adaptive_max_pool2d_backward.default)(
-    _max_pool(2)
-)
-rule(aten.max_pool3d_with_indices_backward.default, aten.adaptive_max_pool3d_backward.default)(
-    _max_pool(3)
-)

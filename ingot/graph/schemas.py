@@ -60,7 +60,7 @@ _LOOKS_UP = frozenset(
     "index_copy index_fill "
     "index_reduce gather scatter scatter_add scatter_reduce take put embedding _embedding_bag "
     "_embedding_bag_forward_only "
-    "max_unpool2d max_unpool3d".split()
+    "".split()
 )  # fmt: skip
 MAY_RAISE: dict[OpOverload, Callable[..., bool]] = {}
 """Whether a call of an op may be an error, by its arguments and result; `rules.py` hands it

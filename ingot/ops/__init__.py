@@ -9,8 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.ops import (
+    attention,
+    convolution,
+    convolution_backward,
     losses,
+    pooling,
+    products,
     recurrent,
+    resampling,
+    resampling_backward,
     sampling,
     scans,
     searching,
@@ -20,8 +27,15 @@ from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
 FAMILIES = (
+    attention,
+    convolution,
+    convolution_backward,
     losses,
+    pooling,
+    products,
     recurrent,
+    resampling,
+    resampling_backward,
     sampling,
     scans,
     searching,

@@ -5,20 +5,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.graph import geometry
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.untried import gradients_of
 from ingot.loops import own_ops
-from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    contiguous_strides,
+)
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Spec, TensorValue, stored
-from ingot.torch_private import aten
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    stored,
+)
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 
-@lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def scaled_dot_product_attention(
     lw: Lowering,
     outs: tuple[Spec, Spec],
@@ -51,7 +66,6 @@ def scaled_dot_product_attention(
     )
 
 
-@lowers(own_ops.attention)
 def own_attention(
     lw: Lowering, out: Spec, query: TensorValue, key: TensorValue, value: TensorValue,
     mask: TensorValue | None,
@@ -113,7 +127,6 @@ def attention(
     )
 
 
-@lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def attention_backward(
     lw: Lowering, outs: Sequence[Spec], tangent: TensorValue, query: TensorValue, key: TensorValue,
     value: TensorValue, result: TensorValue, logarithms: TensorValue, dropout: float, causal: bool,
@@ -198,3 +211,134 @@ def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
         ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)
     ]
     return View(window.buffer, sizes, (*[ZERO] * missing, *strides), window.offset, window.dtype)
+
+
+# -- what it looks like ----------------------------------------------------------------------------
+
+
+def attention_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    query, value = args[0], args[2]
+    batch, heads, length, _ = query.shape
+    sizes = (batch, heads, length, value.shape[3])
+    strides = (
+        geometry.preserved(query)
+        if _attention_keeps_layout()
+        else geometry.ordered(sizes, (3, 1, 2, 0))
+    )
+    stats = torch.float64 if query.dtype == torch.float64 else torch.float32
+    logsumexp = fresh(
+        (batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))
+    )
+    return fresh(sizes, query.dtype, strides), logsumexp
+
+
+@cache
+def _attention_keeps_layout() -> bool:
+    """Whether the fused CPU kernel returns the query's layout or (batch, length, head, width)
+    order, which differs between versions."""
+    query = torch.zeros(1, 2, 3, 1)
+    return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
+
+
+def encoder_layer_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh(args[0].shape, args[0].dtype)
+
+
+# -- layers that torch has as one op ---------------------------------------------------------------
+
+
+def _self_attention(
+    x: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Attention of (batch, token, feature) to itself, with one projection for queries, keys and
+    values. A token does not see what the mask is not zero for; one that sees nothing is NaN."""
+    parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
+    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
+    if mask is None:
+        return (
+            aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0]
+            .transpose(1, 2)
+            .flatten(2)
+        )
+    scores = query @ key.mT * query.shape[3] ** -0.5
+    weights = torch.softmax(torch.where(mask.to(torch.bool), -math.inf, scores), -1)
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+def _has_own_attention(x: Tensor) -> bool:
+    return (
+        x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.dim() == 3
+        and not geometry.is_empty(x)
+    )
+
+
+def _broadcast_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
+    """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head,
+    query, key)."""
+    return mask[:, None, None] if mask is not None and kind == 1 else mask
+
+
+def multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor,
+    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
+    average: bool = True, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    if need_weights or query is not key or key is not value or not _has_own_attention(query):
+        return NotImplemented
+    if mask is not None and mask_type is None:
+        return NotImplemented
+    seen = _self_attention(query, heads, weight, bias, _broadcast_mask(mask, mask_type))
+    return aten.linear(seen, out_weight, out_bias), None
+
+
+def transformer_encoder_layer(
+    x: Tensor, width: int, heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor,
+    out_bias: Tensor, gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor,
+    norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, weight_1: Tensor,
+    bias_1: Tensor, weight_2: Tensor, bias_2: Tensor,
+    mask: Tensor | None = None, mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    if not _has_own_attention(x) or (mask is not None and mask_type is None):
+        return NotImplemented
+    hidden = _broadcast_mask(mask, mask_type)
+
+    def norm(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.layer_norm(y, [width], weight, bias, eps)
+
+    def attend(y: Tensor) -> Tensor:
+        return aten.linear(_self_attention(y, heads, weight, bias, hidden), out_weight, out_bias)
+
+    def feed_forward(y: Tensor) -> Tensor:
+        wide = aten.linear(y, weight_1, bias_1)
+        return aten.linear(aten.gelu(wide) if gelu else torch.relu(wide), weight_2, bias_2)
+
+    if norm_first:
+        x = x + attend(norm(x, norm_weight_1, norm_bias_1))
+        return x + feed_forward(norm(x, norm_weight_2, norm_bias_2))
+    x = norm(x + attend(x), norm_weight_1, norm_bias_1)
+    return norm(x + feed_forward(x), norm_weight_2, norm_bias_2)
+
+
+OPS = (
+    op(
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        meta=attention_meta,
+        lower=scaled_dot_product_attention,
+    ),
+    op(
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        meta=gradients_of("query", "key", "value"),
+        lower=attention_backward,
+    ),
+    op(own_ops.attention, lower=own_attention),
+    op(aten._native_multi_head_attention.default, decompose=multi_head_attention),
+    op(
+        aten._transformer_encoder_layer_fwd.default,
+        decompose=transformer_encoder_layer,
+        meta=encoder_layer_meta,
+    ),
+)

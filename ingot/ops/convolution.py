@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from ingot.errors import EagerRaises
+from ingot.graph import geometry
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.trials import probe
 from ingot.loops import ops
 from ingot.loops.expr import (
     ONE,
@@ -27,9 +32,8 @@ from ingot.loops.expr import (
 )
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.contraction import contracts_in_full
 from ingot.loops.lowering.index_maps import compare
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Margins,
@@ -43,7 +47,14 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
-from ingot.torch_private import aten
+from ingot.ops.op import op
+from ingot.ops.products import contracts_in_full
+from ingot.torch_private import (
+    OpOverload,
+    aten,
+    conv_determine_backend_memory_format,
+    select_conv_backend,
+)
 
 apply = ops.apply
 
@@ -113,7 +124,6 @@ class Window(NamedTuple):
         return found
 
 
-@lowers(aten.convolution.default)
 def convolution(
     lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any
 ) -> TensorValue:
@@ -578,3 +588,94 @@ def depthwise(
         return total
 
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+def convolution_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
+    if geometry.is_empty(x) or geometry.is_empty(weight):
+        return probe(op, args, kwargs)
+    if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
+        raise EagerRaises(
+            f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}"
+        )
+    rank = weight.dim() - 2
+
+    def per_dim(values: Sequence[Any]) -> list[Any]:
+        return list(values) * rank if len(values) == 1 else list(values)
+
+    spatial = []
+    for size, kernel, step, pad, spread, extra in zip(
+        x.shape[2:], weight.shape[2:], *map(per_dim, (stride, padding, dilation, output_padding))
+    ):
+        reach = spread * (kernel - 1)
+        if transposed:
+            spatial.append((size - 1) * step - 2 * pad + reach + extra + 1)
+        else:
+            spatial.append((size + 2 * pad - reach - 1) // step + 1)
+        if spatial[-1] < 1:
+            raise EagerRaises(f"{op}: a kernel larger than the input")
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    sizes = (x.shape[0], channels, *spatial)
+    # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
+    if rank == 1:
+        x = (x if x.is_contiguous() else fresh(x.shape, x.dtype)).unsqueeze(2)
+        wide = [
+            [1, *stride],
+            [0, *padding],
+            [1, *dilation],
+            transposed,
+            [0, *output_padding],
+            groups,
+        ]
+        if _convolved_channels_last(x, weight.unsqueeze(2), wide):
+            strides = geometry.channels_last((*sizes[:2], 1, *sizes[2:]))
+            return fresh(sizes, x.dtype, (*strides[:2], strides[3]))
+        return fresh(sizes, x.dtype)
+    last = _convolved_channels_last(
+        x, weight, [stride, padding, dilation, transposed, output_padding, groups]
+    )
+    return fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
+
+
+def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
+    """Whether eager's convolution_meta gives its result channels last: where an operand lies so, and the
+    kernel that it chooses for these sizes knows of that layout."""
+    likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
+    if not likely or any(
+        isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())
+    ):
+        return likely
+    real = [
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)
+    ]
+    backend = select_conv_backend(*real, None, *settings, None)
+    chosen: Any = conv_determine_backend_memory_format  # whose stub knows one argument of its three
+    return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)
+
+
+def convolution_refusal(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool,
+    groups: int, **_: Any,
+) -> str:  # fmt: skip
+    if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
+        return "a stride, dilation or number of groups below 1, or negative padding"
+    if x.dim() != weight.dim() or x.dtype is not weight.dtype or weight.shape[0] % groups:
+        return "an input and a weight of different ranks or types, or groups that do not divide"
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and not geometry.expect_same_sizes(bias.shape, (channels,)):
+        return "a bias of another size"
+    return ""
+
+
+OPS = (
+    op(
+        aten.convolution.default,
+        meta=convolution_meta,
+        refuses=convolution_refusal,
+        lower=convolution,
+    ),
+)

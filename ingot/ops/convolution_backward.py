@@ -15,23 +15,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from ingot.graph.meta.untried import gradients_of
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import (
+    ZERO,
+    Expr,
+    contiguous_strides,
+    loop_symbol,
+    product,
+)
 from ingot.loops.ir import Contraction
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.contraction import contract, contracts_in_full, transposed
-from ingot.loops.lowering.convolution import (
-    FEWEST_CHANNELS,
-    FEWEST_PIXELS,
-    Window,
-    access,
-    address,
-    dense,
-    in_channels_last,
-)
 from ingot.loops.lowering.index_maps import compare, reshape_map
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -40,12 +38,22 @@ from ingot.loops.lowering.values import (
     exprs,
     stored,
 )
+from ingot.ops.convolution import (
+    FEWEST_CHANNELS,
+    FEWEST_PIXELS,
+    Window,
+    access,
+    address,
+    dense,
+    in_channels_last,
+)
+from ingot.ops.op import op
+from ingot.ops.products import contract, contracts_in_full, transposed
 from ingot.torch_private import aten
 
 apply = ops.apply
 
 
-@lowers(aten.convolution_backward.default)
 def convolution_backward(
     lw: Lowering,
     outs: Sequence[Spec | None],
@@ -315,3 +323,24 @@ def _of_large_weight(
     columns = _reshaped(lw, windows, rows.sizes[1], product(out.sizes[1:]))
     products = contract(lw, _plain((out.sizes[0], product(out.sizes[1:]))), rows, columns)
     return lw.mapped(products, out, reshape_map(out.sizes, products.sizes))
+
+
+def separate_gradients(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
+    """The gradient of the images apart from those of the parameters, which may be wanted at other
+    times."""
+    *geometry_, (of_images, *of_parameters) = settings
+    if not (of_images and any(of_parameters)):
+        return NotImplemented
+    call: Any = aten.convolution_backward.default
+    images, _, _ = call(grad, x, weight, *geometry_, [True, False, False])
+    return images, *call(grad, x, weight, *geometry_, [False, *of_parameters])[1:]
+
+
+OPS = (
+    op(
+        aten.convolution_backward.default,
+        decompose=separate_gradients,
+        meta=gradients_of("input", "weight", "bias_sizes"),
+        lower=convolution_backward,
+    ),
+)

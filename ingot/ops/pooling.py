@@ -4,13 +4,21 @@ loads, not 9."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.errors import EagerRaises
+from ingot.graph import geometry
+from ingot.graph.decompositions import HALVES
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.trials import probe
+from ingot.graph.schemas import bind, indexes
 from ingot.loops import ops
 from ingot.loops.expr import (
     ONE,
@@ -25,7 +33,7 @@ from ingot.loops.expr import (
 )
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, reshape_map
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -34,7 +42,8 @@ from ingot.loops.lowering.values import (
     compute_dtype,
     rounded,
 )
-from ingot.torch_private import aten
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
 
@@ -167,10 +176,6 @@ def _largest(
     return values, lw.computed(outs[1], lambda index: search(index)[1], [x], heavy=True)
 
 
-lowers(aten.max_pool2d_with_indices.default)(functools.partial(_max_pool, 2))
-lowers(aten.max_pool3d_with_indices.default)(functools.partial(_max_pool, 3))
-
-
 def _windows(
     lw: Lowering,
     out: Spec,
@@ -241,10 +246,6 @@ def _avg_pool(
     )
 
 
-lowers(aten.avg_pool2d.default)(functools.partial(_avg_pool, 2))
-lowers(aten.avg_pool3d.default)(functools.partial(_avg_pool, 3))
-
-
 def _wide(out: Spec) -> Spec:
     if not out.dtype.is_floating_point:
         raise NotLowered("an average of integers")
@@ -269,7 +270,6 @@ def _averaged(
     return lw.computed(out, compute, [total], cost=2)
 
 
-@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(
     lw: Lowering, out: Spec, x: TensorValue, target: Sequence[Any]
 ) -> TensorValue:
@@ -365,7 +365,6 @@ def strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
 # -- windows taken out -----------------------------------------------------------------------------
 
 
-@lowers(aten.im2col.default)
 def im2col(
     lw: Lowering, out: Spec, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
@@ -399,7 +398,6 @@ def im2col(
     return lw.mapped(windows, out, reshape_map(out.sizes, sizes))
 
 
-@lowers(aten.col2im.default)
 def col2im(
     lw: Lowering,
     out: Spec,
@@ -450,3 +448,141 @@ def col2im(
         return total
 
     return lw.computed(out, compute, [x], cost=8 * kh * kw, heavy=True)
+
+
+# -- gradients of the largest ----------------------------------------------------------------------
+
+
+def _max_pool_backward(rank: int) -> Callable[..., Any]:
+    def rule_(grad: Tensor, x: Tensor, *arguments: Any) -> Tensor:
+        """Windows may share their largest element, whose gradients are added in the windows'
+        order."""
+        if geometry.is_empty(grad) or geometry.is_empty(x) or x.dtype in HALVES:
+            return NotImplemented
+        places = arguments[-1].flatten(-rank)
+        flat = grad.new_zeros((*places.shape[:-1], math.prod(x.shape[-rank:])))
+        return flat.scatter_add(-1, places, grad.flatten(-rank)).view(x.shape)
+
+    return rule_
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+def pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Max and average pooling with a window, in any rank."""
+    bound = bind(op, args, kwargs)
+    x = args[0]
+    if geometry.is_empty(x):
+        return probe(op, args, kwargs)
+    rank = len(bound["kernel_size"])
+
+    def per_dim(values: Sequence[Any]) -> list[Any]:
+        return list(values) * rank if len(values) == 1 else list(values)
+
+    kernel = per_dim(bound["kernel_size"])
+    step = per_dim(bound["stride"]) if bound["stride"] else kernel
+    pad, spread = per_dim(bound["padding"]), per_dim(bound.get("dilation") or [1])
+    spatial = []
+    for size, k, s, p, d in zip(x.shape[-rank:], kernel, step, pad, spread):
+        room = size + 2 * p - d * (k - 1) - 1
+        count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
+        if bound["ceil_mode"] and (count - 1) * s >= size + p:
+            count -= 1  # the last window would start in the padding on the right
+        if count < 1:
+            raise EagerRaises(f"{op}: a kernel larger than the input")
+        spatial.append(count)
+    sizes = (*x.shape[: x.dim() - rank], *spatial)
+    plain = op is aten.avg_pool3d.default  # whose kernel knows of no other layout
+    strides = geometry.contiguous(sizes) if plain else geometry.suggested(x, sizes)
+    values = fresh(sizes, x.dtype, strides)
+    return (values, fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
+
+
+def adaptive_max_pool_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    x, target = args[0], args[1]
+    sizes = (*x.shape[: x.dim() - len(target)], *target)
+    strides = geometry.suggested(x, sizes) if len(target) == 2 else None
+    return fresh(sizes, x.dtype, strides), fresh(sizes, torch.int64, strides)
+
+
+def adaptive_avg_pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, target = args[0], args[1]
+    sizes = (*x.shape[: x.dim() - len(target)], *target)
+    if op is aten._adaptive_avg_pool3d.default:
+        return fresh(sizes, x.dtype)
+    return fresh(sizes, x.dtype, geometry.suggested(x, sizes))
+
+
+def pool_refusal(
+    x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any = (1,), **_: Any
+) -> str:
+    if min(*kernel_size, *(stride or kernel_size), *dilation) < 1 or min(padding) < 0:
+        return "a kernel, stride or dilation below 1, or negative padding"
+    wide = any(2 * p > k for k, p in zip(kernel_size, padding))
+    if wide or x.dim() not in (len(kernel_size) + 1, len(kernel_size) + 2):
+        return "an input of another rank, or padding of more than half a kernel"
+    return ""
+
+
+def _unbatched_channels_last(x: Tensor) -> str:
+    odd = x.dim() == 4 and geometry.like_channels_last(x)
+    return "a layout that is neither contiguous nor channels last of rank 5" if odd else ""
+
+
+def max_pool3d_refusal(x: Tensor, **rest: Any) -> str:
+    return pool_refusal(x, **rest) or _unbatched_channels_last(x)
+
+
+OPS = (
+    op(
+        aten.max_pool2d_with_indices.default,
+        meta=pool_meta,
+        refuses=pool_refusal,
+        lower=functools.partial(_max_pool, 2),
+    ),
+    op(
+        aten.max_pool3d_with_indices.default,
+        meta=pool_meta,
+        refuses=max_pool3d_refusal,
+        lower=functools.partial(_max_pool, 3),
+    ),
+    op(
+        aten.max_pool2d_with_indices_backward.default,
+        aten.adaptive_max_pool2d_backward.default,
+        decompose=_max_pool_backward(2),
+    ),
+    op(
+        aten.max_pool3d_with_indices_backward.default,
+        aten.adaptive_max_pool3d_backward.default,
+        decompose=_max_pool_backward(3),
+    ),
+    op(
+        aten.adaptive_max_pool2d.default,
+        aten.adaptive_max_pool3d.default,
+        meta=adaptive_max_pool_meta,
+    ),
+    op(
+        aten.avg_pool2d.default,
+        meta=pool_meta,
+        refuses=pool_refusal,
+        lower=functools.partial(_avg_pool, 2),
+    ),
+    op(
+        aten.avg_pool3d.default,
+        meta=pool_meta,
+        refuses=pool_refusal,
+        lower=functools.partial(_avg_pool, 3),
+    ),
+    op(
+        aten._adaptive_avg_pool2d.default,
+        aten._adaptive_avg_pool3d.default,
+        meta=adaptive_avg_pool_meta,
+        lower=adaptive_avg_pool,
+    ),
+    op(aten.max_unpool2d.default, aten.max_unpool3d.default, may_raise=indexes),
+    op(aten.im2col.default, lower=im2col),
+    op(aten.col2im.default, lower=col2im),
+)

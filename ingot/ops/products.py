@@ -7,17 +7,37 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.errors import EagerRaises, Unsupported
+from ingot.graph import geometry
+from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.trials import dtype_of
 from ingot.loops import ops
 from ingot.loops.apart import mm_in_parts, suits
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Symbol,
+    contiguous_strides,
+    loop_symbol,
+    product,
+)
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    dense_strides,
+    numel,
+    stored,
+)
+from ingot.ops.op import op
 from ingot.precision import float32_precisions
-from ingot.torch_private import aten
+from ingot.torch_private import OpOverload, aten, current_autograd_node
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
 # nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
@@ -80,7 +100,6 @@ def _access(view: View, loops: tuple[Symbol, ...]) -> Access:
     )
 
 
-@lowers(aten.linear.default)
 def linear(
     lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
 ) -> TensorValue:
@@ -94,7 +113,6 @@ def linear(
     return lw.mapped(result, out, reshape_map(out.sizes, sizes))
 
 
-@lowers(aten.mm.default, aten.bmm.default)
 def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
     """x @ y, for matrices or for batches of them."""
     if ZERO in (*x.sizes, *out.sizes):
@@ -102,7 +120,6 @@ def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
     return _product(lw, out, x, y, None)
 
 
-@lowers(aten.mv.default, aten.dot.default)
 def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
     """x @ y, for a matrix or a vector and a vector: one row times x.T."""
     if ZERO in (*x.sizes, *y.sizes) or not contracts(lw, out):
@@ -115,7 +132,6 @@ def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
     return lw.mapped(result, out, lambda index: (ZERO, *(index or (ZERO,))))
 
 
-@lowers(aten.addmm.default, aten.baddbmm.default)
 def addmm(
     lw: Lowering,
     out: Spec,
@@ -231,3 +247,100 @@ def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> 
     left, right = ([n.constant for n in lw.view(value).strides] for value in (x, y))
     rows, depth, columns = (n.constant for n in (*x.sizes, out.sizes[1]))
     return suits(rows, depth, columns, left, right, out.dtype)
+
+
+# -- of vectors, and of diagonals ------------------------------------------------------------------
+
+
+def cross(x: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    if x.is_complex():
+        return NotImplemented
+
+    def turned(t: Tensor, steps: int) -> Tensor:
+        return torch.cat([t.narrow(dim, steps, 3 - steps), t.narrow(dim, 0, steps)], dim)
+
+    return turned(x, 1) * turned(other, 2) - turned(x, 2) * turned(other, 1)
+
+
+def trace(x: Tensor) -> Tensor:
+    return torch.sum(torch.diagonal(x))
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+@by_look
+def matmul_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
+    left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+    if not geometry.expect_same(left.shape[-1], right.shape[max(right.dim() - 2, 0)]):
+        raise EagerRaises(
+            f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
+        )
+    sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
+    return fresh(sizes, dtype_of(op, args, kwargs))
+
+
+@by_look
+def linear_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x, weight = args[0], args[1]
+    return fresh((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+
+def _added_refusal(x: Tensor, second: Tensor, third: Tensor) -> str:
+    """The bias of addmm and baddbmm broadcasts to the product."""
+    sizes = (*second.shape[:-1], third.shape[-1])
+    fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(
+        geometry.broadcast(x.shape, sizes), sizes
+    )
+    return "" if fits else "an addend of another size"
+
+
+def bmm_refusal(x: Tensor, mat2: Tensor) -> str:
+    fits = x.dim() == mat2.dim() == 3 and geometry.expect_same_sizes(x.shape[:1], mat2.shape[:1])
+    return "" if fits else "batches of different sizes"
+
+
+def linear_refusal(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    if weight.dim() != 2:
+        return ""
+    if not geometry.expect_same(x.shape[-1], weight.shape[1]):
+        return "an input and a weight that do not multiply"
+    fits = bias is None or bias.dim() != 1 or bias.shape[0] == 1 or bias.shape[0] == weight.shape[0]
+    return "" if fits else "a bias of another size"
+
+
+def svd_refusal(**_: Any) -> str:
+    node = current_autograd_node()
+    # which takes any fake matrix for a singular one
+    if node is not None and node.name() == "LinalgDetBackward0":
+        raise Unsupported("the formula of the derivative of a determinant looks at values")
+    return ""
+
+
+def addmm_refusal(x: Tensor, mat1: Tensor, mat2: Tensor, **_: Any) -> str:
+    return _added_refusal(x, mat1, mat2)
+
+
+def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
+    return _added_refusal(x, batch1, batch2)
+
+
+OPS = (
+    op(aten.mm.default, aten.mm.dtype, meta=matmul_meta, lower=mm),
+    op(aten.bmm.default, aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal, lower=mm),
+    op(aten.mv.default, aten.dot.default, meta=matmul_meta, lower=mv),
+    op(aten.addmv.default, meta=matmul_meta),
+    op(aten.addmm.default, aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal, lower=addmm),
+    op(
+        aten.baddbmm.default,
+        aten.baddbmm.dtype,
+        meta=matmul_meta,
+        refuses=baddbmm_refusal,
+        lower=addmm,
+    ),
+    op(aten.linear.default, meta=linear_meta, refuses=linear_refusal, lower=linear),
+    op(aten.linalg_cross.default, decompose=cross),
+    op(aten.trace.default, decompose=trace),
+    op(aten._linalg_svd.default, refuses=svd_refusal),
+)

@@ -7,19 +7,36 @@ known, tables that belong to the program say it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from ingot.graph import geometry
+from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.trials import probe
+from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import ONE, Expr, as_expr
+from ingot.loops.expr import (
+    ONE,
+    Expr,
+    as_expr,
+)
 from ingot.loops.ir import Buffer, Fault
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.pooling import strides_like
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, stored
-from ingot.torch_private import aten
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    stored,
+)
+from ingot.ops.op import op
+from ingot.ops.pooling import strides_like
+from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
 
@@ -179,15 +196,6 @@ def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]
     return lw.computed(out, compute, [x], cost=2)
 
 
-for _rank in (1, 2, 3):
-    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(
-        _nearest(_rank, aten.upsample_nearest1d.default)
-    )
-    lowers(getattr(aten, f"_upsample_nearest_exact{_rank}d").default)(
-        _nearest(_rank, aten._upsample_nearest_exact1d.default)
-    )
-
-
 # -- weights ---------------------------------------------------------------------------------------
 
 
@@ -257,7 +265,74 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorVa
     return rule
 
 
-lowers(aten.upsample_linear1d.default)(_weighted(1, linear_taps))
-lowers(aten.upsample_bilinear2d.default)(_weighted(2, linear_taps))
-lowers(aten.upsample_trilinear3d.default)(_weighted(3, linear_taps))
-lowers(aten.upsample_bicubic2d.default)(_weighted(2, cubic_taps))
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+def resampled_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """upsample_*: spatial sizes given, or by scale factors."""
+    t, bound = args[0], bind(op, args, kwargs)
+    if geometry.is_empty(t):
+        return probe(op, args, kwargs)
+    spatial = bound.get("output_size")
+    if spatial is None:
+        spatial = [math.floor(s * f) for s, f in zip(t.shape[2:], bound["scale_factors"])]
+    sizes = (*t.shape[:2], *spatial)
+    return fresh(sizes, t.dtype, geometry.suggested(t, sizes))
+
+
+def resampled_refusal(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) -> str:
+    if not x.is_floating_point() and x.dtype is not torch.uint8:
+        return "integers of more than 8 bits, or with a sign"
+    return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
+
+
+OPS = (
+    op(
+        aten.upsample_nearest1d.default,
+        meta=resampled_meta,
+        refuses=resampled_refusal,
+        lower=_nearest(1, aten.upsample_nearest1d.default),
+    ),
+    op(
+        aten.upsample_nearest2d.default,
+        meta=resampled_meta,
+        refuses=resampled_refusal,
+        lower=_nearest(2, aten.upsample_nearest1d.default),
+    ),
+    op(
+        aten.upsample_nearest3d.default,
+        refuses=resampled_refusal,
+        lower=_nearest(3, aten.upsample_nearest1d.default),
+    ),
+    op(aten.upsample_linear1d.default, refuses=resampled_refusal, lower=_weighted(1, linear_taps)),
+    op(
+        aten.upsample_bilinear2d.default,
+        meta=resampled_meta,
+        refuses=resampled_refusal,
+        lower=_weighted(2, linear_taps),
+    ),
+    op(
+        aten.upsample_trilinear3d.default,
+        refuses=resampled_refusal,
+        lower=_weighted(3, linear_taps),
+    ),
+    op(
+        aten.upsample_bicubic2d.default,
+        meta=resampled_meta,
+        refuses=resampled_refusal,
+        lower=_weighted(2, cubic_taps),
+    ),
+    op(
+        aten._upsample_nearest_exact1d.default,
+        lower=_nearest(1, aten._upsample_nearest_exact1d.default),
+    ),
+    op(
+        aten._upsample_nearest_exact2d.default,
+        meta=resampled_meta,
+        lower=_nearest(2, aten._upsample_nearest_exact1d.default),
+    ),
+    op(
+        aten._upsample_nearest_exact3d.default,
+        lower=_nearest(3, aten._upsample_nearest_exact1d.default),
+    ),
+)

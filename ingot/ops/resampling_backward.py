@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.resampling import (
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    compute_dtype,
+)
+from ingot.ops.op import op
+from ingot.ops.resampling import (
     KEPT,
     Taps,
     cubic_taps,
@@ -24,8 +31,6 @@ from ingot.loops.lowering.resampling import (
     resampled,
     weighted_taps,
 )
-from ingot.loops.lowering.rules import NotLowered, lowers
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
 from ingot.torch_private import aten
 
 MOST_TAPS = 16
@@ -110,19 +115,6 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorVa
     return rule
 
 
-for _rank in (1, 2, 3):
-    lowers(getattr(aten, f"upsample_nearest{_rank}d_backward").default)(
-        _nearest(_rank, aten.upsample_nearest1d.default)
-    )
-    lowers(getattr(aten, f"_upsample_nearest_exact{_rank}d_backward").default)(
-        _nearest(_rank, aten._upsample_nearest_exact1d.default)
-    )
-lowers(aten.upsample_linear1d_backward.default)(_weighted(1, linear_taps))
-lowers(aten.upsample_bilinear2d_backward.default)(_weighted(2, linear_taps))
-lowers(aten.upsample_trilinear3d_backward.default)(_weighted(3, linear_taps))
-lowers(aten.upsample_bicubic2d_backward.default)(_weighted(2, cubic_taps))
-
-
 # -- averages --------------------------------------------------------------------------------------
 
 
@@ -174,11 +166,6 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
     return rule
 
 
-for _rank in (2, 3):
-    lowers(getattr(aten, f"avg_pool{_rank}d_backward").default)(_avg_pool(_rank))
-    lowers(getattr(aten, f"_adaptive_avg_pool{_rank}d_backward").default)(_adaptive_avg_pool(_rank))
-
-
 # -- padding ---------------------------------------------------------------------------------------
 
 
@@ -198,8 +185,40 @@ def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorV
     return rule
 
 
-for _rank in (1, 2, 3):
-    for _kind in ("reflection", "replication"):
-        lowers(getattr(aten, f"{_kind}_pad{_rank}d_backward").default)(
-            _pad(_rank, getattr(aten, f"{_kind}_pad1d").default)
-        )
+OPS = (
+    op(
+        aten.upsample_nearest1d_backward.default, lower=_nearest(1, aten.upsample_nearest1d.default)
+    ),
+    op(
+        aten.upsample_nearest2d_backward.default, lower=_nearest(2, aten.upsample_nearest1d.default)
+    ),
+    op(
+        aten.upsample_nearest3d_backward.default, lower=_nearest(3, aten.upsample_nearest1d.default)
+    ),
+    op(
+        aten._upsample_nearest_exact1d_backward.default,
+        lower=_nearest(1, aten._upsample_nearest_exact1d.default),
+    ),
+    op(
+        aten._upsample_nearest_exact2d_backward.default,
+        lower=_nearest(2, aten._upsample_nearest_exact1d.default),
+    ),
+    op(
+        aten._upsample_nearest_exact3d_backward.default,
+        lower=_nearest(3, aten._upsample_nearest_exact1d.default),
+    ),
+    op(aten.upsample_linear1d_backward.default, lower=_weighted(1, linear_taps)),
+    op(aten.upsample_bilinear2d_backward.default, lower=_weighted(2, linear_taps)),
+    op(aten.upsample_trilinear3d_backward.default, lower=_weighted(3, linear_taps)),
+    op(aten.upsample_bicubic2d_backward.default, lower=_weighted(2, cubic_taps)),
+    op(aten.avg_pool2d_backward.default, lower=_avg_pool(2)),
+    op(aten.avg_pool3d_backward.default, lower=_avg_pool(3)),
+    op(aten._adaptive_avg_pool2d_backward.default, lower=_adaptive_avg_pool(2)),
+    op(aten._adaptive_avg_pool3d_backward.default, lower=_adaptive_avg_pool(3)),
+    op(aten.reflection_pad1d_backward.default, lower=_pad(1, aten.reflection_pad1d.default)),
+    op(aten.reflection_pad2d_backward.default, lower=_pad(2, aten.reflection_pad1d.default)),
+    op(aten.reflection_pad3d_backward.default, lower=_pad(3, aten.reflection_pad1d.default)),
+    op(aten.replication_pad1d_backward.default, lower=_pad(1, aten.replication_pad1d.default)),
+    op(aten.replication_pad2d_backward.default, lower=_pad(2, aten.replication_pad1d.default)),
+    op(aten.replication_pad3d_backward.default, lower=_pad(3, aten.replication_pad1d.default)),
+)

@@ -4,7 +4,6 @@ ones included."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,9 +18,6 @@ from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.torch_private import (
     OpOverload,
-    aten,
-    conv_determine_backend_memory_format,
-    select_conv_backend,
 )
 
 _results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
@@ -173,22 +169,6 @@ def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return results[0] if len(results) == 1 else results
 
 
-def matmul(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
-    left, right = [a for a in args if isinstance(a, Tensor)][-2:]
-    if not geometry.expect_same(left.shape[-1], right.shape[max(right.dim() - 2, 0)]):
-        raise EagerRaises(
-            f"{op}: shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
-        )
-    sizes = (*left.shape[:-1], *([right.shape[-1]] if right.dim() > 1 else []))
-    return fresh(sizes, dtype_of(op, args, kwargs))
-
-
-def linear(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    x, weight = args[0], args[1]
-    return fresh((*x.shape[:-1], weight.shape[0]), x.dtype)
-
-
 def layer_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     t, normalized = args[0], len(args[1])
     stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
@@ -212,116 +192,6 @@ def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     first, *rest = dtypes(op, small, {})
     stats = (t.shape[0], groups)
     return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
-
-
-def convolution(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
-    if geometry.is_empty(x) or geometry.is_empty(weight):
-        return probe(op, args, kwargs)
-    if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
-        raise EagerRaises(
-            f"{op}: an input {tuple(x.shape)} does not fit a weight {tuple(weight.shape)}"
-        )
-    rank = weight.dim() - 2
-
-    def per_dim(values: Sequence[Any]) -> list[Any]:
-        return list(values) * rank if len(values) == 1 else list(values)
-
-    spatial = []
-    for size, kernel, step, pad, spread, extra in zip(
-        x.shape[2:], weight.shape[2:], *map(per_dim, (stride, padding, dilation, output_padding))
-    ):
-        reach = spread * (kernel - 1)
-        if transposed:
-            spatial.append((size - 1) * step - 2 * pad + reach + extra + 1)
-        else:
-            spatial.append((size + 2 * pad - reach - 1) // step + 1)
-        if spatial[-1] < 1:
-            raise EagerRaises(f"{op}: a kernel larger than the input")
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    sizes = (x.shape[0], channels, *spatial)
-    # eager computes a contiguous one as an image of height 1, whose strides may happen to be such
-    if rank == 1:
-        x = (x if x.is_contiguous() else fresh(x.shape, x.dtype)).unsqueeze(2)
-        wide = [
-            [1, *stride],
-            [0, *padding],
-            [1, *dilation],
-            transposed,
-            [0, *output_padding],
-            groups,
-        ]
-        if _convolved_channels_last(x, weight.unsqueeze(2), wide):
-            strides = geometry.channels_last((*sizes[:2], 1, *sizes[2:]))
-            return fresh(sizes, x.dtype, (*strides[:2], strides[3]))
-        return fresh(sizes, x.dtype)
-    last = _convolved_channels_last(
-        x, weight, [stride, padding, dilation, transposed, output_padding, groups]
-    )
-    return fresh(sizes, x.dtype, geometry.channels_last(sizes) if last else None)
-
-
-def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
-    """Whether eager's convolution gives its result channels last: where an operand lies so, and the
-    kernel that it chooses for these sizes knows of that layout."""
-    likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
-    if not likely or any(
-        isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())
-    ):
-        return likely
-    real = [
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)
-    ]
-    backend = select_conv_backend(*real, None, *settings, None)
-    chosen: Any = conv_determine_backend_memory_format  # whose stub knows one argument of its three
-    return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)
-
-
-def pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Max and average pooling with a window, in any rank."""
-    bound = bind(op, args, kwargs)
-    x = args[0]
-    if geometry.is_empty(x):
-        return probe(op, args, kwargs)
-    rank = len(bound["kernel_size"])
-
-    def per_dim(values: Sequence[Any]) -> list[Any]:
-        return list(values) * rank if len(values) == 1 else list(values)
-
-    kernel = per_dim(bound["kernel_size"])
-    step = per_dim(bound["stride"]) if bound["stride"] else kernel
-    pad, spread = per_dim(bound["padding"]), per_dim(bound.get("dilation") or [1])
-    spatial = []
-    for size, k, s, p, d in zip(x.shape[-rank:], kernel, step, pad, spread):
-        room = size + 2 * p - d * (k - 1) - 1
-        count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
-        if bound["ceil_mode"] and (count - 1) * s >= size + p:
-            count -= 1  # the last window would start in the padding on the right
-        if count < 1:
-            raise EagerRaises(f"{op}: a kernel larger than the input")
-        spatial.append(count)
-    sizes = (*x.shape[: x.dim() - rank], *spatial)
-    plain = op is aten.avg_pool3d.default  # whose kernel knows of no other layout
-    strides = geometry.contiguous(sizes) if plain else geometry.suggested(x, sizes)
-    values = fresh(sizes, x.dtype, strides)
-    return (values, fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
-
-
-def adaptive_max_pool(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    x, target = args[0], args[1]
-    sizes = (*x.shape[: x.dim() - len(target)], *target)
-    strides = geometry.suggested(x, sizes) if len(target) == 2 else None
-    return fresh(sizes, x.dtype, strides), fresh(sizes, torch.int64, strides)
-
-
-def adaptive_pool(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    x, target = args[0], args[1]
-    sizes = (*x.shape[: x.dim() - len(target)], *target)
-    if op is aten._adaptive_avg_pool3d.default:
-        return fresh(sizes, x.dtype)
-    return fresh(sizes, x.dtype, geometry.suggested(x, sizes))
 
 
 def embedding(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -417,44 +287,6 @@ def repeat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     return fresh([s * n for s, n in zip(sizes, times)], t.dtype)
 
 
-def resample(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """upsample_*: spatial sizes given, or by scale factors."""
-    t, bound = args[0], bind(op, args, kwargs)
-    if geometry.is_empty(t):
-        return probe(op, args, kwargs)
-    spatial = bound.get("output_size")
-    if spatial is None:
-        spatial = [math.floor(s * f) for s, f in zip(t.shape[2:], bound["scale_factors"])]
-    sizes = (*t.shape[:2], *spatial)
-    return fresh(sizes, t.dtype, geometry.suggested(t, sizes))
-
-
-def attention_cpu(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    query, value = args[0], args[2]
-    batch, heads, length, _ = query.shape
-    sizes = (batch, heads, length, value.shape[3])
-    strides = (
-        geometry.preserved(query)
-        if _attention_keeps_layout()
-        else geometry.ordered(sizes, (3, 1, 2, 0))
-    )
-    stats = torch.float64 if query.dtype == torch.float64 else torch.float32
-    logsumexp = fresh(
-        (batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))
-    )
-    return fresh(sizes, query.dtype, strides), logsumexp
-
-
-@cache
-def _attention_keeps_layout() -> bool:
-    """Whether the fused CPU kernel returns the query's layout or (batch, length, head, width)
-    order, which differs between versions."""
-    query = torch.zeros(1, 2, 3, 1)
-    return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
-
-
 def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     bound = bind(op, args, kwargs)
     start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
@@ -508,10 +340,6 @@ def empty(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
 def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     t, strides = args[0], geometry.preserved(args[0])
     return fresh(t.shape, t.dtype, strides), fresh(t.shape, torch.bool, strides)
-
-
-def encoder_layer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return fresh(args[0].shape, args[0].dtype)
 
 
 def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

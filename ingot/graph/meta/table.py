@@ -9,21 +9,16 @@ import torch
 from ingot.graph.meta.basis import BY_LOOK, Rule
 from ingot.graph.meta.declared import declared
 from ingot.graph.meta.families import (
-    adaptive_max_pool,
-    adaptive_pool,
     angle,
     arange,
-    attention_cpu,
     batch_norm,
     cat,
     contiguous_exponent,
     contiguous_self,
-    convolution,
     dropout,
     embedding,
     empty,
     empty_strided,
-    encoder_layer,
     exact_self,
     factory,
     formatted_copy,
@@ -33,19 +28,15 @@ from ingot.graph.meta.families import (
     index_select,
     layer_norm,
     like_self,
-    linear,
     masked,
-    matmul,
     native,
     new_factory,
     pad,
     plain_self,
     pointwise,
-    pool,
     power_of_two,
     reduction,
     repeat,
-    resample,
     roll,
     stack,
 )
@@ -65,13 +56,13 @@ from ingot.graph.meta.rearranged import (
 )
 from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, stand_in, torchs_own
 from ingot.graph.meta.untried import (
-    DIFFERENTIATED,
     KNOWN_TO_CPUS,
     batch_norm_backward,
     embedding_backward,
     folded_pad,
     glu,
     gradients,
+    gradients_of,
     layer_norm_backward,
     softmax_backward,
 )
@@ -90,15 +81,9 @@ _FAMILIES: dict[Rule, str] = {
     formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
         linalg_vector_norm norm aminmax count_nonzero""",
-    matmul: "mm addmm bmm baddbmm mv addmv dot",
-    linear: "linear",
     layer_norm: "native_layer_norm",
     batch_norm: "native_batch_norm _native_batch_norm_legit_no_training",
     group_norm: "native_group_norm",
-    convolution: "convolution",
-    pool: """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d""",
-    adaptive_max_pool: "adaptive_max_pool2d adaptive_max_pool3d",
-    adaptive_pool: "_adaptive_avg_pool2d _adaptive_avg_pool3d",
     embedding: "embedding",
     gather: "gather",
     index_select: "index_select",
@@ -107,12 +92,10 @@ _FAMILIES: dict[Rule, str] = {
     stack: "stack",
     pad: "constant_pad_nd",
     repeat: "repeat",
-    resample: "upsample_nearest2d upsample_bilinear2d upsample_nearest1d upsample_bicubic2d _upsample_nearest_exact2d",
-    attention_cpu: "_scaled_dot_product_flash_attention_for_cpu",
     arange: "arange",
     factory: "eye zeros ones full rand randn randint",
     new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
-    gradients: " ".join(DIFFERENTIATED),
+    gradients_of("input", "C", "C"): "native_group_norm_backward",
     softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
     layer_norm_backward: "native_layer_norm_backward",
     batch_norm_backward: "native_batch_norm_backward",
@@ -127,7 +110,6 @@ _FAMILIES: dict[Rule, str] = {
     empty_strided: "empty_strided new_empty_strided",
     empty: "empty",
     dropout: "native_dropout",
-    encoder_layer: "_transformer_encoder_layer_fwd",
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical rsub",
     native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
@@ -162,7 +144,7 @@ RULES_ON_GPUS: dict[OpOverload, Rule] = {}
 """Those that are unlike a CPU's."""
 BY_LOOK.update(
     (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
-     reduction, matmul, linear, cat, stack, embedding, index_select, gather, repeat,
+     reduction, cat, stack, embedding, index_select, gather, repeat,
      softmax_backward)
 )  # fmt: skip
 

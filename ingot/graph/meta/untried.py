@@ -36,28 +36,29 @@ def unless_known(rule: Rule) -> Rule:
     return chosen
 
 
-# What the results of a backward op are gradients of: tensors, or sizes, by the names of the
-# arguments.
-DIFFERENTIATED = {
-    "convolution_backward": ("input", "weight", "bias_sizes"),
-    "native_group_norm_backward": ("input", "C", "C"),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": ("query", "key", "value"),
-}
 _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")
 
 
-@unless_known
-def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Backward ops: each result has the sizes of what it is the gradient of, and lies as a real run
-    says."""
-    bound, name = bind(op, args, kwargs), op._schema.name.partition("::")[2]
-    of = DIFFERENTIATED.get(name) or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
-    results = tried_out(op, args, kwargs)
-    listed = [results] if isinstance(results, Tensor) else results
-    if len(of) != len(listed):
-        raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
-    made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
-    return made[0] if isinstance(results, Tensor) else tuple(made)
+def gradients_of(*arguments: str) -> Rule:
+    """The rule of a backward op: each result has the sizes of the argument that it is the gradient
+    of, or the sizes that the argument is, and lies as a real run says. Without names there is one
+    result, the gradient of the input."""
+
+    @unless_known
+    def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = bind(op, args, kwargs)
+        of = arguments or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
+        results = tried_out(op, args, kwargs)
+        listed = [results] if isinstance(results, Tensor) else results
+        if len(of) != len(listed):
+            raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
+        made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+        return made[0] if isinstance(results, Tensor) else tuple(made)
+
+    return gradients
+
+
+gradients = gradients_of()
 
 
 def sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:

@@ -16,19 +16,12 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
-    attention,
-    contraction,
-    convolution,
-    convolution_backward,
     creation,
     diagonals,
     indexing,
     padding,
     pointwise,
-    pooling,
     reductions,
-    resampling,
-    resampling_backward,
     scatters,
     views,
 )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.codegen.triton.module import available
-from ingot.loops.lowering import convolution
+from ingot.ops import convolution
 from ingot.schedule import blocks
 from ingot.schedule.plan import KernelStep
 from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
