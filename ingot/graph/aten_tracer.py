@@ -18,7 +18,6 @@ from ingot.errors import CompilerBug, unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
     data_dependent,
     decompositions_backward,
-    decompositions_places,
     geometry,
     meta,
 )

@@ -81,13 +81,13 @@ TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
 them over."""
 _TAKES_NOTHING = frozenset(
     f"aten::{name}" for name in
-    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous cat stack index "
-    "_unsafe_index "
-    "index_select gather embedding nonzero masked_select _local_scalar_dense _unsafe_view "
-    "_reshape_alias lift_fresh "
-    "empty empty_like empty_strided new_empty zeros ones full zeros_like ones_like full_like "
-    "new_zeros new_ones "
-    "new_full arange constant_pad_nd masked_fill index_put flip repeat".split()
+    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous "
+    " "
+    " nonzero masked_select _local_scalar_dense "
+    " "
+    " "
+    " "
+    " masked_fill".split()
 )  # fmt: skip
 
 

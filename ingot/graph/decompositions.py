@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.graph import geometry
 from ingot.graph.meta.families import is_scaled_exactly
 from ingot.torch_private import aten
 
@@ -185,30 +184,6 @@ def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
         step = torch.where(exponent < -1022, -969, exponent.clamp(-1022, 1023))
         x, exponent = x * torch.exp2(step.double()), exponent - step
     return x * torch.exp2(exponent.clamp(-1022, 1023).double())
-
-
-@rule(aten.isin.Tensor_Tensor)
-def isin(
-    x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False
-) -> Tensor:
-    """By comparison with each of few, or where few comparisons are made; eager, too, sorts where
-    they are many."""
-    count, pairs = members.numel(), members.numel() * x.numel()
-    if not isinstance(count, int) or (
-        count > 32 and not (isinstance(pairs, int) and pairs <= 1 << 15)
-    ):
-        return NotImplemented
-    if count == 0:
-        return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
-    found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
-    return torch.logical_not(found) if invert else found
-
-
-@rule(aten.isin.Tensor_Scalar)
-def isin_number(
-    x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False
-) -> Tensor:
-    return torch.ne(x, member) if invert else torch.eq(x, member)
 
 
 # The exponents that eager's kernel treats apart: it rounds bfloat16 after each step.
@@ -570,65 +545,3 @@ def dropout(x: Tensor, p: float, train: bool | None) -> Any:
     if train or train is None:
         return NotImplemented
     return x.clone(), torch.ones_like(x, dtype=torch.bool)
-
-
-# -- factories that look at a tensor's metadata only: they must not keep its value alive -----------
-
-
-def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:
-    return aten.full.default(sizes, value, dtype=dtype or x.dtype, device=device or x.device)
-
-
-@rule(aten.zeros_like.default)
-def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, 0, dtype, device)
-
-
-@rule(aten.ones_like.default)
-def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, 1, dtype, device)
-
-
-@rule(aten.full_like.default)
-def full_like(x: Tensor, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, value, dtype, device)
-
-
-@rule(aten._efficientzerotensor.default)
-def efficientzerotensor(size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
-
-
-@rule(aten.new_zeros.default)
-def new_zeros(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, size, 0, dtype, device)
-
-
-@rule(aten.new_ones.default)
-def new_ones(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, size, 1, dtype, device)
-
-
-@rule(aten.new_full.default)
-def new_full(
-    x: Tensor, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
-) -> Tensor:
-    return _filled(x, size, value, dtype, device)
-
-
-@rule(aten.empty_like.default)
-def empty_like(
-    x: Tensor, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
-) -> Tensor:
-    if memory_format not in (None, torch.preserve_format):
-        return torch.empty(
-            x.shape, dtype=dtype or x.dtype, device=device or x.device, memory_format=memory_format
-        )
-    return torch.empty_strided(
-        x.shape, geometry.preserved(x), dtype=dtype or x.dtype, device=device or x.device
-    )
-
-
-@rule(aten.new_empty.default)
-def new_empty(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return torch.empty(size, dtype=dtype or x.dtype, device=device or x.device)

@@ -274,33 +274,3 @@ def cudnn_batch_norm(
     return batch_norm(
         grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True)
     )
-
-
-# -- what was read at places, or taken from them ---------------------------------------------------
-
-
-@rule(aten.embedding_dense_backward.default)
-def embedding(grad: Tensor, indices: Tensor, rows: Any, padding: int, by_frequency: bool) -> Tensor:
-    if by_frequency or geometry.is_empty(grad):
-        return NotImplemented
-    places, values = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
-    if padding >= 0:
-        values = torch.where(torch.eq(places, padding).unsqueeze(1), 0, values)
-    return torch.index_put(
-        grad.new_zeros((rows, grad.shape[-1])), [places], values, accumulate=True
-    )
-
-
-@rule(aten.select_backward.default)
-def select(grad: Tensor, sizes: Any, dim: int, index: Any) -> Tensor:
-    return torch.select_scatter(grad.new_zeros(sizes), grad, dim, index)
-
-
-@rule(aten.slice_backward.default)
-def slice_(grad: Tensor, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Tensor:
-    return torch.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
-
-
-@rule(aten.diagonal_backward.default)
-def diagonal(grad: Tensor, sizes: Any, offset: int, dim1: int, dim2: int) -> Tensor:
-    return torch.diagonal_scatter(grad.new_zeros(sizes), grad, offset, dim1, dim2)

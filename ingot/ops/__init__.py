@@ -12,16 +12,21 @@ from ingot.ops import (
     attention,
     convolution,
     convolution_backward,
+    creation,
+    indexing,
     losses,
     pooling,
     products,
+    rearranging,
     recurrent,
     resampling,
     resampling_backward,
     sampling,
     scans,
+    scatters,
     searching,
     special,
+    views,
 )
 from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
@@ -30,16 +35,21 @@ FAMILIES = (
     attention,
     convolution,
     convolution_backward,
+    creation,
+    indexing,
     losses,
     pooling,
     products,
+    rearranging,
     recurrent,
     resampling,
     resampling_backward,
     sampling,
     scans,
+    scatters,
     searching,
     special,
+    views,
 )
 
 

@@ -4,13 +4,12 @@ ones included."""
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, unsupported
+from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, dtypes, kinds, probe, tried_out
@@ -69,20 +68,6 @@ def plain_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """masked_fill and masked_scatter: the first argument, broadcast with the mask, contiguous."""
     return fresh(geometry.broadcast(args[0].shape, args[1].shape), args[0].dtype)
-
-
-def roll(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A clone where there are no elements. Else the parts before and behind a place are joined
-    anew, one dimension after the other: in the memory format of both, of which one may be empty."""
-    t, bound = args[0], bind(op, args, kwargs)
-    if geometry.is_empty(t) and bound["dims"]:
-        return fresh(t.shape, t.dtype, geometry.preserved(t))
-    joined = bool(bound["dims"]) and geometry.like_channels_last(t)
-    for shift, dim in zip(bound["shifts"], bound["dims"]):
-        joined = joined and (
-            shift % t.shape[dim] != 0 or geometry.like_channels_last(t.narrow(dim, 0, 0))
-        )
-    return fresh(t.shape, t.dtype, geometry.suggested(t) if joined else None)
 
 
 def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -194,121 +179,6 @@ def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
 
 
-def embedding(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    weight, indices = args[0], args[1]
-    return fresh((*indices.shape, *weight.shape[1:]), weight.dtype)
-
-
-def gather(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return fresh(args[2].shape, args[0].dtype)
-
-
-def index_select(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    t, dim, index = args
-    sizes = list(t.shape)
-    if sizes:
-        sizes[dim % t.dim()] = index.numel()
-    return fresh(sizes, t.dtype)
-
-
-def index(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast
-    shape."""
-    t, indices = args[0], list(args[1])
-    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        raise unsupported(
-            "mask-size", "indexing with a mask: the size of the result depends on the data"
-        )
-    indices += [None] * (t.dim() - len(indices))
-    used = [d for d, i in enumerate(indices) if i is not None]
-    shape = geometry.broadcast(*[indices[d].shape for d in used])
-    rest = [t.shape[d] for d in range(t.dim()) if d not in used]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    before = used[0] if adjacent else 0
-    sizes = (*rest[:before], *shape, *rest[before:])
-    plain = (not rest or t.is_contiguous()) and all(indices[d].is_contiguous() for d in used)
-    return fresh(sizes, t.dtype) if plain else probe(op, args, kwargs)
-
-
-def _is_legacy_empty(t: Tensor) -> bool:
-    """Whether cat takes it whatever the others' rank is: the tensor of one dimension without
-    elements."""
-    return t.dim() == 1 and isinstance(t.shape[0], int) and t.shape[0] == 0
-
-
-def cat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    tensors = [t for t in args[0] if not _is_legacy_empty(t)]
-    if not tensors:
-        return fresh((0,), dtype_of(op, args, kwargs))
-    first = tensors[0]
-    ranked = [t.new_empty((0,) * first.dim()) if _is_legacy_empty(t) else t for t in args[0]]
-    dtype = dtype_of(op, (ranked, *args[1:]), kwargs)
-    dim = bind(op, args, kwargs)["dim"] % first.dim()
-    sizes = list(first.shape)
-    for t in tensors[1:]:
-        pairs = [pair for d, pair in enumerate(zip(t.shape, first.shape)) if d != dim]
-        if t.dim() != first.dim() or not all(geometry.expect_same(*pair) for pair in pairs):
-            raise EagerRaises("cat of tensors whose sizes differ outside the joined dimension")
-        sizes[dim] = sizes[dim] + t.shape[dim]
-    last = all(geometry.like_channels_last(t) for t in tensors)
-    return fresh(sizes, dtype, geometry.channels_last(sizes) if last else None)
-
-
-def stack(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    tensors = args[0]
-    sizes = list(tensors[0].shape)
-    if not all(geometry.expect_same_sizes(t.shape, tensors[0].shape) for t in tensors):
-        raise EagerRaises("stack of tensors of different sizes")
-    dim = bind(op, args, kwargs)["dim"] % (len(sizes) + 1)
-    strides = None
-    # a cat along dim, taken apart
-    if dim < len(sizes) and all(geometry.like_channels_last(t) for t in tensors):
-        joined = geometry.channels_last(
-            [s * len(tensors) if d == dim else s for d, s in enumerate(sizes)]
-        )
-        strides = (*joined[:dim], joined[dim] * sizes[dim], *joined[dim:])
-    sizes.insert(dim, len(tensors))
-    return fresh(sizes, dtype_of(op, args, kwargs), strides)
-
-
-def pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    t, amounts = args[0], args[1]
-    sizes = list(t.shape)
-    for i in range(len(amounts) // 2):
-        sizes[-1 - i] = sizes[-1 - i] + amounts[2 * i] + amounts[2 * i + 1]
-    if not geometry.surely_contiguous(t) and all(n <= 0 for n in amounts):  # a copy of a part
-        return fresh(sizes, t.dtype, geometry.preserved(t.as_strided(sizes, t.stride())))
-    return fresh(sizes, t.dtype, geometry.suggested(t, sizes))
-
-
-def repeat(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    t, times = args
-    sizes = [1] * (len(times) - t.dim()) + list(t.shape)
-    return fresh([s * n for s, n in zip(sizes, times)], t.dtype)
-
-
-def arange(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    bound = bind(op, args, kwargs)
-    start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
-    whole = not any(isinstance(v, (float, torch.SymFloat)) for v in (start, end, step))
-    dtype = bound["dtype"] or (torch.int64 if whole else torch.get_default_dtype())
-    if dtype is torch.int64 and not whole and _arange_truncates():
-        start, end, step, whole = int(start), int(end), int(step), True
-        if step == 0:
-            raise EagerRaises("arange with a step of 0")
-    if whole:
-        return fresh((-((start - end) // step),), dtype)
-    start, end, step = [float(v) if type(v) is int else v for v in (start, end, step)]
-    return fresh((math.ceil((end - start) / step),), dtype)
-
-
-@cache
-def _arange_truncates() -> bool:
-    """Whether eager truncates the numbers of an int64 arange before it counts its elements: until
-    torch 2.14."""
-    return torch.arange(0, 1.5, 1.0, dtype=torch.int64, device="cpu").shape[0] == 1
-
-
 def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own
     answer."""
@@ -322,19 +192,6 @@ def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Te
 
 def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh(args[1], kwargs.get("dtype") or args[0].dtype)
-
-
-def empty_strided(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    *source, sizes, strides = args
-    dtype = kwargs.get("dtype") or (source[0].dtype if source else torch.get_default_dtype())
-    return fresh(sizes, dtype, strides)
-
-
-def empty(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    format_ = kwargs.get("memory_format")
-    last = format_ in (torch.channels_last, torch.channels_last_3d)
-    strides = geometry.channels_last(args[0]) if last else None
-    return fresh(args[0], kwargs.get("dtype") or torch.get_default_dtype(), strides)
 
 
 def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:

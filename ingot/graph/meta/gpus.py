@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, fresh, like
-from ingot.graph.schemas import bind
 from ingot.torch_private import OpOverload
 
 
@@ -44,20 +43,6 @@ def cudnn_batch_norm_backward(
     x, weight = args[0], args[2]
     slopes = [fresh((x.shape[1],), weight.dtype) for _ in range(2)]
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
-
-
-def embedding_bag(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
-    """With the bag of each index, how many there are in each bag, and, of the largest, which those
-    are."""
-    bound = bind(op, args, kwargs)
-    weight, indices, offsets = bound["weight"], bound["indices"], bound["offsets"]
-    dtype = torch.promote_types(indices.dtype, offsets.dtype)
-    bags = offsets.shape[0] - bool(bound["include_last_offset"])
-    largest = (bags, weight.shape[1]) if bound["mode"] == 2 else (0,)
-    others = [fresh(sizes, dtype) for sizes in (indices.shape, offsets.shape, largest)]
-    return fresh((bags, weight.shape[1]), weight.dtype), *others
 
 
 def with_wide_statistics(rule: Rule) -> Rule:

@@ -10,56 +10,37 @@ from ingot.graph.meta.basis import BY_LOOK, Rule
 from ingot.graph.meta.declared import declared
 from ingot.graph.meta.families import (
     angle,
-    arange,
     batch_norm,
-    cat,
     contiguous_exponent,
     contiguous_self,
     dropout,
-    embedding,
-    empty,
-    empty_strided,
     exact_self,
     factory,
     formatted_copy,
-    gather,
     group_norm,
-    index,
-    index_select,
     layer_norm,
     like_self,
     masked,
     native,
-    new_factory,
-    pad,
     plain_self,
     pointwise,
     power_of_two,
     reduction,
-    repeat,
-    roll,
-    stack,
 )
 from ingot.graph.meta.gpus import (
     cudnn_batch_norm,
     cudnn_batch_norm_backward,
-    embedding_bag,
     rms_norm,
     rms_norm_backward,
     with_wide_statistics,
 )
 from ingot.graph.meta.rearranged import (
     log_sigmoid,
-    pixel_shuffle,
-    pixel_unshuffle,
-    rot90,
 )
 from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, stand_in, torchs_own
 from ingot.graph.meta.untried import (
     KNOWN_TO_CPUS,
     batch_norm_backward,
-    embedding_backward,
-    folded_pad,
     glu,
     gradients,
     gradients_of,
@@ -71,47 +52,27 @@ from ingot.loops.side_effects import is_foreign
 from ingot.torch_private import OpOverload, aten
 
 _FAMILIES: dict[Rule, str] = {
-    like_self: """fill zero hardtanh index_put _unsafe_index_put index_fill put flip uniform normal_functional random
+    like_self: """ hardtanh uniform normal_functional random
         exponential cauchy geometric log_normal""",
-    plain_self: "scatter scatter_add scatter_reduce index_add index_copy index_reduce bernoulli",
+    plain_self: " bernoulli",
     masked: "masked_fill",
-    roll: "roll",
-    exact_self: "copy as_strided_scatter select_scatter slice_scatter diagonal_scatter",
-    contiguous_self: " _softmax _log_softmax tril triu _safe_softmax",
-    formatted_copy: "clone _to_copy empty_like zeros_like ones_like full_like rand_like randn_like randint_like",
+    exact_self: "copy",
+    contiguous_self: " _softmax _log_softmax _safe_softmax",
+    formatted_copy: "clone _to_copy rand_like randn_like randint_like",
     reduction: """sum mean prod amax amin any all argmax argmin var std var_mean std_mean logsumexp max min nansum
         linalg_vector_norm norm aminmax count_nonzero""",
     layer_norm: "native_layer_norm",
     batch_norm: "native_batch_norm _native_batch_norm_legit_no_training",
     group_norm: "native_group_norm",
-    embedding: "embedding",
-    gather: "gather",
-    index_select: "index_select",
-    index: "index _unsafe_index",
-    cat: "cat",
-    stack: "stack",
-    pad: "constant_pad_nd",
-    repeat: "repeat",
-    arange: "arange",
-    factory: "eye zeros ones full rand randn randint",
-    new_factory: "new_empty new_zeros new_ones new_full select_backward slice_backward diagonal_backward",
+    factory: " rand randn randint",
     gradients_of("input", "C", "C"): "native_group_norm_backward",
     softmax_backward: "_softmax_backward_data _log_softmax_backward_data",
     layer_norm_backward: "native_layer_norm_backward",
     batch_norm_backward: "native_batch_norm_backward",
-    embedding_backward: "embedding_dense_backward",
-    folded_pad: """reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-        replication_pad3d""",
     glu: "glu",
     log_sigmoid: "log_sigmoid_forward",
-    rot90: "rot90",
-    pixel_shuffle: "pixel_shuffle",
-    pixel_unshuffle: "pixel_unshuffle",
-    empty_strided: "empty_strided new_empty_strided",
-    empty: "empty",
     dropout: "native_dropout",
     pointwise: "floor_divide hardswish hardsigmoid complex polar _conj_physical rsub",
-    native: "_unsafe_view _reshape_alias lift_fresh view_as_real view_as_complex scalar_tensor is_same_size",
 }
 _BY_NAME: dict[str, Rule] = {
     name: rule for rule, names in _FAMILIES.items() for name in names.split()
@@ -121,18 +82,11 @@ _ON_GPUS: dict[str, Rule] = {  # where these are unlike a CPU's
     "native_batch_norm": with_wide_statistics(batch_norm),
     "cudnn_batch_norm": cudnn_batch_norm,
     "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
-    "_embedding_bag": embedding_bag,
-    "_embedding_bag_forward_only": embedding_bag,
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
     **{name: KNOWN_TO_CPUS[rule] for name, rule in _BY_NAME.items() if rule in KNOWN_TO_CPUS},
-    "roll": contiguous_self,
 }
 RULES: dict[OpOverload, Rule] = {
-    aten.unsafe_split.Tensor: lambda op, args, kwargs: native(aten.split.Tensor, args, kwargs),
-    aten.unsafe_split_with_sizes.default: lambda op, args, kwargs: native(
-        aten.split_with_sizes.default, args, kwargs
-    ),
     aten.angle.default: angle,
     **dict.fromkeys((aten.max.other, aten.min.other), pointwise),
     aten.pow.Scalar: contiguous_exponent,
@@ -144,7 +98,7 @@ RULES_ON_GPUS: dict[OpOverload, Rule] = {}
 """Those that are unlike a CPU's."""
 BY_LOOK.update(
     (pointwise, contiguous_exponent, like_self, plain_self, masked, exact_self, contiguous_self, formatted_copy,
-     reduction, cat, stack, embedding, index_select, gather, repeat,
+     reduction,
      softmax_backward)
 )  # fmt: skip
 

@@ -104,19 +104,6 @@ def batch_norm_backward(
 
 
 @unless_known
-def folded_pad(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Padding with what is there."""
-    x, sizes, amounts = args[0], list(args[0].shape), args[1]
-    for d, (before, after) in enumerate(zip(amounts[::2], amounts[1::2])):
-        if "reflection" in op._schema.name and (before >= sizes[-1 - d] or after >= sizes[-1 - d]):
-            raise EagerRaises("a reflection of more than there is")
-        sizes[-1 - d] = x.shape[-1 - d] + before + after
-        if sizes[-1 - d] < 1:
-            raise EagerRaises("padding to less than nothing")
-    return sized_as(op, sizes, tried_out(op, args, kwargs))
-
-
-@unless_known
 def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     x, sizes = args[0], list(args[0].shape)
     dim = bind(op, args, kwargs)["dim"] % x.dim()
@@ -124,8 +111,3 @@ def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
         raise EagerRaises("halves of an odd size")
     sizes[dim] = sizes[dim] // 2
     return sized_as(op, sizes, tried_out(op, args, kwargs))
-
-
-@unless_known
-def embedding_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return fresh((args[2], args[0].shape[-1]), args[0].dtype)

@@ -16,14 +16,8 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering import (  # noqa: F401  (they register rules)
-    creation,
-    diagonals,
-    indexing,
-    padding,
     pointwise,
     reductions,
-    scatters,
-    views,
 )
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster

@@ -11,14 +11,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.graph.checks import number_overflows, source_of_dtype
+from ingot.graph.geometry import bad_dims
+from ingot.graph.meta.families import (
+    like_self,
+    plain_self,
+)
+from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Symbol,
+    contiguous_strides,
+    known_less_equal,
+    product,
+)
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.indexing import INDEX_TYPES, of_vectors, places_named, strict
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -30,6 +45,8 @@ from ingot.loops.lowering.values import (
     loops_over,
     rounded,
 )
+from ingot.ops.indexing import INDEX_TYPES, index_refusal, of_vectors, places_named, strict
+from ingot.ops.op import op
 from ingot.torch_private import aten
 
 apply = ops.apply
@@ -91,7 +108,6 @@ def _at(dim: int, index: Index, place: Expr | Symbol) -> Index:
 # -- at several index tensors ----------------------------------------------------------------------
 
 
-@lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
     lw: Lowering,
     out: Spec,
@@ -173,7 +189,6 @@ def _broadcast(shapes: Sequence[Sequence[Expr]]) -> tuple[Expr, ...]:
     return tuple(result)
 
 
-@lowers(aten.put.default)
 def put(
     lw: Lowering,
     out: Spec,
@@ -232,7 +247,6 @@ def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorVa
     _check(len(indices.sizes) == 1 and source.sizes == _at(dim, x.sizes, indices.sizes[0]))
 
 
-@lowers(aten.index_add.default)
 @of_vectors
 def index_add(
     lw: Lowering,
@@ -269,7 +283,6 @@ def index_add(
     return result
 
 
-@lowers(aten.index_copy.default)
 @of_vectors
 def index_copy(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
@@ -284,7 +297,6 @@ def index_copy(
     return result
 
 
-@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 @of_vectors
 def index_fill(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, number: Any
@@ -305,7 +317,6 @@ def _number(dtype: torch.dtype, number: Any) -> Values:
     return lambda index: rounded(ops.constant(number, compute_dtype(dtype)), dtype)
 
 
-@lowers(aten.index_reduce.default)
 @of_vectors
 def index_reduce(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
@@ -350,7 +361,6 @@ def _check_source(indices: TensorValue, source: TensorValue) -> None:
 _REDUCTIONS = {"add": "add", "multiply": "mul"}
 
 
-@lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
 @of_vectors
 def scatter(
     lw: Lowering,
@@ -383,7 +393,6 @@ def _wide(out: Spec) -> Spec:
     return out._replace(dtype=compute_dtype(out.dtype))
 
 
-@lowers(aten.scatter_add.default)
 @of_vectors
 def scatter_add(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
@@ -391,7 +400,6 @@ def scatter_add(
     return scatter(lw, out, x, dim, indices, source, reduce="add")
 
 
-@lowers(aten.scatter_reduce.two)
 @of_vectors
 def scatter_reduce(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
@@ -449,3 +457,90 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Any:
     if reduce == "amax":
         return info.min if info else float("-inf")
     return info.max if info else float("inf")
+
+
+# -- what eager refuses ----------------------------------------------------------------------------
+
+
+def _long_index(index: Tensor) -> str:
+    """What index_fill and index_copy take, other than their kin."""
+    return "" if index.dtype is torch.int64 else "an index that is no int64"
+
+
+def index_fill_refusal(x: Tensor, dim: int, index: Tensor, value: Any) -> str:
+    return bad_dims(x, [dim]) or _long_index(index) or number_overflows(x, value)
+
+
+def index_copy_refusal(x: Tensor, dim: int, index: Tensor, source: Tensor) -> str:
+    return bad_dims(x, [dim]) or _long_index(index) or source_of_dtype("source")(x, source=source)
+
+
+def scatter_refusal(x: Tensor, **given: Any) -> str:
+    """Of scatter.src and scatter.value."""
+    return source_of_dtype("src")(x, **given) or number_overflows(x, given.get("value"))
+
+
+def index_put_refusal(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, **_: Any) -> str:
+    return index_refusal(x, indices) or source_of_dtype("values")(x, values=values)
+
+
+OPS = (
+    op(
+        aten.index_put.default,
+        meta=like_self,
+        refuses=index_put_refusal,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=index_put,
+    ),
+    op(aten._unsafe_index_put.default, meta=like_self, may_raise=indexes, lower=index_put),
+    op(aten._index_put_impl.default, may_raise=indexes),
+    op(aten.put.default, meta=like_self, may_raise=indexes, lower=put),
+    op(
+        aten.index_add.default,
+        meta=plain_self,
+        refuses=source_of_dtype("source"),
+        may_raise=indexes,
+        lower=index_add,
+    ),
+    op(
+        aten.index_copy.default,
+        meta=plain_self,
+        refuses=index_copy_refusal,
+        may_raise=indexes,
+        lower=index_copy,
+    ),
+    op(
+        aten.index_fill.int_Scalar,
+        aten.index_fill.int_Tensor,
+        meta=like_self,
+        refuses=index_fill_refusal,
+        may_raise=indexes,
+        lower=index_fill,
+    ),
+    op(aten.index_reduce.default, meta=plain_self, may_raise=indexes, lower=index_reduce),
+    op(
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter.reduce,
+        aten.scatter.value_reduce,
+        meta=plain_self,
+        refuses=scatter_refusal,
+        may_raise=indexes,
+        lower=scatter,
+    ),
+    op(
+        aten.scatter_add.default,
+        meta=plain_self,
+        refuses=source_of_dtype("src"),
+        may_raise=indexes,
+        lower=scatter_add,
+    ),
+    op(
+        aten.scatter_reduce.two,
+        meta=plain_self,
+        refuses=source_of_dtype("src"),
+        may_raise=indexes,
+        lower=scatter_reduce,
+    ),
+)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ingot.errors import unsupported
+from ingot.graph.meta.families import exact_self, native
 from ingot.loops.expr import (
     ONE,
     ZERO,
@@ -19,7 +22,7 @@ from ingot.loops.expr import (
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import on_dim, reshape_map, slice_start
-from ingot.loops.lowering.rules import NotLowered, lowers
+from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -29,27 +32,24 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
-from ingot.torch_private import aten
+from ingot.ops.op import Op, op
+from ingot.torch_private import OpOverload, aten
 
 
-@lowers(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default)
 def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
 
 
-@lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
 def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
 
 
-@lowers(aten.permute.default)
 def permute(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     inverse = {d % len(dims): k for k, d in enumerate(dims)}
     order = [inverse[k] for k in range(len(dims))]
     return lw.mapped(x, out, lambda index: tuple(index[k] for k in order))
 
 
-@lowers(aten.transpose.int)
 def transpose(lw: Lowering, out: Spec, x: TensorValue, dim0: int, dim1: int) -> TensorValue:
     if not x.sizes:
         return x
@@ -58,26 +58,20 @@ def transpose(lw: Lowering, out: Spec, x: TensorValue, dim0: int, dim1: int) -> 
     return permute(lw, out, x, dims)
 
 
-@lowers(aten.t.default)
 def t(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     return permute(lw, out, x, list(range(len(x.sizes)))[::-1])
 
 
-@lowers(aten.expand.default)
 def expand(lw: Lowering, out: Spec, x: TensorValue, *_: object, **__: object) -> TensorValue:
     if product(out.sizes) is not product(x.sizes):
         lw.share(x)  # it would be computed once per copy
     return lw.mapped(x, out, lambda index: broadcast_index(index, x.sizes))
 
 
-@lowers(
-    aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default
-)
 def alias(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     return x
 
 
-@lowers(aten.slice.Tensor)
 def slice_(
     lw: Lowering,
     out: Spec,
@@ -91,7 +85,6 @@ def slice_(
     return lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i: i * step + first))
 
 
-@lowers(aten.select.int)
 def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
     dim %= len(x.sizes)
     position = as_expr(index)  # one that varies counts from the start
@@ -111,31 +104,18 @@ def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tupl
     return tuple(pieces)
 
 
-@lowers(aten.split.Tensor, aten.split_with_sizes.default)
 def split(
     lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
 ) -> tuple[TensorValue, ...]:
     return _parts(lw, outs, x, dim)
 
 
-@lowers(aten.unbind.int)
 def unbind(
     lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int = 0
 ) -> tuple[TensorValue, ...]:
     return tuple(select(lw, out, x, dim, k) for k, out in enumerate(outs))
 
 
-@lowers(aten.flip.default)
-def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
-    flipped = {d % len(x.sizes) for d in dims} if x.sizes else set()
-
-    def index_map(index: Index) -> Index:
-        return tuple(x.sizes[k] - 1 - i if k in flipped else i for k, i in enumerate(index))
-
-    return lw.mapped(x, out, index_map)
-
-
-@lowers(aten.diagonal.default)
 def diagonal(
     lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorValue:
@@ -150,7 +130,6 @@ def diagonal(
     return lw.mapped(x, out, index_map)
 
 
-@lowers(aten.unfold.default)
 def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
     if not x.sizes:
         raise NotLowered("unfold of a scalar")
@@ -158,7 +137,6 @@ def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: i
     return lw.mapped(x, out, lambda i: (*i[:dim], i[dim] * step + i[-1], *i[dim + 1 : -1]))
 
 
-@lowers(aten.as_strided.default)
 def as_strided(
     lw: Lowering,
     out: Spec,
@@ -175,7 +153,6 @@ def as_strided(
     return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
 
 
-@lowers(aten.as_strided_scatter.default)
 def as_strided_scatter(
     lw: Lowering,
     out: Spec,
@@ -233,3 +210,118 @@ def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
 def _has_own_strides(lw: Lowering, root: TensorValue) -> bool:
     held = lw.graph.buffers[root.buffer or ""].strides
     return all(a is b or size is ONE for size, a, b in zip(root.sizes, root.strides, held))
+
+
+# -- copies of views -------------------------------------------------------------------------------
+
+
+_COPIED = (
+    "alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t "
+    "transpose unbind "
+    "unfold unsqueeze"
+).split()
+
+
+def _copy_of(view: OpOverload) -> Callable[..., Any]:
+    def rule_(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = view(x, *args, **kwargs)
+        if isinstance(result, Tensor):
+            return result.clone(memory_format=torch.contiguous_format)
+        return tuple(part.clone(memory_format=torch.contiguous_format) for part in result)
+
+    return rule_
+
+
+def view_copy(x: Tensor, size: Any) -> Tensor:
+    return x.reshape(size).clone()
+
+
+def view_copy_as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.view(dtype).clone()
+
+
+def narrow_copy(x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
+    return x.narrow(dim, start, length).clone()
+
+
+def unsafe_split(x: Tensor, size: Any, dim: int = 0) -> Any:
+    return tuple(x.split(size, dim))
+
+
+def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
+    return tuple(x.split_with_sizes(sizes, dim))
+
+
+def _copies() -> Iterator[Op]:
+    for name in _COPIED:
+        packet, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
+        for overload in set(packet.overloads()) & set(view.overloads()):
+            yield op(getattr(packet, overload), decompose=_copy_of(getattr(view, overload)))
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+def as_strided_refusal(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    if any(isinstance(s, int) and s < 0 for s in stride):
+        return "a negative stride"  # which torch 2.11's own meta function takes
+    if any(n == 0 for n in size):
+        return ""
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+    fits = (last + 1) * x.element_size() <= x.untyped_storage().nbytes()
+    return "" if fits else "a window beyond the storage"
+
+
+def _meta_of(view: OpOverload) -> Callable[..., Any]:
+    """The meta rule of an op that gives views, though torch does not say so."""
+    return lambda op, args, kwargs: native(view, args, kwargs)
+
+
+OPS = (
+    op(aten.view.default, lower=view),
+    op(
+        aten._unsafe_view.default,
+        aten._reshape_alias.default,
+        meta=native,
+        takes_no_elements=True,
+        lower=view,
+    ),
+    op(
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.unsqueeze.default,
+        lower=squeeze,
+    ),
+    op(aten.permute.default, lower=permute),
+    op(aten.transpose.int, lower=transpose),
+    op(aten.t.default, lower=t),
+    op(aten.expand.default, lower=expand),
+    op(aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, lower=alias),
+    op(aten.lift_fresh.default, meta=native, takes_no_elements=True, lower=alias),
+    op(aten.slice.Tensor, lower=slice_),
+    op(aten.select.int, lower=select),
+    op(aten.split.Tensor, aten.split_with_sizes.default, lower=split),
+    op(aten.unsafe_split.Tensor, decompose=unsafe_split, meta=_meta_of(aten.split.Tensor)),
+    op(
+        aten.unsafe_split_with_sizes.default,
+        decompose=unsafe_split_with_sizes,
+        meta=_meta_of(aten.split_with_sizes.default),
+    ),
+    op(aten.unbind.int, lower=unbind),
+    op(aten.diagonal.default, lower=diagonal),
+    op(aten.unfold.default, lower=unfold),
+    op(aten.as_strided.default, refuses=as_strided_refusal, lower=as_strided),
+    op(aten.as_strided_scatter.default, meta=exact_self, lower=as_strided_scatter),
+    op(
+        aten.view_as_real.default,
+        aten.view_as_complex.default,
+        aten.is_same_size.default,
+        meta=native,
+    ),
+    op(aten.view_copy.default, decompose=view_copy),
+    op(aten.view_copy.dtype, decompose=view_copy_as),
+    op(aten.narrow_copy.default, decompose=narrow_copy),
+    *_copies(),
+)

@@ -1,0 +1,557 @@
+"""Indexing with tensors, and the functional forms of writing into a part of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.errors import Unsupported
+from ingot.graph import geometry
+from ingot.graph.geometry import bad_dims
+from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.families import (
+    contiguous_self,
+    exact_self,
+    new_factory,
+)
+from ingot.graph.meta.trials import probe
+from ingot.graph.meta.untried import unless_known
+from ingot.graph.schemas import bind, indexes
+from ingot.graph.symbolic_views import is_symbolic, view_symbolically
+from ingot.loops import ops
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    as_expr,
+    maximum,
+    minimum,
+)
+from ingot.loops.ir import Fault
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import compare, slice_start
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    numel,
+    rounded,
+)
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
+
+apply = ops.apply
+
+_OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
+INDEX_TYPES = (torch.int64, torch.int32)
+FEW = 8
+"""Places are few where there are this many times as many elements."""
+
+
+def strict(position: int, extent: Expr, fault: Fault) -> Any:
+    """`position` as an index that may not be negative."""
+    zero = ops.constant(0, torch.int64)
+    position = ops.to(position, torch.int64)
+    outside = apply("where", apply("lt", position, zero), ops.index(extent), position)
+    return ops.indirect(outside, extent, fault)
+
+
+def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """A rule in which tensors without dimensions are vectors of one element."""
+
+    def vector(lw: Lowering, value: Any) -> Any:
+        if not isinstance(value, TensorValue) or value.sizes:
+            return value
+        return lw.mapped(
+            value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ()
+        )
+
+    def of_scalars(
+        lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any
+    ) -> TensorValue:
+        given = [vector(lw, value) for value in args]
+        if out.sizes:
+            return rule(lw, out, vector(lw, x), *given, **keywords)
+        result = rule(
+            lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords
+        )
+        return lw.mapped(result, out, lambda index: (ZERO,))
+
+    return of_scalars
+
+
+def looked_up(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    positions: Sequence[TensorValue],
+    compute: Callable[[Index], int],
+) -> TensorValue:
+    """A lazy value that reads `x` at places that other tensors name. `x` is computed there where
+    they are few, else in memory before."""
+    if any(p.dtype not in INDEX_TYPES for p in positions):
+        raise NotLowered("an index that is not an integer")
+    found, there = numel(out.sizes).constant, numel(x.sizes).constant
+    if x.root.cost and (found is None or there is None or found * FEW > there):
+        lw.realize_root(x)
+    return lw.computed(out, compute, [x, *positions], cost=2)
+
+
+def embedding(
+    lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object
+) -> TensorValue:
+    rank = len(indices.sizes)
+    if ZERO in weight.sizes:
+        raise NotLowered("a lookup in nothing")
+
+    def compute(index: Index) -> int:
+        row = strict(indices.load(index[:rank]), weight.sizes[0], _OUT_OF_RANGE)
+        return weight.load((row, index[-1]))
+
+    return looked_up(lw, out, weight, [indices], compute)
+
+
+@of_vectors
+def gather(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dim: int,
+    indices: TensorValue,
+    *,
+    sparse_grad: bool = False,
+) -> TensorValue:
+    dim %= len(x.sizes)
+    if x.sizes[dim] is ZERO:
+        raise NotLowered("gather from nothing")
+    fault = Fault(RuntimeError, f"index out of bounds for dimension {dim} with size {x.sizes[dim]}")
+
+    def compute(index: Index) -> int:
+        at = strict(indices.load(index), x.sizes[dim], fault)
+        return x.load((*index[:dim], at, *index[dim + 1 :]))
+
+    return looked_up(lw, out, x, [indices], compute)
+
+
+@of_vectors
+def index_select(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue
+) -> TensorValue:
+    if ZERO in x.sizes:
+        raise NotLowered("index_select of nothing")
+    dim %= len(x.sizes)
+    # eager has a kernel of its own for dimension 1
+    fault = (
+        Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE
+    )
+
+    def compute(index: Index) -> int:
+        at = strict(indices.load((index[dim],)), x.sizes[dim], fault)
+        return x.load((*index[:dim], at, *index[dim + 1 :]))
+
+    return looked_up(lw, out, x, [indices], compute)
+
+
+def index(
+    lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]
+) -> TensorValue:
+    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index
+    tensors, which stand where the first indexed dimension was if the indexed ones are adjacent,
+    else in front."""
+    used = {d: v for d, v in enumerate(indices) if v is not None}
+    dims = sorted(used)
+    rank = max((len(v.sizes) for v in used.values()), default=0)
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    start = dims[0] if adjacent else 0
+    places = places_named(x, used, start, rank)
+    return looked_up(lw, out, x, list(used.values()), lambda place: x.load(places(place)))
+
+
+def places_named(
+    x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int
+) -> Callable[[Index], Index]:
+    """From a place among what is indexed to the place in `x`: `used` are the index tensors by
+    dimension of `x`, whose broadcast `rank` dimensions stand from `start` on."""
+    faults = {  # eager counts the dimensions that are indexed
+        d: Fault(IndexError, f"index out of bounds for dimension {k} with size {x.sizes[d]}")
+        for k, d in enumerate(sorted(used))
+    }
+
+    def places(index: Index) -> Index:
+        chosen, others = index[start : start + rank], iter(index[:start] + index[start + rank :])
+        at = []
+        for d, size in enumerate(x.sizes):
+            if d in used:
+                position = used[d].load(broadcast_index(chosen, used[d].sizes))
+                at.append(ops.indirect(position, size, faults[d]))
+            else:
+                at.append(next(others))
+        return tuple(at)
+
+    return places
+
+
+# -- writing into a part
+# -------------------------------------------------------------------------------------------------
+
+
+def overlaid(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    inside: Callable[[Index], int],
+    at: Callable[[Index], Index],
+) -> TensorValue:
+    """`source[at(index)]` where `inside(index)`, else `x[index]`."""
+    lw.share(source)
+
+    def compute(place: Index) -> int:
+        condition = inside(place)
+        with ops.masked(condition):
+            new = rounded(source.load(broadcast_index(at(place), source.sizes)), out.dtype)
+        return apply("where", condition, new, x.load(place))
+
+    return lw.computed(out, compute, [x, source], cost=3)
+
+
+def select_scatter(
+    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, dim: int, position: int | Expr
+) -> TensorValue:
+    dim %= len(x.sizes)
+    chosen = as_expr(position)
+    if (chosen.constant or 0) < 0:
+        chosen = chosen + x.sizes[dim]
+    return overlaid(
+        lw,
+        out,
+        x,
+        source,
+        lambda i: compare("eq", i[dim], chosen),
+        lambda i: (*i[:dim], *i[dim + 1 :]),
+    )
+
+
+def slice_scatter(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: int | Expr | None = None,
+    end: int | Expr | None = None,
+    step: int = 1,
+) -> TensorValue:
+    dim %= len(x.sizes)
+    first = slice_start(start, x.sizes[dim])
+    last = first + source.sizes[dim] * step
+
+    def inside(i: Index) -> int:
+        condition = apply("logical_and", compare("ge", i[dim], first), compare("lt", i[dim], last))
+        if step != 1:
+            condition = apply("logical_and", condition, compare("eq", (i[dim] - first) % step, 0))
+        return condition
+
+    return overlaid(
+        lw, out, x, source, inside, lambda i: (*i[:dim], (i[dim] - first) // step, *i[dim + 1 :])
+    )
+
+
+def tril(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+    return _triangle(lw, out, x, "le", diagonal)
+
+
+def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+    return _triangle(lw, out, x, "ge", diagonal)
+
+
+def _triangle(
+    lw: Lowering, out: Spec, x: TensorValue, relation: str, diagonal: int | Expr
+) -> TensorValue:
+    rows, columns = x.sizes[-2:]
+    within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are all alike
+
+    def compute(i: Index) -> int:
+        value = x.load(i)
+        return apply(
+            "where",
+            compare(relation, i[-1], i[-2] + within),
+            value,
+            ops.constant(0, ops.dtype_of(value)),
+        )
+
+    return lw.computed(out, compute, [x], cost=2)
+
+
+def diagonal_scatter(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    source: TensorValue,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
+) -> TensorValue:
+    rank = len(x.sizes)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    first = dim1 if offset >= 0 else dim2  # whose coordinate counts along the diagonal
+
+    def inside(i: Index) -> int:
+        return compare("eq", i[dim1] + offset, i[dim2])
+
+    def at(i: Index) -> tuple[Expr, ...]:
+        return (*(i[k] for k in range(rank) if k not in (dim1, dim2)), i[first])
+
+    return overlaid(lw, out, x, source, inside, at)
+
+
+# -- as other ops ----------------------------------------------------------------------------------
+
+
+def embedding_dense_backward(
+    grad: Tensor, indices: Tensor, rows: Any, padding: int, by_frequency: bool
+) -> Tensor:
+    if by_frequency or geometry.is_empty(grad):
+        return NotImplemented
+    places, values = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
+    if padding >= 0:
+        values = torch.where(torch.eq(places, padding).unsqueeze(1), 0, values)
+    return torch.index_put(
+        grad.new_zeros((rows, grad.shape[-1])), [places], values, accumulate=True
+    )
+
+
+def select_backward(grad: Tensor, sizes: Any, dim: int, index: Any) -> Tensor:
+    return torch.select_scatter(grad.new_zeros(sizes), grad, dim, index)
+
+
+def slice_backward(grad: Tensor, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Tensor:
+    return torch.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
+
+
+def diagonal_backward(grad: Tensor, sizes: Any, offset: int, dim1: int, dim2: int) -> Tensor:
+    return torch.diagonal_scatter(grad.new_zeros(sizes), grad, offset, dim1, dim2)
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    if index.dtype is not torch.int64 or geometry.is_empty(x):
+        return NotImplemented
+    return x.reshape(-1)[index]
+
+
+def isin(
+    x: Tensor, members: Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    """By comparison with each of few, or where few comparisons are made; eager, too, sorts where
+    they are many."""
+    count, pairs = members.numel(), members.numel() * x.numel()
+    if not isinstance(count, int) or (
+        count > 32 and not (isinstance(pairs, int) and pairs <= 1 << 15)
+    ):
+        return NotImplemented
+    if count == 0:
+        return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
+    found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
+    return torch.logical_not(found) if invert else found
+
+
+def isin_number(
+    x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    return torch.ne(x, member) if invert else torch.eq(x, member)
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+@by_look
+def embedding_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    weight, indices = args[0], args[1]
+    return fresh((*indices.shape, *weight.shape[1:]), weight.dtype)
+
+
+@by_look
+def gather_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return fresh(args[2].shape, args[0].dtype)
+
+
+@by_look
+def index_select_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    t, dim, index_meta = args
+    sizes = list(t.shape)
+    if sizes:
+        sizes[dim % t.dim()] = index_meta.numel()
+    return fresh(sizes, t.dtype)
+
+
+def index_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast
+    shape."""
+    t, indices = args[0], list(args[1])
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        raise Unsupported("indexing with a mask: the size of the result depends on the data")
+    indices += [None] * (t.dim() - len(indices))
+    used = [d for d, i in enumerate(indices) if i is not None]
+    shape = geometry.broadcast(*[indices[d].shape for d in used])
+    rest = [t.shape[d] for d in range(t.dim()) if d not in used]
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    before = used[0] if adjacent else 0
+    sizes = (*rest[:before], *shape, *rest[before:])
+    plain = (not rest or t.is_contiguous()) and all(indices[d].is_contiguous() for d in used)
+    return fresh(sizes, t.dtype) if plain else probe(op, args, kwargs)
+
+
+@unless_known
+def embedding_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    return fresh((args[2], args[0].shape[-1]), args[0].dtype)
+
+
+def embedding_bag_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """With the bag of each index, how many there are in each bag, and, of the largest, which those
+    are."""
+    bound = bind(op, args, kwargs)
+    weight, indices, offsets = bound["weight"], bound["indices"], bound["offsets"]
+    dtype = torch.promote_types(indices.dtype, offsets.dtype)
+    bags = offsets.shape[0] - bool(bound["include_last_offset"])
+    largest = (bags, weight.shape[1]) if bound["mode"] == 2 else (0,)
+    others = [fresh(sizes, dtype) for sizes in (indices.shape, offsets.shape, largest)]
+    return fresh((bags, weight.shape[1]), weight.dtype), *others
+
+
+def _rank(x: Tensor) -> int:
+    return max(x.dim(), 1)
+
+
+def gather_refusal(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
+    if bad_dims(x, [dim]) or geometry.is_empty(index):
+        return bad_dims(x, [dim])
+    if _rank(index) != _rank(x):
+        return "the index has another rank"
+    large = any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape)) if d != dim % x.dim())
+    return "the index is larger than the tensor" if large else ""
+
+
+_INDICES_AND_MASKS = (torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+def index_refusal(x: Tensor, indices: Sequence[Tensor | None]) -> str:
+    if any(i is not None and i.dtype not in _INDICES_AND_MASKS for i in indices):
+        return "an index that is neither an integer (of 32 or 64 bits) nor a mask"
+    missing = any(
+        i is not None and isinstance(size, int) and size == 0 and not geometry.is_empty(i)
+        for i, size in zip(indices, x.shape)
+    )
+    return "an index into a dimension of size 0" if missing else ""
+
+
+def index_select_refusal(x: Tensor, dim: int, index: Tensor) -> str:
+    return "an index that is no vector" if index.dim() > 1 else bad_dims(x, [dim])
+
+
+def embedding_refusal(weight: Tensor, **_: Any) -> str:
+    return "" if weight.dim() == 2 else "a weight that is no matrix"
+
+
+def _of_a_part(view: OpOverload) -> Callable[..., str]:
+    """A scatter into a view: the source has the view's sizes."""
+
+    def test(x: Tensor, src: Tensor, **where: Any) -> str:
+        if x.device.type != "meta":
+            return ""
+        at = tuple(where.values())
+        varies = is_symbolic(x) or any(isinstance(number, torch.SymInt) for number in at)
+        part = view_symbolically(view, x, at, {}) if varies else view(x, *at)
+        return (
+            "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
+        )
+
+    return test
+
+
+OPS = (
+    op(
+        aten.embedding.default,
+        meta=embedding_meta,
+        refuses=embedding_refusal,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=embedding,
+    ),
+    op(
+        aten.embedding_dense_backward.default,
+        decompose=embedding_dense_backward,
+        meta=embedding_backward_meta,
+    ),
+    op(
+        aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default,
+        gpu_meta=embedding_bag_meta,
+        may_raise=indexes,
+    ),
+    op(
+        aten.gather.default,
+        meta=gather_meta,
+        refuses=gather_refusal,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=gather,
+    ),
+    op(
+        aten.index_select.default,
+        meta=index_select_meta,
+        refuses=index_select_refusal,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=index_select,
+    ),
+    op(
+        aten.index.Tensor,
+        meta=index_meta,
+        refuses=index_refusal,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=index,
+    ),
+    op(
+        aten._unsafe_index.Tensor,
+        meta=index_meta,
+        may_raise=indexes,
+        takes_no_elements=True,
+        lower=index,
+    ),
+    op(aten.take.default, decompose=take, may_raise=indexes),
+    op(aten.isin.Tensor_Tensor, decompose=isin),
+    op(aten.isin.Tensor_Scalar, decompose=isin_number),
+    op(
+        aten.select_scatter.default,
+        meta=exact_self,
+        refuses=_of_a_part(aten.select.int),
+        lower=select_scatter,
+    ),
+    op(
+        aten.slice_scatter.default,
+        meta=exact_self,
+        refuses=_of_a_part(aten.slice.Tensor),
+        lower=slice_scatter,
+    ),
+    op(
+        aten.diagonal_scatter.default,
+        meta=exact_self,
+        refuses=_of_a_part(aten.diagonal.default),
+        lower=diagonal_scatter,
+    ),
+    op(aten.select_backward.default, decompose=select_backward, meta=new_factory),
+    op(aten.slice_backward.default, decompose=slice_backward, meta=new_factory),
+    op(aten.diagonal_backward.default, decompose=diagonal_backward, meta=new_factory),
+    op(aten.tril.default, meta=contiguous_self, lower=tril),
+    op(aten.triu.default, meta=contiguous_self, lower=triu),
+)
