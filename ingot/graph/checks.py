@@ -6,13 +6,12 @@ An op without a row is tried out, or checked by its rule, or by the library that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ingot.errors import EagerRaises
-from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind, name_of
 from ingot.torch_private import OpOverload
@@ -37,29 +36,6 @@ _NAMES = {"self": "x", "input": "x"}
 
 def along(x: Tensor, dim: int, **_: Any) -> str:
     return bad_dims(x, [dim])
-
-
-def _norm(
-    x: Tensor,
-    normalized_shape: Sequence[Any],
-    weight: Tensor | None,
-    bias: Tensor | None = None,
-    **_: Any,
-) -> str:
-    shapes = [
-        x.shape[x.dim() - len(normalized_shape) :],
-        *(t.shape for t in (weight, bias) if t is not None),
-    ]
-    fits = len(normalized_shape) > 0 and all(
-        geometry.expect_same_sizes(s, normalized_shape) for s in shapes
-    )
-    return "" if fits else "sizes other than normalized_shape"
-
-
-def _group_norm(x: Tensor, **_: Any) -> str:
-    plain = not any(isinstance(s, torch.SymInt) for s in (*x.shape, *x.stride()))
-    dense = not plain or geometry.same_sizes(x.stride(), geometry.suggested(x)) or x.is_contiguous()
-    return "" if dense else "a tensor with gaps, or laid out in an order of its own"
 
 
 def overflows(dtype: torch.dtype, value: Any) -> bool:
@@ -120,11 +96,6 @@ def source_of_dtype(name: str) -> Callable[..., str]:
 
 
 _TESTS: dict[str, Callable[..., str]] = {
-    "aten::_softmax": along,
-    "aten::_log_softmax": along,
-    "aten::native_layer_norm": _norm,
-    "aten::_fused_rms_norm": _norm,
-    "aten::native_group_norm": _group_norm,
     "aten::pow": _pow,
     "aten::masked_fill": _masked_fill,
     "aten::threshold": lambda x, threshold, value: (

@@ -81,7 +81,7 @@ TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
 them over."""
 _TAKES_NOTHING = frozenset(
     f"aten::{name}" for name in
-    "sum nansum mean prod any all count_nonzero clone _to_copy copy contiguous "
+    " clone _to_copy copy contiguous "
     " "
     " nonzero masked_select _local_scalar_dense "
     " "

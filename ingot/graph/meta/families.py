@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
-from ingot.graph.meta.trials import dtype_of, dtypes, kinds, probe, tried_out
+from ingot.graph.meta.trials import dtype_of, kinds
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.torch_private import (
@@ -129,56 +128,6 @@ def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return fresh(t.shape, t.dtype, geometry.preserved(t) if geometry.is_expanded(t) else t.stride())
 
 
-def _dims(dim: Any, rank: int) -> set[int]:
-    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        return set(range(rank))
-    listed, span = [dim] if isinstance(dim, int) else dim, max(rank, 1)
-    dims = {d % span for d in listed if -span <= d < span}
-    if len(dims) < len(listed):
-        raise EagerRaises(
-            f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice"
-        )
-    return dims
-
-
-def reduction(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = bind(op, args, kwargs)
-    t = args[0]
-    dims, keep = _dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
-    if geometry.is_empty(t) and not (is_symbolic(t) and tried_out(op, args, kwargs) is not None):
-        # as above, whether this raises depends on the op, and on no symbol
-        return probe(op, args, kwargs)
-    sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
-    # one element has no variance
-    results = tuple(fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))
-    return results[0] if len(results) == 1 else results
-
-
-def layer_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-    t, normalized = args[0], len(args[1])
-    stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
-    small = (t, [1] * normalized, *args[2:])
-    first, *rest = dtypes(op, small, kwargs)
-    return (fresh(t.shape, first), *(fresh(stats, dtype) for dtype in rest))
-
-
-def batch_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-    t = args[0]
-    bound = bind(op, args, kwargs)
-    training = bound.get("training", bound.get("train", False))
-    first, *rest = dtypes(op, args, kwargs)
-    stats = (t.shape[1],) if training else (0,)
-    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
-
-
-def group_norm(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-    t, groups = args[0], args[6]
-    small = (t, args[1], args[2], 1, 1, 1, 1, args[7])
-    first, *rest = dtypes(op, small, {})
-    stats = (t.shape[0], groups)
-    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
-
-
 def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own
     answer."""
@@ -192,11 +141,6 @@ def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Te
 
 def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return fresh(args[1], kwargs.get("dtype") or args[0].dtype)
-
-
-def dropout(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    t, strides = args[0], geometry.preserved(args[0])
-    return fresh(t.shape, t.dtype, strides), fresh(t.shape, torch.bool, strides)
 
 
 def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

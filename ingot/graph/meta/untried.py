@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, like, tensors_in
+from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
@@ -76,31 +76,6 @@ def sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
-
-
-@unless_known
-def softmax_backward(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return fresh(args[0].shape, args[3])
-
-
-def layer_norm_backward(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor | None, ...]:
-    return tuple(
-        [like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])]
-    )
-
-
-@unless_known
-def batch_norm_backward(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor | None, ...]:
-    x, weight, mask = args[1], args[2], args[9]
-    slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
-    first = fresh(x.shape, x.dtype, geometry.suggested(x))
-    return tuple(
-        [t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)]
-    )
 
 
 @unless_known

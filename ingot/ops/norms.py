@@ -1,0 +1,531 @@
+"""Layer, group, batch and RMS norms, and their gradients. A gradient that was not asked for is None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.graph import geometry
+from ingot.graph.decompositions import HALVES, quotient, widened
+from ingot.graph.meta.basis import Rule, fresh, like
+from ingot.graph.meta.trials import dtypes
+from ingot.graph.meta.untried import gradients_of, unless_known
+from ingot.graph.schemas import bind
+from ingot.loops import ops
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import pointwise
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    compute_dtype,
+)
+from ingot.ops.op import op
+from ingot.ops.reductions import (
+    count_of_elements,
+    dropped,
+    moments,
+)
+from ingot.torch_private import OpOverload, aten
+
+apply = ops.apply
+
+Mask = Sequence[bool]  # which gradients are wanted
+
+
+# -- as other ops ----------------------------------------------------------------------------------
+
+
+def _moments_of(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over `dims`, both with these dimensions kept; the variance in two
+    passes."""
+    mean = torch.mean(x, dims, keepdim=True)
+    centered = x - mean
+    return mean, torch.mean(centered * centered, dims, keepdim=True)
+
+
+def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
+    """That in which eager keeps mean and deviation: on a GPU as they were accumulated."""
+    if x.device.type != "cpu":
+        return torch.float32 if x.dtype in HALVES else x.dtype
+    return weight.dtype if weight is not None else x.dtype
+
+
+def layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    if geometry.is_empty(x):
+        return NotImplemented
+    stats = _dtype_of_statistics(x, weight)
+    wide = widened(x)
+    mean, variance = _moments_of(wide, list(range(-len(shape), 0)))
+    scale = torch.rsqrt(variance + eps)
+    y = (wide - mean) * scale
+    if weight is not None:
+        y = y * widened(weight)
+    if bias is not None:
+        y = y + widened(bias)
+    return y.to(x.dtype), mean.to(stats), scale.to(stats)
+
+
+def group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: Any,
+    channels: Any,
+    space: Any,
+    groups: int,
+    eps: float,
+) -> Any:
+    if geometry.is_empty(x):
+        return NotImplemented
+    stats = weight.dtype if weight is not None else x.dtype
+    wide = widened(x).reshape(n, groups, channels // groups, space)
+    mean, variance = _moments_of(wide, [2, 3])
+    scale = torch.rsqrt(variance + eps)
+    y = (wide - mean) * scale
+    if weight is not None:
+        y = y * widened(weight).view(1, groups, channels // groups, 1)
+    if bias is not None:
+        y = y + widened(bias).view(1, groups, channels // groups, 1)
+    return (
+        y.reshape(x.shape).to(x.dtype),
+        mean.view(n, groups).to(stats),
+        scale.view(n, groups).to(stats),
+    )
+
+
+def _per_channel(t: Tensor, rank: int) -> Tensor:
+    return t.view(1, -1, *[1] * (rank - 2))
+
+
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    if geometry.is_empty(x):
+        return NotImplemented
+    if not training:
+        assert running_mean is not None and running_var is not None
+        y = _scaled_and_shifted(
+            x, widened(running_mean), torch.rsqrt(widened(running_var) + eps), weight, bias
+        )
+        stats = _dtype_of_statistics(x, running_mean)
+        return y, x.new_empty(0, dtype=stats), x.new_empty(0, dtype=stats)
+    dims = [d for d in range(x.dim()) if d != 1]
+    count = count_of_elements(x, dims)
+    if count == 1:
+        return NotImplemented  # eager raises
+    mean, variance = (m.view(-1) for m in _moments_of(widened(x), dims))
+    if running_mean is not None:
+        running_mean.copy_(momentum * mean + (1 - momentum) * widened(running_mean))
+    if running_var is not None:
+        unbiased = variance * quotient(count, count - 1, variance.dtype)
+        running_var.copy_(momentum * unbiased + (1 - momentum) * widened(running_var))
+    scale = torch.rsqrt(variance + eps)
+    stats = _dtype_of_statistics(x, weight)
+    return _scaled_and_shifted(x, mean, scale, weight, bias), mean.to(stats), scale.to(stats)
+
+
+def _scaled_and_shifted(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
+    factor = scale if weight is None else scale * widened(weight)
+    offset = -mean * factor if bias is None else widened(bias) - mean * factor
+    return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
+
+
+def cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """The op that eager calls on a GPU, which writes the running statistics. Its last result is
+    room for its backward, which needs none here."""
+    found = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return found if found is NotImplemented else (*found, x.new_empty(0, dtype=torch.uint8))
+
+
+def batch_norm_inference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+def _summed(x: Tensor, dims: list[int], dtype: torch.dtype) -> Tensor:
+    return (torch.sum(x, dims) if dims else x).to(dtype)
+
+
+def _normalized(
+    grad: Tensor, centered: Tensor, scale: Tensor, dims: list[int]
+) -> tuple[Tensor, Tensor]:
+    """(gradient of x, y) where y = `centered` * `scale`, `centered` is x less its mean over `dims`,
+    and `scale` is 1 / its standard deviation there."""
+    y = centered * scale
+    inward = (
+        grad - torch.mean(grad, dims, keepdim=True) - y * torch.mean(grad * y, dims, keepdim=True)
+    )
+    return inward * scale, y
+
+
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[Any], mean: Tensor, scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None, mask: Mask,
+) -> Any:  # fmt: skip
+    if geometry.is_empty(x):
+        return NotImplemented
+    first = x.dim() - len(shape)
+    outer, inner = list(range(first)), list(range(first, x.dim()))
+    g = widened(grad)
+    weighted = g if weight is None else g * widened(weight)
+    inward, y = _normalized(weighted, widened(x) - widened(mean), widened(scale), inner)
+    return (
+        inward.to(x.dtype) if mask[0] else None,
+        _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None,
+        _summed(g, outer, bias.dtype) if mask[2] and bias is not None else None,
+    )
+
+
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[Any], scale: Tensor, weight: Tensor | None, mask: Mask
+) -> Any:  # fmt: skip
+    if geometry.is_empty(x):
+        return NotImplemented
+    first = x.dim() - len(shape)
+    outer, inner = list(range(first)), list(range(first, x.dim()))
+    g, y = widened(grad), widened(x) * widened(scale)
+    weighted = g if weight is None else g * widened(weight)
+    inward = (weighted - y * torch.mean(weighted * y, inner, keepdim=True)) * widened(scale)
+    return (
+        inward.to(x.dtype) if mask[0] else None,
+        _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None,
+    )
+
+
+def group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: Any,
+    channels: Any, space: Any,
+    groups: int, mask: Mask,
+) -> Any:  # fmt: skip
+    if geometry.is_empty(x):
+        return NotImplemented
+    sizes = (n, groups, channels // groups, space)
+    g, stats = widened(grad).reshape(sizes), (n, groups, 1, 1)
+    weighted = g if weight is None else g * widened(weight).view(1, groups, channels // groups, 1)
+    centered = widened(x).reshape(sizes) - widened(mean).view(stats)
+    inward, y = _normalized(weighted, centered, widened(scale).view(stats), [2, 3])
+    dtype = x.dtype if weight is None else weight.dtype
+    return (
+        inward.reshape(x.shape).to(x.dtype) if mask[0] else None,
+        _summed(g * y, [0, 3], dtype).view(-1) if mask[1] else None,
+        _summed(g, [0, 3], dtype).view(-1) if mask[2] else None,
+    )
+
+
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, mean: Tensor | None, scale: Tensor | None, train: bool, eps: float,
+    mask: Mask,
+) -> Any:  # fmt: skip
+    if geometry.is_empty(x):
+        return NotImplemented
+    if not train:
+        assert running_mean is not None and running_var is not None
+        mean, scale = running_mean, torch.rsqrt(widened(running_var) + eps)
+    assert mean is not None and scale is not None
+    dims = [d for d in range(x.dim()) if d != 1]
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    g, factor = widened(grad), widened(scale)
+    centered = widened(x) - widened(mean).view(shape)
+    total, moment = torch.sum(g, dims), torch.sum(g * centered, dims)
+    slope = factor if weight is None else factor * widened(weight)
+    inward = g
+    if train:
+        count = math.prod(x.shape[d] for d in dims)
+        inward = (
+            g
+            - (total / count).view(shape)
+            - centered * (moment * factor * factor / count).view(shape)
+        )
+    dtype = x.dtype if weight is None else weight.dtype
+    return (
+        (inward * slope.view(shape)).to(x.dtype) if mask[0] else None,
+        (moment * factor).to(dtype) if mask[1] else None,
+        total.to(dtype) if mask[2] else None,
+    )
+
+
+def cudnn_batch_norm_backward(
+    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None, scale: Tensor | None, eps: float, room: Tensor,
+) -> Any:  # fmt: skip
+    return batch_norm_backward(
+        grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True)
+    )
+
+
+# -- as loops: a layer norm of no elements ---------------------------------------------------------
+
+
+def normalized(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    average: TensorValue | None,
+    scale: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+) -> TensorValue:
+    """(x - average) * scale * weight + bias, in the compute dtype, rounded once."""
+    parts = [("sub", average), ("mul", scale), ("mul", weight), ("add", bias)]
+    steps = [(name, operand) for name, operand in parts if operand is not None]
+
+    def scalar(value: int, *operands: int) -> int:
+        for (name, _), operand in zip(steps, operands):
+            value = apply(name, value, operand)
+        return value
+
+    dtype = compute_dtype(out.dtype)
+    operands = [x, *(operand for _, operand in steps)]
+    return pointwise(lw, out, scalar, operands, [dtype] * len(operands))
+
+
+def reciprocal_root(
+    lw: Lowering, variance: TensorValue, epsilon: float, device: torch.device
+) -> TensorValue:
+    """1 / sqrt(variance + epsilon), in memory."""
+
+    def scalar(v: int) -> int:
+        root = apply("sqrt", apply("add", v, ops.constant(epsilon, ops.dtype_of(v))))
+        return apply("div", ops.constant(1, ops.dtype_of(v)), root)
+
+    spec = Spec(variance.sizes, variance.strides, variance.dtype, device)
+    return lw.realize(pointwise(lw, spec, scalar, [variance], [spec.dtype]))
+
+
+def native_layer_norm(
+    lw: Lowering,
+    outs: Sequence[Spec],
+    x: TensorValue,
+    normalized_shape: Sequence[int],
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    epsilon: float,
+) -> tuple[TensorValue, ...]:
+    rank = len(x.sizes)
+    dims = tuple(range(rank - len(normalized_shape), rank))
+    device = outs[0].device
+    variance, average = moments(lw, x, dims, compute_dtype(x.dtype), device)
+    scale = reciprocal_root(lw, variance, epsilon, device)
+    result = normalized(lw, outs[0], x, average, scale, weight, bias)
+    return result, dropped(lw, outs[1], average), dropped(lw, outs[2], scale)
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+def layer_norm_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    t, normalized = args[0], len(args[1])
+    stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
+    small = (t, [1] * normalized, *args[2:])
+    first, *rest = dtypes(op, small, kwargs)
+    return (fresh(t.shape, first), *(fresh(stats, dtype) for dtype in rest))
+
+
+def batch_norm_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    t = args[0]
+    bound = bind(op, args, kwargs)
+    training = bound.get("training", bound.get("train", False))
+    first, *rest = dtypes(op, args, kwargs)
+    stats = (t.shape[1],) if training else (0,)
+    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
+
+
+def group_norm_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    t, groups = args[0], args[6]
+    small = (t, args[1], args[2], 1, 1, 1, 1, args[7])
+    first, *rest = dtypes(op, small, {})
+    stats = (t.shape[0], groups)
+    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
+
+
+def layer_norm_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    return tuple(
+        [like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])]
+    )
+
+
+@unless_known
+def batch_norm_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    x, weight, mask = args[1], args[2], args[9]
+    slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
+    first = fresh(x.shape, x.dtype, geometry.suggested(x))
+    return tuple(
+        [t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)]
+    )
+
+
+def rms_norm_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    t, normalized = args[0], len(args[1])
+    stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
+    return fresh(t.shape, t.dtype), fresh(stats, _accumulated(t.dtype))
+
+
+def rms_norm_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor | None, ...]:
+    return tuple(
+        [like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])]
+    )
+
+
+def cudnn_batch_norm_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    x, training = args[0], args[5]
+    stats = [fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)) for _ in range(2)]
+    return fresh(x.shape, x.dtype, geometry.suggested(x)), *stats, fresh((0,), torch.uint8)
+
+
+def cudnn_batch_norm_backward_meta(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    x, weight = args[0], args[2]
+    slopes = [fresh((x.shape[1],), weight.dtype) for _ in range(2)]
+    return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
+
+
+def with_wide_statistics(rule: Rule) -> Rule:
+    """The rule of a norm whose mean and deviation are kept as they were accumulated."""
+
+    @wraps(rule)
+    def widened(
+        op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Tensor, ...]:
+        first, *stats = rule(op, args, kwargs)
+        return first, *(fresh(t.shape, _accumulated(args[0].dtype)) for t in stats)
+
+    return widened
+
+
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def norm_refusal(
+    x: Tensor,
+    normalized_shape: Sequence[Any],
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    **_: Any,
+) -> str:
+    shapes = [
+        x.shape[x.dim() - len(normalized_shape) :],
+        *(t.shape for t in (weight, bias) if t is not None),
+    ]
+    fits = len(normalized_shape) > 0 and all(
+        geometry.expect_same_sizes(s, normalized_shape) for s in shapes
+    )
+    return "" if fits else "sizes other than normalized_shape"
+
+
+def group_norm_refusal(x: Tensor, **_: Any) -> str:
+    plain = not any(isinstance(s, torch.SymInt) for s in (*x.shape, *x.stride()))
+    dense = not plain or geometry.same_sizes(x.stride(), geometry.suggested(x)) or x.is_contiguous()
+    return "" if dense else "a tensor with gaps, or laid out in an order of its own"
+
+
+OPS = (
+    op(
+        aten.native_layer_norm.default,
+        decompose=layer_norm,
+        meta=layer_norm_meta,
+        gpu_meta=with_wide_statistics(layer_norm_meta),
+        refuses=norm_refusal,
+        lower=native_layer_norm,
+    ),
+    op(
+        aten.native_layer_norm_backward.default,
+        decompose=layer_norm_backward,
+        meta=layer_norm_backward_meta,
+    ),
+    op(aten._fused_rms_norm.default, gpu_meta=rms_norm_meta, refuses=norm_refusal),
+    op(
+        aten._fused_rms_norm_backward.default,
+        decompose=rms_norm_backward,
+        gpu_meta=rms_norm_backward_meta,
+    ),
+    op(
+        aten.native_group_norm.default,
+        decompose=group_norm,
+        meta=group_norm_meta,
+        refuses=group_norm_refusal,
+    ),
+    op(
+        aten.native_group_norm_backward.default,
+        decompose=group_norm_backward,
+        meta=gradients_of("input", "C", "C"),
+    ),
+    op(
+        aten.native_batch_norm.default,
+        decompose=batch_norm,
+        meta=batch_norm_meta,
+        gpu_meta=with_wide_statistics(batch_norm_meta),
+    ),
+    op(
+        aten._native_batch_norm_legit_no_training.default,
+        decompose=batch_norm_inference,
+        meta=batch_norm_meta,
+    ),
+    op(
+        aten.native_batch_norm_backward.default,
+        decompose=batch_norm_backward,
+        meta=batch_norm_backward_meta,
+    ),
+    op(aten.cudnn_batch_norm.default, decompose=cudnn_batch_norm, gpu_meta=cudnn_batch_norm_meta),
+    op(
+        aten.cudnn_batch_norm_backward.default,
+        decompose=cudnn_batch_norm_backward,
+        gpu_meta=cudnn_batch_norm_backward_meta,
+    ),
+)

@@ -1,0 +1,508 @@
+"""Reductions: sums, extremes, variances and norms of vectors. The result of one that is loops is always in
+memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.errors import EagerRaises
+from ingot.graph import geometry
+from ingot.graph.decompositions import rounded_once, widened
+from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.families import (
+    pointwise as pointwise_meta,
+)
+from ingot.graph.meta.trials import dtypes, probe, tried_out
+from ingot.graph.schemas import bind
+from ingot.graph.symbolic_views import is_symbolic
+from ingot.loops import ops
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    contiguous_strides,
+    product,
+)
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import pointwise
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    compute_dtype,
+)
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
+
+apply = ops.apply
+
+Dims = Sequence[int] | int | None
+
+
+def dims_of(dims: Dims, rank: int) -> tuple[int, ...]:
+    """The dimensions meant, ascending; none given means all."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return tuple(range(rank))
+    listed = [dims] if isinstance(dims, int) else dims
+    return tuple(sorted(d % rank for d in listed)) if rank else ()
+
+
+def same(value: int) -> int:
+    return value
+
+
+def count_of(x: TensorValue, dims: Sequence[int]) -> Expr:
+    return product(x.sizes[d] for d in dims)
+
+
+def kept(x: TensorValue, dims: Sequence[int], dtype: torch.dtype, device: torch.device) -> Spec:
+    """The spec of a reduction of `x` that keeps its dimensions."""
+    sizes = tuple(ONE if k in dims else size for k, size in enumerate(x.sizes))
+    return Spec(sizes, contiguous_strides(sizes), dtype, device)
+
+
+# -- plain reductions ------------------------------------------------------------------------------
+
+
+def reduce_rounded(
+    lw: Lowering,
+    out: Spec,
+    kind: str,
+    x: TensorValue,
+    dims: Dims,
+    element: Callable[[int], int] = same,
+) -> TensorValue:
+    """Accumulate in the compute dtype of `out.dtype`, round once at the end."""
+    result = lw.reduce(out, kind, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), element)
+    return lw.rounded_to(out, result)
+
+
+def sum_(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> TensorValue:
+    return reduce_rounded(lw, out, "sum", x, dims)
+
+
+def prod(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> TensorValue:
+    """In float64 for float32: each factor adds its rounding to the error, in whatever order they
+    are multiplied."""
+    held = torch.float64 if out.dtype is torch.float32 else compute_dtype(out.dtype)
+    axes = dims_of(dims, len(x.sizes))
+    return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, held, same))
+
+
+def mean(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> TensorValue:
+    axes = dims_of(dims, len(x.sizes))
+    total = lw.reduce(out, "sum", x, axes, compute_dtype(out.dtype), same)
+    return divided(lw, out, total, count_of(x, axes))
+
+
+def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorValue:
+    """total / count, in the dtype of `total`, rounded to `out.dtype`."""
+    return pointwise(
+        lw,
+        out,
+        lambda v: apply("div", v, ops.index(count, ops.dtype_of(v))),
+        [total],
+        [total.dtype],
+    )
+
+
+def amax(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    return reduce_rounded(lw, out, "max", x, dims)
+
+
+def amin(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    return reduce_rounded(lw, out, "min", x, dims)
+
+
+def any_(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    return _truth(lw, out, "any", x, dims)
+
+
+def all_(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    return _truth(lw, out, "all", x, dims)
+
+
+def _truth(lw: Lowering, out: Spec, kind: str, x: TensorValue, dims: Dims) -> TensorValue:
+    axes = dims_of(dims, len(x.sizes))
+    result = lw.reduce(
+        out._replace(dtype=torch.bool), kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool)
+    )
+    return lw.rounded_to(out, result)  # of uint8 these are uint8
+
+
+def argmax(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+) -> TensorValue:
+    return position(lw, out, "argmax", x, dim)
+
+
+def argmin(
+    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+) -> TensorValue:
+    return position(lw, out, "argmin", x, dim)
+
+
+def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None) -> TensorValue:
+    dims = dims_of(dim, len(x.sizes))
+    return lw.reduce(out, kind, x, dims, compute_dtype(x.dtype), same, result_dtype=torch.int64)
+
+
+def max_dim(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+) -> tuple[TensorValue, ...]:
+    return _with_position(lw, outs, "max", x, dim)
+
+
+def min_dim(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+) -> tuple[TensorValue, ...]:
+    return _with_position(lw, outs, "min", x, dim)
+
+
+def _with_position(
+    lw: Lowering, outs: Sequence[Spec], kind: str, x: TensorValue, dim: int
+) -> tuple[TensorValue, ...]:
+    lw.share(x)
+    return reduce_rounded(lw, outs[0], kind, x, dim), position(lw, outs[1], "arg" + kind, x, dim)
+
+
+# -- moments and norms -----------------------------------------------------------------------------
+
+
+def moments(
+    lw: Lowering,
+    x: TensorValue,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    correction: Any = 0,
+) -> tuple[TensorValue, TensorValue]:
+    """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes."""
+    lw.share(x)
+    spec = kept(x, dims, dtype, device)
+    average = lw.realize(
+        divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count_of(x, dims))
+    )
+    deviation = pointwise(
+        lw,
+        Spec(x.sizes, contiguous_strides(x.sizes), dtype, device),
+        lambda v, m: _square(apply("sub", v, m)),
+        [x, average],
+        [dtype, dtype],
+    )
+    squares = lw.reduce(spec, "sum", deviation, dims, dtype, same)
+    return _corrected(lw, spec, squares, count_of(x, dims), correction), average
+
+
+def _corrected(
+    lw: Lowering, spec: Spec, squares: TensorValue, count: Expr, correction: Any
+) -> TensorValue:
+    if isinstance(correction, float) and not correction.is_integer():
+        raise NotLowered("a fractional correction")
+    freedom = count - int(correction)
+    known = freedom.constant
+    if known is not None:
+        freedom = freedom if known > 0 else ZERO
+    return divided(lw, spec, squares, freedom)
+
+
+def _square(v: int) -> int:
+    return apply("mul", v, v)
+
+
+def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+    """`x` with or without its dimensions of size 1, as `out` has them, rounded to `out.dtype`."""
+    at = [k for k, size in enumerate(out.sizes) if size is not ONE]
+
+    def index_map(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        rest = iter([index[k] for k in at])
+        return tuple(ZERO if size is ONE else next(rest) for size in x.sizes)
+
+    return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), index_map))
+
+
+def lower_var(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> TensorValue:
+    return dropped(lw, out, _variance(lw, out, x, dims, correction)[0])
+
+
+def lower_std(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    dims: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> TensorValue:
+    variance = _variance(lw, out, x, dims, correction)[0]
+    spec = Spec(variance.sizes, variance.strides, variance.dtype, out.device)
+    return dropped(
+        lw, out, pointwise(lw, spec, lambda v: apply("sqrt", v), [variance], [spec.dtype])
+    )
+
+
+def lower_var_mean(
+    lw: Lowering,
+    outs: Sequence[Spec],
+    x: TensorValue,
+    dims: Any = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> tuple[TensorValue, ...]:
+    results = _variance(lw, outs[0], x, dims, correction)
+    return tuple(dropped(lw, out, value) for out, value in zip(outs, results))
+
+
+def _variance(
+    lw: Lowering, out: Spec, x: TensorValue, dims: Any, correction: Any
+) -> tuple[TensorValue, TensorValue]:
+    if correction is None:
+        correction = 1
+    return moments(
+        lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), out.device, correction
+    )
+
+
+# -- softmax ---------------------------------------------------------------------------------------
+
+
+# -- as other ops ----------------------------------------------------------------------------------
+
+
+def count_of_elements(x: Tensor, dims: list[int]) -> Any:
+    return math.prod(x.shape[d] for d in dims) if dims else 1
+
+
+def _variance_of(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+    dims = _dims_of(x, dim)
+    mean = torch.mean(x, dims, keepdim=True)
+    centered = x - mean
+    divisor = count_of_elements(x, dims) - (1 if correction is None else correction)
+    if isinstance(divisor, (int, float)):
+        divisor = max(divisor, 0)
+    squares = torch.sum(centered * centered, dims, keepdim=keepdim)
+    variance = squares / divisor if not _is_zero(divisor) else squares * math.inf
+    return variance, mean if keepdim else mean.squeeze(dims)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value == 0
+
+
+def _dims_of(x: Tensor, dim: Any) -> list[int]:
+    """The dimensions meant; none given means all."""
+    listed = [dim] if isinstance(dim, int) else dim
+    return [d % x.dim() for d in listed] if listed and x.dim() else list(range(x.dim()))
+
+
+def _refuses(x: Tensor) -> bool:
+    return geometry.is_empty(x) or x.is_complex() or not x.is_floating_point()
+
+
+@rounded_once
+def var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return NotImplemented if _refuses(x) else _variance_of(x, dim, correction, keepdim)[0]
+
+
+@rounded_once
+def std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return (
+        NotImplemented if _refuses(x) else torch.sqrt(_variance_of(x, dim, correction, keepdim)[0])
+    )
+
+
+def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    if _refuses(x):
+        return NotImplemented
+    variance, mean = _variance_of(widened(x), dim, correction, keepdim)
+    return variance.to(x.dtype), mean.to(x.dtype)
+
+
+def std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    if x.is_complex():
+        return NotImplemented
+    if geometry.is_empty(x):
+        variance, mean = torch.var_mean(x, dim, correction=correction, keepdim=keepdim)
+        return torch.sqrt(variance), mean
+    variance, mean = _variance_of(widened(x), dim, correction, keepdim)
+    return torch.sqrt(variance).to(x.dtype), mean.to(x.dtype)
+
+
+def vector_norm(
+    x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    if not x.is_floating_point() or (dtype is not None and dtype.is_complex):
+        return NotImplemented
+    return _norm(widened(x if dtype is None else x.to(dtype)), order, _dims_of(x, dim), keepdim).to(
+        dtype or x.dtype
+    )
+
+
+def _norm(x: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
+    if order == 0:
+        return torch.sum((x != 0).to(x.dtype), dims, keepdim=keepdim)
+    if order == 2:
+        return torch.sqrt(torch.sum(x * x, dims, keepdim=keepdim))
+    if math.isinf(order):
+        extreme = torch.amax if order > 0 else torch.amin
+        return extreme(torch.abs(x), dims, keepdim=keepdim)
+    if order == 1:
+        return torch.sum(torch.abs(x), dims, keepdim=keepdim)
+    return torch.pow(torch.sum(torch.pow(torch.abs(x), order), dims, keepdim=keepdim), 1 / order)
+
+
+def norm(x: Tensor, order: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return vector_norm(x, 2 if order is None else order, dim, keepdim, dtype=dtype)
+
+
+def norm_of_all(x: Tensor, order: Any = 2, *, dtype: Any = None) -> Tensor:
+    return vector_norm(x, 2 if order is None else order, dtype=dtype)
+
+
+def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    if x.is_complex() or (dtype is not None and dtype.is_complex):
+        return NotImplemented
+    known = torch.where(torch.isnan(x), 0, x) if x.is_floating_point() else x
+    return torch.sum(known, _dims_of(x, dim), keepdim=keepdim, dtype=dtype)
+
+
+def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
+    return NotImplemented if x.is_complex() else torch.sum(x != 0, _dims_of(x, dim))
+
+
+def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    dims = _dims_of(x, dim)
+    return torch.amin(x, dims, keepdim=keepdim), torch.amax(x, dims, keepdim=keepdim)
+
+
+# -- what they look like ---------------------------------------------------------------------------
+
+
+def _reduced_dims(dim: Any, rank: int) -> set[int]:
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return set(range(rank))
+    listed, span = [dim] if isinstance(dim, int) else dim, max(rank, 1)
+    dims = {d % span for d in listed if -span <= d < span}
+    if len(dims) < len(listed):
+        raise EagerRaises(
+            f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice"
+        )
+    return dims
+
+
+@by_look
+def reduction_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bound = bind(op, args, kwargs)
+    t = args[0]
+    dims, keep = _reduced_dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)
+    if geometry.is_empty(t) and not (is_symbolic(t) and tried_out(op, args, kwargs) is not None):
+        # as above, whether this raises depends on the op, and on no symbol
+        return probe(op, args, kwargs)
+    sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
+    # one element has no variance
+    results = tuple(fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))
+    return results[0] if len(results) == 1 else results
+
+
+OPS = (
+    op(
+        aten.sum.default,
+        aten.sum.dim_IntList,
+        meta=reduction_meta,
+        takes_no_elements=True,
+        lower=sum_,
+    ),
+    op(
+        aten.prod.default,
+        aten.prod.dim_int,
+        meta=reduction_meta,
+        takes_no_elements=True,
+        lower=prod,
+    ),
+    op(aten.mean.default, aten.mean.dim, meta=reduction_meta, takes_no_elements=True, lower=mean),
+    op(aten.nansum.default, decompose=nansum, meta=reduction_meta, takes_no_elements=True),
+    op(aten.amax.default, aten.max.default, meta=reduction_meta, lower=amax),
+    op(aten.amin.default, aten.min.default, meta=reduction_meta, lower=amin),
+    op(aten.max.dim, meta=reduction_meta, lower=max_dim),
+    op(aten.min.dim, meta=reduction_meta, lower=min_dim),
+    op(aten.max.other, aten.min.other, meta=pointwise_meta),
+    op(aten.aminmax.default, decompose=aminmax, meta=reduction_meta),
+    op(aten.argmax.default, meta=reduction_meta, lower=argmax),
+    op(aten.argmin.default, meta=reduction_meta, lower=argmin),
+    op(
+        aten.any.default,
+        aten.any.dim,
+        aten.any.dims,
+        meta=reduction_meta,
+        takes_no_elements=True,
+        lower=any_,
+    ),
+    op(
+        aten.all.default,
+        aten.all.dim,
+        aten.all.dims,
+        meta=reduction_meta,
+        takes_no_elements=True,
+        lower=all_,
+    ),
+    op(
+        aten.count_nonzero.default,
+        aten.count_nonzero.dim_IntList,
+        decompose=count_nonzero,
+        meta=reduction_meta,
+        takes_no_elements=True,
+    ),
+    op(aten.var.correction, decompose=var, meta=reduction_meta, lower=lower_var),
+    op(aten.std.correction, decompose=std, meta=reduction_meta, lower=lower_std),
+    op(aten.var_mean.correction, decompose=var_mean, meta=reduction_meta, lower=lower_var_mean),
+    op(aten.std_mean.correction, decompose=std_mean, meta=reduction_meta),
+    op(aten.linalg_vector_norm.default, decompose=vector_norm, meta=reduction_meta),
+    op(aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, decompose=norm, meta=reduction_meta),
+    op(aten.norm.Scalar, aten.norm.ScalarOpt_dtype, decompose=norm_of_all, meta=reduction_meta),
+)
