@@ -17,7 +17,6 @@ import torch.fx
 from ingot.errors import CompilerBug, unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
     data_dependent,
-    decompositions_backward,
     geometry,
     meta,
 )

@@ -1,6 +1,6 @@
 """What eager refuses, for ops whose result's geometry the rules in `meta` give without asking.
 
-An op without a row is tried out, or checked by its rule, or by the library that computes it.
+An op without an entry is tried out, or checked by its rule, or by the library that computes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from ingot.errors import EagerRaises
 from ingot.graph.geometry import bad_dims
-from ingot.graph.schemas import bind, name_of
+from ingot.graph.schemas import bind
 from ingot.torch_private import OpOverload
 
 Tensor = torch.Tensor
@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 
 def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise EagerRaises if eager would not take the arguments (tensors with geometry only)."""
-    test = REFUSALS.get(op) or _TESTS.get(name_of(op))
+    test = REFUSALS.get(op)
     if test is not None:
         problem = test(**{_NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
         if problem:
@@ -50,35 +50,8 @@ def overflows(dtype: torch.dtype, value: Any) -> bool:
     return not least <= value <= info.max
 
 
-def _pow(exponent: Any, x: Any = None, **_: Any) -> str:
-    """Of halves eager takes powers as of elements."""
-    halves = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-    return (
-        "an exponent that the tensor's type cannot hold"
-        if halves and overflows(x.dtype, exponent)
-        else ""
-    )
-
-
 def number_overflows(x: Tensor, value: Any, **_: Any) -> str:
     return "a number that the tensor's type cannot hold" if overflows(x.dtype, value) else ""
-
-
-def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> str:
-    if mask.dtype is not torch.bool:
-        return "a mask that is not boolean"
-    if overflows(x.dtype, value):
-        return "a number that the tensor's type cannot hold"
-    return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
-
-
-def _softshrink(x: Tensor, lambd: float = 0.5) -> str:
-    most = torch.finfo(x.dtype).max if x.is_floating_point() else math.inf
-    return (
-        ""
-        if 0 <= lambd <= most
-        else "a limit that is negative, or that the tensor's type cannot hold"
-    )
 
 
 def source_of_dtype(name: str) -> Callable[..., str]:
@@ -93,13 +66,3 @@ def source_of_dtype(name: str) -> Callable[..., str]:
         )
 
     return test
-
-
-_TESTS: dict[str, Callable[..., str]] = {
-    "aten::pow": _pow,
-    "aten::masked_fill": _masked_fill,
-    "aten::threshold": lambda x, threshold, value: (
-        number_overflows(x, threshold) or number_overflows(x, value)
-    ),
-    "aten::softshrink": _softshrink,
-}

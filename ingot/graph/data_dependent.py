@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ingot.errors import CompilerBug, EagerRaises, unsupported
 from ingot.graph import geometry, meta
-from ingot.graph.schemas import is_pointwise, name_of
+from ingot.graph.schemas import is_pointwise
 from ingot.graph.shape_context import INTEGERS, ShapeContext
-from ingot.graph.symbols import is_decided_by_data
+from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
 from ingot.graph.unbacked import Unbacked, expected
 from ingot.loops.expr import Symbol
 from ingot.torch_private import OpOverload, aten
@@ -64,7 +64,7 @@ def note_counts(
 def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
     """Have it checked that no size is 0 for an op that may mean something else, or raise an error,
     for no elements."""
-    if is_pointwise(op) or op.is_view or op in TAKES_NO_ELEMENTS or name_of(op) in _TAKES_NOTHING:
+    if is_pointwise(op) or op.is_view or op in TAKES_NO_ELEMENTS:
         return
     for size in (size for t in tensors for size in t.shape if is_decided_by_data(size)):
         if size == 0:
@@ -79,16 +79,6 @@ def any_decided(tensors: Sequence[Tensor]) -> bool:
 TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
 """Ops to which a size of 0 means nothing else, beside pointwise ones and views; `rules.py` hands
 them over."""
-_TAKES_NOTHING = frozenset(
-    f"aten::{name}" for name in
-    " clone _to_copy copy contiguous "
-    " "
-    " nonzero masked_select _local_scalar_dense "
-    " "
-    " "
-    " "
-    " masked_fill".split()
-)  # fmt: skip
 
 
 def selects(op: OpOverload, args: Sequence[Any]) -> bool:

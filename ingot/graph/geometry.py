@@ -11,7 +11,7 @@ import torch
 from ingot.errors import unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
-from ingot.torch_private import OpOverload, aten
+from ingot.torch_private import OpOverload
 
 Size = Any  # int or torch.SymInt
 
@@ -31,11 +31,7 @@ def _at_least_one(size: Size) -> Size:
     return 1 if size == 0 else size
 
 
-LAST_FIRST: set[OpOverload] = {
-    aten.threshold_backward.default,
-    aten.leaky_relu_backward.default,
-    aten.rsub.Tensor,
-}
+LAST_FIRST: set[OpOverload] = set()
 """Pointwise ops whose kernels ask the last operand first how the output lies."""
 
 # rank -> dimensions from the fastest to the slowest

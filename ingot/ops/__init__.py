@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.ops import (
+    activations,
+    arithmetic,
     attention,
+    conversions,
     convolution,
     convolution_backward,
     creation,
+    functions,
     indexing,
+    logic,
     losses,
     norms,
     pooling,
@@ -36,11 +41,16 @@ from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
 FAMILIES = (
+    activations,
+    arithmetic,
     attention,
+    conversions,
     convolution,
     convolution_backward,
     creation,
+    functions,
     indexing,
+    logic,
     losses,
     norms,
     pooling,

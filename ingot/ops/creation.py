@@ -15,34 +15,16 @@ from ingot.graph import geometry
 from ingot.graph.checks import number_overflows, overflows
 from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.basis import by_look, fresh
-from ingot.graph.meta.families import (
-    factory,
-    formatted_copy,
-    like_self,
-    native,
-    new_factory,
-)
+from ingot.graph.meta.families import factory, formatted_copy, like_self, native, new_factory
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    contiguous_strides,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.index_maps import compare, reshape_map
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Index,
-    Spec,
-    TensorValue,
-    compute_dtype,
-    rounded,
-)
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

@@ -12,36 +12,18 @@ from ingot.errors import Unsupported
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.basis import by_look, fresh
-from ingot.graph.meta.families import (
-    contiguous_self,
-    exact_self,
-    new_factory,
-)
+from ingot.graph.meta.families import contiguous_self, exact_self, new_factory
 from ingot.graph.meta.trials import probe
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind, indexes
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    maximum,
-    minimum,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, slice_start
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Index,
-    Spec,
-    TensorValue,
-    broadcast_index,
-    numel,
-    rounded,
-)
+from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, rounded
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

@@ -19,17 +19,9 @@ from ingot.graph.schemas import bind
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.values import (
-    Spec,
-    TensorValue,
-    compute_dtype,
-)
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
 from ingot.ops.op import op
-from ingot.ops.reductions import (
-    count_of_elements,
-    dropped,
-    moments,
-)
+from ingot.ops.reductions import count_of_elements, dropped, moments
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -15,26 +15,12 @@ from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.trials import dtype_of
 from ingot.loops import ops
 from ingot.loops.apart import mm_in_parts, suits
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    Symbol,
-    contiguous_strides,
-    loop_symbol,
-    product,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Spec,
-    TensorValue,
-    dense_strides,
-    numel,
-    stored,
-)
+from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
 from ingot.torch_private import OpOverload, aten, current_autograd_node
@@ -327,18 +313,16 @@ def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
 
 
 OPS = (
-    op(aten.mm.default, aten.mm.dtype, meta=matmul_meta, lower=mm),
-    op(aten.bmm.default, aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal, lower=mm),
+    op(aten.mm.default, meta=matmul_meta, lower=mm),
+    op(aten.bmm.default, meta=matmul_meta, refuses=bmm_refusal, lower=mm),
     op(aten.mv.default, aten.dot.default, meta=matmul_meta, lower=mv),
     op(aten.addmv.default, meta=matmul_meta),
-    op(aten.addmm.default, aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal, lower=addmm),
-    op(
-        aten.baddbmm.default,
-        aten.baddbmm.dtype,
-        meta=matmul_meta,
-        refuses=baddbmm_refusal,
-        lower=addmm,
-    ),
+    op(aten.addmm.default, meta=matmul_meta, refuses=addmm_refusal, lower=addmm),
+    op(aten.baddbmm.default, meta=matmul_meta, refuses=baddbmm_refusal, lower=addmm),
+    op(aten.mm.dtype, meta=matmul_meta),
+    op(aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal),
+    op(aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal),
+    op(aten.baddbmm.dtype, meta=matmul_meta, refuses=baddbmm_refusal),
     op(aten.linear.default, meta=linear_meta, refuses=linear_refusal, lower=linear),
     op(aten.linalg_cross.default, decompose=cross),
     op(aten.trace.default, decompose=trace),

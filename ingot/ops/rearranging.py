@@ -13,34 +13,17 @@ from ingot.graph import geometry
 from ingot.graph.checks import overflows
 from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.basis import fresh
-from ingot.graph.meta.families import (
-    contiguous_self,
-    like_self,
-)
+from ingot.graph.meta.families import contiguous_self, like_self
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.graph.schemas import bind
 from ingot.graph.symbols import is_decided_by_data
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    known_less_equal,
-    maximum,
-    minimum,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less_equal, maximum, minimum
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, on_dim
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Index,
-    Margins,
-    Spec,
-    TensorValue,
-    rounded_number,
-)
+from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, rounded_number
 from ingot.ops.creation import join
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten

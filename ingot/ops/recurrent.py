@@ -10,15 +10,11 @@ from torch import Tensor
 from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
-from ingot.loops.expr import (
-    ONE,
-)
+from ingot.loops.expr import ONE
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import laid_out
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Spec,
-)
+from ingot.loops.lowering.values import Spec
 from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 from ingot.ops.op import op
 from ingot.torch_private import AutoDispatchBelowAutograd, OpOverload, aten

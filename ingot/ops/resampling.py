@@ -19,21 +19,11 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    Expr,
-    as_expr,
-)
+from ingot.loops.expr import ONE, Expr, as_expr
 from ingot.loops.ir import Buffer, Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Index,
-    Spec,
-    TensorValue,
-    compute_dtype,
-    stored,
-)
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, stored
 from ingot.ops.op import op
 from ingot.ops.pooling import strides_like
 from ingot.torch_private import OpOverload, aten

@@ -15,11 +15,7 @@ import torch
 
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Spec,
-    TensorValue,
-    compute_dtype,
-)
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
 from ingot.ops.op import op
 from ingot.ops.resampling import (
     KEPT,

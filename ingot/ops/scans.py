@@ -11,19 +11,11 @@ from torch import Tensor
 
 from ingot.graph.checks import along, source_of_dtype
 from ingot.graph.meta.basis import fresh
-from ingot.graph.meta.families import (
-    contiguous_self,
-    masked,
-)
+from ingot.graph.meta.families import contiguous_self, masked
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    contiguous_strides,
-    product,
-)
+from ingot.loops.expr import ONE, ZERO, contiguous_strides, product
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise

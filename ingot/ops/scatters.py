@@ -15,21 +15,10 @@ from torch import Tensor
 
 from ingot.graph.checks import number_overflows, source_of_dtype
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.families import (
-    like_self,
-    plain_self,
-)
+from ingot.graph.meta.families import like_self, plain_self
 from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    Symbol,
-    contiguous_strides,
-    known_less_equal,
-    product,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise

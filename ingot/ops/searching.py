@@ -12,21 +12,12 @@ from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ZERO,
-    Expr,
-)
+from ingot.loops.expr import ZERO, Expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import Operand
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Index,
-    Spec,
-    TensorValue,
-    compute_dtype,
-    rounded,
-)
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

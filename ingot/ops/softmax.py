@@ -12,28 +12,16 @@ from ingot.graph import geometry
 from ingot.graph.checks import along
 from ingot.graph.decompositions import rounded_once, widened
 from ingot.graph.meta.basis import by_look, fresh
-from ingot.graph.meta.families import (
-    contiguous_self,
-)
+from ingot.graph.meta.families import contiguous_self
 from ingot.graph.meta.untried import unless_known
 from ingot.loops import ops
-from ingot.loops.expr import (
-    contiguous_strides,
-)
+from ingot.loops.expr import contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Spec,
-    TensorValue,
-    compute_dtype,
-)
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
 from ingot.ops.op import op
-from ingot.ops.reductions import (
-    kept,
-    reduction_meta,
-    same,
-)
+from ingot.ops.reductions import kept, reduction_meta, same
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

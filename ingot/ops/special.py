@@ -14,17 +14,12 @@ import torch
 from torch import Tensor
 
 from ingot.graph.decompositions import HALVES
-from ingot.graph.meta.families import (
-    contiguous_self,
-)
+from ingot.graph.meta.families import contiguous_self
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import (
-    Spec,
-    TensorValue,
-)
+from ingot.loops.lowering.values import Spec, TensorValue
 from ingot.ops.op import op
 from ingot.torch_private import aten
 

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph.meta.families import exact_self, native
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    product,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, product
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import on_dim, reshape_map, slice_start

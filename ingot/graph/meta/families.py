@@ -3,26 +3,24 @@ ones included."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import fresh, has_symbols, tensors_in
+from ingot.graph.meta.basis import by_look, fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, kinds
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
-from ingot.torch_private import (
-    OpOverload,
-)
+from ingot.torch_private import OpOverload
 
 _results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
 _MOST_RESULTS = 1 << 14
 
 
-def pointwise(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+@by_look
+def pointwise_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The geometry of each call is kept: a program has many that are alike."""
     operands = tensors_in(args)
     if kwargs:
@@ -53,62 +51,32 @@ def _pointwise(
     return shape, dtype_of(op, args, kwargs), geometry.elementwise(shape, order, with_number)
 
 
+@by_look
 def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Fills and writes at indices: a changed copy of the first argument."""
     t = args[0]
     return fresh(t.shape, t.dtype, geometry.preserved(t))
 
 
+@by_look
 def plain_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Scatters and draws: a changed copy of the first argument, contiguous."""
     return fresh(args[0].shape, args[0].dtype)
 
 
+@by_look
 def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """masked_fill and masked_scatter: the first argument, broadcast with the mask, contiguous."""
     return fresh(geometry.broadcast(args[0].shape, args[1].shape), args[0].dtype)
 
 
-def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A number to the power of a tensor."""
-    return fresh(args[1].shape, dtype_of(op, args, kwargs))
-
-
-def is_scaled_exactly(x: Tensor, exponent: Tensor) -> bool:
-    """Whether eager's ldexp rounds once: else it is the product with a power of 2."""
-    return _SCALES_EXACTLY and x.is_floating_point() and exponent.dtype in _INTEGERS
-
-
-_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_SCALES_EXACTLY = math.isfinite(
-    torch.ldexp(torch.zeros(1, device="cpu"), torch.full((1,), 2000, device="cpu")).item()
-)
-"""Since torch 2.12 or 2.13; 0 times infinity before."""
-
-
-def power_of_two(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """ldexp: the product with a power of 2, which is contiguous where it is of the default
-    dtype."""
-    x, exponent = args
-    if is_scaled_exactly(x, exponent):
-        return pointwise(op, args, kwargs)
-    if (
-        not (exponent.is_floating_point() or exponent.is_complex())
-        or exponent.dtype is torch.get_default_dtype()
-    ):
-        exponent = fresh(exponent.shape, exponent.dtype)
-    return pointwise(op, (x, exponent), kwargs)
-
-
+@by_look
 def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     t = args[0]
     return fresh(t.shape, dtype_of(op, args, kwargs))
 
 
-def angle(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return (contiguous_self if args[0].is_complex() else pointwise)(op, args, kwargs)
-
-
+@by_look
 def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """clone, _to_copy and the *like factories: dtype and memory_format keywords over the first
     argument's geometry."""
@@ -121,6 +89,7 @@ def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     return fresh(t.shape, dtype, geometry.channels_last(t.shape))
 
 
+@by_look
 def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """`copy`: the first argument's geometry, gaps between the elements included, unless elements
     share memory."""

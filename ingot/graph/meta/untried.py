@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, unsupported
+from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
@@ -76,13 +76,3 @@ def sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))
-
-
-@unless_known
-def glu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    x, sizes = args[0], list(args[0].shape)
-    dim = bind(op, args, kwargs)["dim"] % x.dim()
-    if sizes[dim] % 2 != 0:
-        raise EagerRaises("halves of an odd size")
-    sizes[dim] = sizes[dim] // 2
-    return sized_as(op, sizes, tried_out(op, args, kwargs))

@@ -15,9 +15,6 @@ from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
-from ingot.loops.lowering import (  # noqa: F401  (they register rules)
-    pointwise,
-)
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
 from ingot.loops.lowering.library import call_aten, laid_out

@@ -1,0 +1,573 @@
+"""Arithmetic, rounding, extremes and powers, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.graph.checks import overflows
+from ingot.graph.decompositions import quotient, rounded_once, widened
+from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.families import contiguous_self, pointwise_meta
+from ingot.graph.meta.trials import dtype_of
+from ingot.graph.schemas import divides
+from ingot.loops import ops
+from ingot.loops.expr import Expr
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import (
+    Operand,
+    Scalar,
+    apply,
+    constant,
+    constant_like,
+    elementwise,
+    number_like,
+    pointwise,
+    simple,
+)
+from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.values import Spec, TensorValue, rounded_number
+from ingot.ops.op import op
+from ingot.torch_private import OpOverload, aten
+
+# -- as loops --------------------------------------------------------------------------------------
+
+
+def _add(a: int, b: int, *, alpha: Any = 1) -> int:
+    if alpha == 1:
+        return apply("logical_or" if ops.dtype_of(a) is torch.bool else "add", a, b)
+    scale = number_like(a, alpha)
+    if ops.dtype_of(a) in ops.FLOATS:
+        return apply("fma", b, scale, a)
+    return apply("add", a, apply("mul", b, scale))
+
+
+def _sub(a: int, b: int, *, alpha: Any = 1) -> int:
+    if alpha == 1:
+        return apply("sub", a, b)
+    return _add(a, b, alpha=-alpha)
+
+
+def _rsub(a: int, b: int, alpha: Any = 1) -> int:
+    return _sub(b, a, alpha=alpha)
+
+
+def _mul(a: int, b: int) -> int:
+    return apply("logical_and" if ops.dtype_of(a) is torch.bool else "mul", a, b)
+
+
+def _div_mode(a: int, b: int, *, rounding_mode: str | None = None) -> int:
+    is_float = ops.dtype_of(a) in ops.FLOATS
+    if rounding_mode is None:
+        return apply("div", a, b)
+    if rounding_mode == "trunc":
+        return apply("trunc", apply("div", a, b)) if is_float else apply("truncdiv", a, b)
+    return _floor_divide(a, b)
+
+
+def _floor_divide(a: int, b: int) -> int:
+    """Floor division of floats as eager does it: from the exact remainder, so that (a // b) * b + a
+    % b is a."""
+    if ops.dtype_of(a) in ops.INTS:
+        return apply("floordiv", a, b)
+    rest = apply("fmod", a, b)
+    quotient = apply("div", apply("sub", a, rest), b)
+    zero = constant_like(a, 0)
+    uneven = apply(
+        "logical_and",
+        apply("ne", rest, zero),
+        apply("ne", apply("lt", b, zero), apply("lt", rest, zero)),
+    )
+    quotient = apply("where", uneven, apply("sub", quotient, constant_like(a, 1)), quotient)
+    floor = apply("floor", quotient)
+    adjusted = apply(
+        "where",
+        apply("gt", apply("sub", quotient, floor), constant_like(a, 0.5)),
+        apply("add", floor, constant_like(a, 1)),
+        floor,
+    )
+    result = apply(
+        "where", apply("ne", quotient, zero), adjusted, apply("mul", zero, apply("div", a, b))
+    )
+    return apply("where", apply("eq", b, zero), apply("div", a, b), result)
+
+
+def clamped(x: int, low: Any = None, high: Any = None) -> int:
+    """Bounds give way to NaN and to zeros of the other sign."""
+    for bound, outside, extreme in ((low, "lt", "maximum"), (high, "gt", "minimum")):
+        if bound is None:
+            continue
+        limit = number_like(x, bound)
+        if ops.dtype_of(x) in ops.FLOATS and bound == bound:
+            x = apply("where", apply(outside, x, limit), limit, x)
+        else:
+            x = apply(extreme, x, limit)
+    return x
+
+
+def _sign(x: int) -> int:
+    return x if ops.dtype_of(x) is torch.bool else apply("sign", x)
+
+
+def _addcmul(x: int, a: int, b: int, *, value: float = 1) -> int:
+    """x + value * a * b, the last two steps in one rounding, as in eager's kernels."""
+    scaled = a if value == 1 else apply("mul", number_like(x, value), a)
+    if ops.dtype_of(x) in ops.FLOATS:
+        return apply("fma", scaled, b, x)
+    return apply("add", x, apply("mul", scaled, b))
+
+
+def _addcdiv(x: int, a: int, b: int, *, value: float = 1) -> int:
+    return apply(
+        "add", x, apply("div", a if value == 1 else apply("mul", number_like(x, value), a), b)
+    )
+
+
+def _lerp(start: int, end: int, weight: int) -> int:
+    gap = apply("sub", end, start)
+    near = apply("fma", weight, gap, start)
+    far = apply("sub", end, apply("mul", gap, apply("sub", constant_like(weight, 1), weight)))
+    return apply("where", apply("lt", apply("abs", weight), constant_like(weight, 0.5)), near, far)
+
+
+def _lerp_by(start: int, end: int, weight: float) -> int:
+    """With a weight that is known, one of the two forms."""
+    if isinstance(weight, Expr):
+        raise NotLowered("a symbolic weight")
+    gap = apply("sub", end, start)
+    if abs(weight) < 0.5:
+        return apply("fma", number_like(gap, weight), gap, start)
+    return apply("sub", end, apply("mul", gap, number_like(gap, 1 - weight)))
+
+
+def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
+    """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly
+    any."""
+    if isinstance(exponent, Expr):
+        raise NotLowered("a symbolic exponent")
+    if out.dtype in ops.INTS:
+        if exponent < 0:
+            raise NotLowered("a negative power of integers, which eager refuses")
+        return pointwise(
+            lw, out, lambda value: _whole_power(value, int(exponent)), [x], [out.dtype]
+        )
+    special = _POWERS.get(float(exponent))
+    if out.dtype is torch.float16 and abs(exponent) == 0.5:
+        special = None
+
+    def scalar(value: int) -> int:
+        if special is not None:
+            return special(value)
+        return apply("pow", value, constant_like(value, rounded_number(exponent, out.dtype)))
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+def _square(x: int) -> int:
+    return apply("mul", x, x)
+
+
+def _whole_power(x: int, exponent: int) -> int:
+    """By squaring, from the exponent's last binary digit on."""
+    result = constant_like(x, 1)
+    while exponent:
+        if exponent & 1:
+            result = apply("mul", result, x)
+        exponent >>= 1
+        x = _square(x) if exponent else x
+    return result
+
+
+_POWERS: dict[float, Scalar] = {
+    0.5: simple("sqrt"),
+    2.0: _square,
+    3.0: lambda x: apply("mul", _square(x), x),
+    -0.5: lambda x: apply("div", constant_like(x, 1), apply("sqrt", x)),
+    -1.0: simple("reciprocal"),
+    -2.0: lambda x: apply("div", constant_like(x, 1), _square(x)),
+    1.0: lambda x: x,
+    0.0: lambda x: constant_like(x, 1),
+}
+
+
+def _rounding(name: str) -> Scalar:
+    def scalar(x: int) -> int:
+        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else x
+
+    return scalar
+
+
+def _nan_to_num(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> TensorValue:
+    limits = torch.finfo(out.dtype) if out.dtype.is_floating_point else None
+
+    def scalar(value: int) -> int:
+        if limits is None:
+            return value
+        high = limits.max if posinf is None else rounded_number(posinf, out.dtype)
+        low = limits.min if neginf is None else rounded_number(neginf, out.dtype)
+        default = constant_like(value, 0.0 if nan is None else rounded_number(nan, out.dtype))
+        infinite = apply(
+            "where",
+            apply("gt", value, constant_like(value, 0)),
+            constant_like(value, high),
+            constant_like(value, low),
+        )
+        finite = apply("where", apply("isinf", value), infinite, value)
+        return apply("where", apply("isnan", value), default, finite)
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+def _angle(x: int) -> int:
+    turned = apply(
+        "where", apply("lt", x, constant_like(x, 0)), constant_like(x, math.pi), constant_like(x, 0)
+    )
+    return apply("where", apply("isnan", x), x, turned)
+
+
+def _number_wins(extreme: str) -> Scalar:
+    """fmax and fmin: NaN gives way to a number."""
+
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool:
+            return apply("logical_or" if extreme == "maximum" else "logical_and", a, b)
+        if ops.dtype_of(a) not in ops.FLOATS:
+            return apply(extreme, a, b)
+        chosen = apply("where", apply("gt" if extreme == "maximum" else "lt", b, a), b, a)
+        return apply("where", apply("isnan", a), b, chosen)
+
+    return scalar
+
+
+def _extreme(name: str) -> Scalar:
+    """maximum and minimum, of truth values too."""
+
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool:
+            return apply("logical_or" if name == "maximum" else "logical_and", a, b)
+        return apply(name, a, b)
+
+    return scalar
+
+
+def _absolute(x: int) -> int:
+    return x if ops.dtype_of(x) is torch.bool else apply("abs", x)
+
+
+def _frac(x: int) -> int:
+    return apply("sub", x, apply("trunc", x))
+
+
+def _heaviside(x: int, values: int) -> int:
+    if ops.dtype_of(x) is torch.bool:
+        return apply("where", x, x, values)
+    step = apply(
+        "where", apply("gt", x, constant_like(x, 0)), constant_like(x, 1), constant_like(x, 0)
+    )
+    return apply("where", apply("eq", x, constant_like(x, 0)), values, step)
+
+
+def _hypot(a: int, b: int) -> int:
+    """sqrt(a^2 + b^2): of floats in double, of doubles scaled so that no square overflows."""
+    dtype = ops.dtype_of(a)
+    infinite = apply("logical_or", apply("isinf", a), apply("isinf", b))
+    if dtype is torch.float32:
+        x, y = ops.to(a, torch.float64), ops.to(b, torch.float64)
+        length = ops.to(apply("sqrt", apply("fma", x, x, apply("mul", y, y))), dtype)
+    else:
+        x, y = apply("abs", a), apply("abs", b)
+        large, small = apply("maximum", x, y), apply("minimum", x, y)
+        ratio = apply(
+            "div",
+            small,
+            apply("where", apply("eq", large, constant_like(a, 0)), constant_like(a, 1), large),
+        )
+        length = apply("mul", large, apply("sqrt", apply("fma", ratio, ratio, constant_like(a, 1))))
+    return apply("where", infinite, constant_like(a, math.inf), length)
+
+
+def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 0) -> TensorValue:
+    power = float(10 ** min(abs(decimals), 300))
+    there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
+
+    def scalar(value: int) -> int:
+        if decimals == 0:
+            return apply("round", value)
+        return apply(
+            back,
+            apply("round", apply(there, value, constant_like(value, power))),
+            constant_like(value, power),
+        )
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+    scalar = (
+        _half_neighbour(torch.finfo(out.dtype)) if out.dtype in ops.HALVES else simple("nextafter")
+    )
+    return pointwise(lw, out, scalar, [x, y], [out.dtype] * 2)
+
+
+def _half_neighbour(limits: torch.finfo) -> Scalar:
+    """The half next to x towards y, as a float that rounds to it: between 1/2 and 3/2 of the last
+    place from x."""
+
+    def scalar(x: int, y: int) -> int:
+        last = apply("mul", apply("abs", x), constant_like(x, 0.625 * limits.eps))
+        last = apply("maximum", last, constant_like(x, 0.625 * limits.smallest_normal * limits.eps))
+        up = apply("gt", y, x)
+        near = apply("where", up, apply("add", x, last), apply("sub", x, last))
+        near = apply(
+            "where", apply("isinf", x), apply("copysign", constant_like(x, limits.max), x), near
+        )
+        near = apply("where", apply("eq", x, y), y, near)
+        unknown = apply("logical_or", apply("isnan", x), apply("isnan", y))
+        return apply("where", unknown, apply("add", x, y), near)
+
+    return scalar
+
+
+def _least_common_multiple(a: int, b: int) -> int:
+    """In 32 bits at least, as in C."""
+    dtype = ops.dtype_of(a)
+    wide = torch.int32 if dtype in (torch.int8, torch.int16, torch.uint8) else dtype
+    divisor, zero = ops.to(apply("gcd", a, b), wide), constant(0, wide)
+    none = apply("eq", divisor, zero)
+    part = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
+    return ops.to(
+        apply("where", none, zero, apply("abs", apply("mul", part, ops.to(b, wide)))), dtype
+    )
+
+
+def clamp_tensor(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    low: TensorValue | None = None,
+    high: TensorValue | None = None,
+) -> TensorValue:
+    bounds = [("maximum", low), ("minimum", high)]
+    used = [(name, bound) for name, bound in bounds if bound is not None]
+
+    def scalar(value: int, *limits: int) -> int:
+        for (name, bound), limit in zip(used, limits):
+            held = apply(name, value, limit)
+            # as `clamped`, where a number stands for a float
+            if not bound.sizes and ops.dtype_of(value) in ops.FLOATS:
+                held = apply("where", apply("eq", value, limit), value, held)
+            value = held
+        return value
+
+    operands: list[Operand] = [x, *(bound for _, bound in used)]
+    return pointwise(lw, out, scalar, operands, [out.dtype] * len(operands))
+
+
+# -- as other ops ----------------------------------------------------------------------------------
+
+
+def deg2rad(x: Tensor) -> Tensor:
+    return x * (math.pi / 180)
+
+
+def rad2deg(x: Tensor) -> Tensor:
+    return x * (180 / math.pi)
+
+
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    if is_scaled_exactly(x, exponent):
+        return _scaled(x, exponent.long())
+    return (
+        NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
+    )
+
+
+def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent, rounded once: 2**exponent itself may be too large or too small for the
+    dtype."""
+    if x.dtype is not torch.float64:  # whose range squared is within that of float64
+        return (x.double() * torch.exp2(exponent.clamp(-300, 300).double())).float().to(x.dtype)
+    for _ in range(2):  # numbers stay normal up to the last step, which rounds
+        step = torch.where(exponent < -1022, -969, exponent.clamp(-1022, 1023))
+        x, exponent = x * torch.exp2(step.double()), exponent - step
+    return x * torch.exp2(exponent.clamp(-1022, 1023).double())
+
+
+# The exponents that eager's kernel treats apart: it rounds bfloat16 after each step.
+_POWERS_AS_OPS: dict[float, Callable[[Tensor], Tensor]] = {
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    0.5: torch.sqrt,
+    -0.5: torch.rsqrt,
+    -1.0: torch.reciprocal,
+    -2.0: lambda x: torch.reciprocal(x * x),
+}
+
+
+def power(x: Tensor, exponent: Any) -> Tensor:
+    if isinstance(exponent, torch.SymInt):
+        return torch.pow(x, int(exponent))
+    special = _POWERS_AS_OPS.get(exponent)
+    whole = not (x.is_floating_point() or x.is_complex())
+    if (
+        special is None
+        or x.is_complex()
+        or (whole and not (isinstance(exponent, int) and exponent > 0))
+        or x.dtype == torch.bool
+    ):
+        return NotImplemented
+    if x.dtype is torch.float16 and abs(exponent) == 0.5:
+        return NotImplemented  # there eager calls pow, which differs for -0 and -inf
+    return special(x) if x.dtype is torch.bfloat16 else rounded_once(special)(x)
+
+
+def rsub(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
+    return torch.sub(other, x, alpha=alpha)
+
+
+def times_number(x: Tensor, number: Any) -> Tensor:
+    """By one of the factors of torch's formulas that depend on symbolic sizes."""
+    if not isinstance(number, torch.SymFloat):
+        return NotImplemented
+    value, (above, below) = widened(x), number.node.parts()
+    return (value * quotient(above, below, value.dtype)).to(x.dtype)
+
+
+# -- what they look like, and what eager refuses ---------------------------------------------------
+
+
+@by_look
+def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A number to the power of a tensor."""
+    return fresh(args[1].shape, dtype_of(op, args, kwargs))
+
+
+def is_scaled_exactly(x: Tensor, exponent: Tensor) -> bool:
+    """Whether eager's ldexp rounds once: else it is the product with a power of 2."""
+    return _SCALES_EXACTLY and x.is_floating_point() and exponent.dtype in _INTEGERS
+
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+_SCALES_EXACTLY = math.isfinite(
+    torch.ldexp(torch.zeros(1, device="cpu"), torch.full((1,), 2000, device="cpu")).item()
+)
+"""Since torch 2.12 or 2.13; 0 times infinity before."""
+
+
+def power_of_two_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """ldexp: the product with a power of 2, which is contiguous where it is of the default
+    dtype."""
+    x, exponent = args
+    if is_scaled_exactly(x, exponent):
+        return pointwise_meta(op, args, kwargs)
+    if (
+        not (exponent.is_floating_point() or exponent.is_complex())
+        or exponent.dtype is torch.get_default_dtype()
+    ):
+        exponent = fresh(exponent.shape, exponent.dtype)
+    return pointwise_meta(op, (x, exponent), kwargs)
+
+
+def angle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return (contiguous_self if args[0].is_complex() else pointwise_meta)(op, args, kwargs)
+
+
+def pow_refusal(exponent: Any, x: Any = None, **_: Any) -> str:
+    """Of halves eager takes powers as of elements."""
+    halves = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return (
+        "an exponent that the tensor's type cannot hold"
+        if halves and overflows(x.dtype, exponent)
+        else ""
+    )
+
+
+OPS = (
+    op(aten.neg.default, lower=elementwise(simple("neg"), 1)),
+    op(aten.sqrt.default, lower=elementwise(simple("sqrt"), 1)),
+    op(aten.rsqrt.default, lower=elementwise(simple("rsqrt"), 1)),
+    op(aten.reciprocal.default, lower=elementwise(simple("reciprocal"), 1)),
+    op(aten.abs.default, lower=elementwise(_absolute, 1)),
+    op(aten.sign.default, aten.sgn.default, lower=elementwise(_sign, 1)),
+    op(aten.angle.default, meta=angle_meta, lower=elementwise(_angle, 1)),
+    op(aten.floor.default, lower=elementwise(_rounding("floor"), 1)),
+    op(aten.ceil.default, lower=elementwise(_rounding("ceil"), 1)),
+    op(aten.round.default, lower=elementwise(_rounding("round"), 1)),
+    op(aten.round.decimals, lower=_round_decimals),
+    op(aten.trunc.default, lower=elementwise(_rounding("trunc"), 1)),
+    op(aten.frac.default, lower=elementwise(_frac, 1)),
+    op(aten.nan_to_num.default, lower=_nan_to_num),
+    op(aten.deg2rad.default, decompose=deg2rad),
+    op(aten.rad2deg.default, decompose=rad2deg),
+    op(aten.add.Tensor, aten.add.Scalar, lower=elementwise(_add, 2, "summed")),
+    op(aten.sub.Tensor, aten.sub.Scalar, lower=elementwise(_sub, 2, "summed")),
+    op(aten.rsub.Tensor, decompose=rsub, meta=pointwise_meta, last_operand_first=True),
+    op(aten.rsub.Scalar, meta=pointwise_meta, lower=elementwise(_rsub, 2, "summed")),
+    op(aten.mul.Tensor, lower=elementwise(_mul, 2, "scaled")),
+    op(aten.mul.Scalar, decompose=times_number, lower=elementwise(_mul, 2, "scaled")),
+    op(
+        aten.div.Tensor,
+        aten.div.Scalar,
+        may_raise=divides,
+        lower=elementwise(simple("div"), 2, "scaled"),
+    ),
+    op(
+        aten.div.Tensor_mode,
+        aten.div.Scalar_mode,
+        may_raise=divides,
+        lower=elementwise(_div_mode, 2, "scaled"),
+    ),
+    op(
+        aten.floor_divide.default,
+        aten.floor_divide.Scalar,
+        meta=pointwise_meta,
+        may_raise=divides,
+        lower=elementwise(_floor_divide, 2, "scaled"),
+    ),
+    op(aten.fmod.Tensor, aten.fmod.Scalar, may_raise=divides, lower=elementwise(simple("fmod"), 2)),
+    op(
+        aten.remainder.Tensor,
+        aten.remainder.Scalar,
+        may_raise=divides,
+        lower=elementwise(simple("remainder"), 2),
+    ),
+    op(aten.remainder.Scalar_Tensor, may_raise=divides),
+    op(aten.pow.Tensor_Tensor, lower=elementwise(simple("pow"), 2)),
+    op(aten.pow.Scalar, meta=contiguous_exponent, lower=elementwise(simple("pow"), 2)),
+    op(aten.pow.Tensor_Scalar, decompose=power, refuses=pow_refusal, lower=_pow_scalar),
+    op(aten.ldexp.Tensor, decompose=ldexp, meta=power_of_two_meta),
+    op(aten.hypot.default, lower=elementwise(_hypot, 2)),
+    op(aten.atan2.default, lower=elementwise(simple("atan2"), 2)),
+    op(aten.copysign.Tensor, aten.copysign.Scalar, lower=elementwise(simple("copysign"), 2)),
+    op(aten.nextafter.default, lower=_next_after),
+    op(aten.heaviside.default, lower=elementwise(_heaviside, 2)),
+    op(aten.gcd.default, lower=elementwise(simple("gcd"), 2)),
+    op(aten.lcm.default, lower=elementwise(_least_common_multiple, 2)),
+    op(aten.maximum.default, lower=elementwise(_extreme("maximum"), 2)),
+    op(aten.minimum.default, lower=elementwise(_extreme("minimum"), 2)),
+    op(aten.fmax.default, lower=elementwise(_number_wins("maximum"), 2)),
+    op(aten.fmin.default, lower=elementwise(_number_wins("minimum"), 2)),
+    op(aten.clamp.default, lower=elementwise(clamped, 1)),
+    op(aten.clamp.Tensor, lower=clamp_tensor),
+    op(aten.clamp_min.default, lower=elementwise(lambda x, low: clamped(x, low), 1)),
+    op(aten.clamp_max.default, lower=elementwise(lambda x, high: clamped(x, None, high), 1)),
+    op(aten.clamp_min.Tensor, lower=elementwise(_extreme("maximum"), 2)),
+    op(aten.clamp_max.Tensor, lower=elementwise(_extreme("minimum"), 2)),
+    op(aten.addcmul.default, lower=elementwise(_addcmul, 3)),
+    op(aten.addcdiv.default, lower=elementwise(_addcdiv, 3)),
+    op(aten.lerp.Tensor, lower=elementwise(_lerp, 3, "scaled")),
+    op(aten.lerp.Scalar, lower=elementwise(_lerp_by, 2)),
+)

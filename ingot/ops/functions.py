@@ -1,0 +1,112 @@
+"""Functions of each element that are scalar ops of loop IR, or a few of these."""
+
+from __future__ import annotations
+
+import math
+
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import (
+    Scalar,
+    apply,
+    constant_like,
+    elementwise,
+    pointwise,
+    simple,
+)
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, rounded, rounded_number
+from ingot.ops.op import op
+from ingot.torch_private import aten
+
+_UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc erfinv lgamma digamma sigmoid"
+)
+"""Scalar ops of loop IR by the names that ATen has for them, too."""
+
+
+def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
+    """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
+    step = out.dtype if lw.target.rounds_in_steps else compute_dtype(out.dtype)
+    low = None if eps is None else rounded_number(eps, step)
+    high = None if low is None else rounded_number(1 - low, step)
+
+    def scalar(value: int) -> int:
+        # which are not in order above a half, and which no NaN is beyond
+        if low is not None and high is not None:
+            least, most = constant_like(value, low), constant_like(value, high)
+            bounded = apply("where", apply("gt", value, most), most, value)
+            value = apply("where", apply("lt", value, least), least, bounded)
+        rest = rounded(apply("sub", constant_like(value, 1), value), step)
+        return apply("log", rounded(apply("div", value, rest), step))
+
+    return pointwise(lw, out, scalar, [x], [out.dtype])
+
+
+def _times_log(logarithm: str) -> Scalar:
+    """x * log(y), and 0 where x is 0, unless y is NaN."""
+
+    def scalar(x: int, y: int) -> int:
+        zero = constant_like(x, 0)
+        value = apply("where", apply("eq", x, zero), zero, apply("mul", x, apply(logarithm, y)))
+        return apply("where", apply("isnan", y), y, value)
+
+    return scalar
+
+
+def _log_add_exp(power: str, scale: float | None) -> Scalar:
+    """log(e^a + e^b), or the same to the base 2."""
+
+    def scalar(a: int, b: int) -> int:
+        tail = apply("log1p", apply(power, apply("neg", apply("abs", apply("sub", a, b)))))
+        most = apply("maximum", a, b)
+        total = (
+            apply("add", most, tail)
+            if scale is None
+            else apply("fma", tail, constant_like(tail, scale), most)
+        )
+        both = apply("logical_and", apply("isinf", a), apply("eq", a, b))
+        return apply("where", both, a, total)
+
+    return scalar
+
+
+def _sinc(x: int) -> int:
+    angle = apply("mul", x, constant_like(x, math.pi))
+    return apply(
+        "where",
+        apply("eq", x, constant_like(x, 0)),
+        constant_like(x, 1),
+        apply("div", apply("sin", angle), angle),
+    )
+
+
+def _entropy(x: int) -> int:
+    zero = constant_like(x, 0)
+    value = apply("mul", apply("neg", x), apply("log", x))
+    rest = apply("where", apply("eq", x, zero), zero, constant_like(x, -math.inf))
+    return apply("where", apply("logical_or", apply("gt", x, zero), apply("isnan", x)), value, rest)
+
+
+OPS = (
+    *(
+        op(getattr(aten, name).default, lower=elementwise(simple(name), 1))
+        for name in _UNARY.split()
+    ),
+    op(aten.sinc.default, lower=elementwise(_sinc, 1)),
+    op(aten.logit.default, lower=_logit),
+    op(aten.special_entr.default, lower=elementwise(_entropy, 1)),
+    op(aten.logaddexp.default, lower=elementwise(_log_add_exp("exp", None), 2)),
+    op(aten.logaddexp2.default, lower=elementwise(_log_add_exp("exp2", 1 / math.log(2)), 2)),
+    op(
+        aten.xlogy.Tensor,
+        aten.xlogy.Scalar_Other,
+        aten.xlogy.Scalar_Self,
+        lower=elementwise(_times_log("log"), 2),
+    ),
+    op(
+        aten.special_xlog1py.default,
+        aten.special_xlog1py.other_scalar,
+        aten.special_xlog1py.self_scalar,
+        lower=elementwise(_times_log("log1p"), 2),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Comparisons, truth values and bits, and what is chosen by them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.graph.checks import overflows
+from ingot.graph.meta.families import masked
+from ingot.loops import ops
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.pointwise import (
+    Operand,
+    Scalar,
+    apply,
+    constant,
+    constant_like,
+    elementwise,
+    pointwise,
+    simple,
+)
+from ingot.loops.lowering.values import Spec, TensorValue
+from ingot.ops.op import op
+from ingot.torch_private import aten
+
+
+def _bitwise(name: str, logical: str) -> Scalar:
+    def scalar(*values: int) -> int:
+        return apply(logical if ops.dtype_of(values[0]) is torch.bool else name, *values)
+
+    return scalar
+
+
+def _logical(name: str) -> Scalar:
+    def scalar(*values: int) -> int:
+        return apply(name, *[ops.to(v, torch.bool) for v in values])
+
+    return scalar
+
+
+def _float_test(name: str) -> Scalar:
+    """A question that only floats can answer with yes."""
+
+    def scalar(x: int) -> int:
+        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else constant(False, torch.bool)
+
+    return scalar
+
+
+def _comparison(name: str) -> Scalar:
+    def scalar(a: int, b: int) -> int:
+        if ops.dtype_of(a) is torch.bool and name not in ("eq", "ne"):
+            a, b = ops.to(a, torch.uint8), ops.to(b, torch.uint8)
+        return apply(name, a, b)
+
+    return scalar
+
+
+def _infinite(test: str, bound: float) -> Scalar:
+    def scalar(x: int) -> int:
+        return (
+            apply(test, x, constant_like(x, bound))
+            if ops.dtype_of(x) in ops.FLOATS
+            else constant(False, torch.bool)
+        )
+
+    return scalar
+
+
+def _sign_bit(x: int) -> int:
+    dtype = ops.dtype_of(x)
+    if dtype is torch.bool:
+        return constant(False, torch.bool)
+    return apply("signbit", x) if dtype in ops.FLOATS else apply("lt", x, constant_like(x, 0))
+
+
+def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
+    return pointwise(
+        lw, out, simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype]
+    )
+
+
+def masked_fill(
+    lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, value: Operand
+) -> TensorValue:
+    return where(lw, out, mask, value, x)
+
+
+def masked_fill_refusal(x: Tensor, mask: Tensor, value: Any) -> str:
+    if mask.dtype is not torch.bool:
+        return "a mask that is not boolean"
+    if overflows(x.dtype, value):
+        return "a number that the tensor's type cannot hold"
+    return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
+
+
+OPS = (
+    *(
+        op(
+            getattr(aten, name).Tensor,
+            getattr(aten, name).Scalar,
+            lower=elementwise(_comparison(name), 2, "compare"),
+        )
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    ),
+    *(
+        op(
+            getattr(aten, f"logical_{name}").default,
+            lower=elementwise(_logical(f"logical_{name}"), 2, "own"),
+        )
+        for name in ("and", "or", "xor")
+    ),
+    *(
+        op(
+            getattr(aten, f"bitwise_{name}").Tensor,
+            getattr(aten, f"bitwise_{name}").Scalar,
+            lower=elementwise(_bitwise(f"bitwise_{name}", f"logical_{name}"), 2),
+        )
+        for name in ("and", "or", "xor")
+    ),
+    op(aten.logical_not.default, lower=elementwise(_logical("logical_not"), 1, "own")),
+    op(aten.bitwise_not.default, lower=elementwise(_bitwise("bitwise_not", "logical_not"), 1)),
+    op(
+        aten.bitwise_left_shift.Tensor,
+        aten.bitwise_left_shift.Tensor_Scalar,
+        lower=elementwise(simple("shift_left"), 2),
+    ),
+    op(
+        aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Tensor_Scalar,
+        lower=elementwise(simple("shift_right"), 2),
+    ),
+    op(aten.isnan.default, lower=elementwise(_float_test("isnan"), 1, "own")),
+    op(aten.isinf.default, lower=elementwise(_float_test("isinf"), 1, "own")),
+    op(aten.isposinf.default, lower=elementwise(_infinite("eq", math.inf), 1, "own")),
+    op(aten.isneginf.default, lower=elementwise(_infinite("eq", -math.inf), 1, "own")),
+    op(aten.signbit.default, lower=elementwise(_sign_bit, 1, "own")),
+    op(aten.where.self, lower=where),
+    op(
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        meta=masked,
+        refuses=masked_fill_refusal,
+        takes_no_elements=True,
+        lower=masked_fill,
+    ),
+    op(
+        aten.nonzero.default,
+        aten.masked_select.default,
+        aten._local_scalar_dense.default,
+        takes_no_elements=True,
+    ),
+)
