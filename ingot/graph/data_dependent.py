@@ -14,7 +14,7 @@ from ingot.errors import CompilerBug, EagerRaises, unsupported
 from ingot.graph import geometry, meta
 from ingot.graph.schemas import is_pointwise
 from ingot.graph.shape_context import INTEGERS, ShapeContext
-from ingot.graph.symbols import INTEGERS, ShapeContext, is_decided_by_data
+from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.unbacked import Unbacked, expected
 from ingot.loops.expr import Symbol
 from ingot.torch_private import OpOverload, aten

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import Unsupported
+from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.basis import by_look, fresh
@@ -376,7 +376,8 @@ def index_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     shape."""
     t, indices = args[0], list(args[1])
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
-        raise Unsupported("indexing with a mask: the size of the result depends on the data")
+        why = "indexing with a mask: the size of the result depends on the data"
+        raise unsupported("mask-size", why)
     indices += [None] * (t.dim() - len(indices))
     used = [d for d, i in enumerate(indices) if i is not None]
     shape = geometry.broadcast(*[indices[d].shape for d in used])

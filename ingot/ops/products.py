@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.errors import EagerRaises, Unsupported
+from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.trials import dtype_of
@@ -300,7 +300,8 @@ def svd_refusal(**_: Any) -> str:
     node = current_autograd_node()
     # which takes any fake matrix for a singular one
     if node is not None and node.name() == "LinalgDetBackward0":
-        raise Unsupported("the formula of the derivative of a determinant looks at values")
+        why = "the formula of the derivative of a determinant looks at values"
+        raise unsupported("op-form", why)
     return ""
 
 
