@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import ingot
-from tests.oracle import alike
+from tests.oracle import alike, tensors_in
 from tests.test_differentiation import EAGER
 
 SHAPE = (3, 4)
@@ -180,14 +180,6 @@ PLACES: dict[str, Place] = {
     "a checkpoint": lambda f, x: checkpoint(f, x, use_reentrant=False),
     "a reentrant checkpoint": lambda f, x: checkpoint(f, x, use_reentrant=True),
 }
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from tensors_in(item)
 
 
 def facts_of(x: Tensor, results: Sequence[Tensor]) -> Any:

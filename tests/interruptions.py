@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot
+from tests.oracle import tensors_in
 
 HUNG = 120  # seconds
 
@@ -91,14 +92,10 @@ def arguments(trains: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return x.requires_grad_(trains), w.requires_grad_(trains)
 
 
-def tensors_of(result: Any) -> list[torch.Tensor]:
-    return [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
-
-
 def outcome(f: Callable[..., Any], trains: bool) -> list[torch.Tensor]:
     """What it returns, and the gradients of that."""
     inputs = arguments(trains)
-    results = tensors_of(f(*inputs))
+    results = tensors_in(f(*inputs))
     wanted = [r for r in results if r.requires_grad]
     if wanted:
         torch.autograd.backward([r.sum() for r in wanted])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import ingot
 from tests import effectful_ops
-from tests.aliasing_functions import FORMS, Scale, function_of, outside, tensors_in
-from tests.oracle import alike
+from tests.aliasing_functions import FORMS, Scale, function_of, outside
+from tests.oracle import alike, tensors_in
 from tests.random_gradients import Asked
 
 _OPERATIONS: dict[str, Callable[[Tensor], Any]] = {

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 import ingot
-from tests.aliasing_functions import FORMS, PLACES, differences, tensors_in
+from tests.aliasing_functions import FORMS, PLACES, differences
+from tests.oracle import tensors_in
 from tests.test_differentiation import both, wanted
 
 PAIRS = [

@@ -3,7 +3,6 @@ those of eager."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from tests.oracle import tensors_in
 from tests.test_differentiation import both, wanted
 
 
@@ -78,12 +78,6 @@ def outside() -> None:
     """Breaks the graph."""
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    if isinstance(tree, tuple):
-        return list(itertools.chain.from_iterable(map(_tensors, tree)))
-    return [tree] if isinstance(tree, Tensor) else []
-
-
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("hooks", HOOKS)
 @pytest.mark.parametrize("module", MODULES)
@@ -94,7 +88,7 @@ def test_eager_is_the_oracle(module: str, hooks: str, place: str) -> None:
         run = wrap(lambda x: PLACES[place](made, x))
         for chosen in (slice(None), slice(None), slice(0, 1), slice(1, None)):
             x = wanted(3, 4)
-            results = _tensors(run(x))
+            results = tensors_in(run(x))
             heads = [r for r in results[chosen] if r.requires_grad]
             memory = [r.untyped_storage().data_ptr() for r in (x, *results)]
             found.append(([memory.index(m) for m in memory], results))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import ingot
 from ingot.compiler import Compiler
+from tests.oracle import tensors_in
 
 EAGER: Callable[[Any], Any] = lambda f: f  # noqa: E731
 
@@ -38,12 +39,6 @@ def both(
     torch.testing.assert_close(found[1], found[0])
     flags = [[t.requires_grad for t in tensors_in(result)] for result in found]
     assert flags[0] == flags[1]
-
-
-def tensors_in(tree: Any) -> list[Tensor]:
-    if isinstance(tree, (list, tuple)):
-        return [t for item in tree for t in tensors_in(item)]
-    return [tree] if isinstance(tree, Tensor) else []
 
 
 def small_network(outputs: int = 1) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import ingot
-from tests.aliasing_functions import tensors_in
+from tests.oracle import tensors_in
 from tests.test_differentiation import both, wanted
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ingot
-from tests.test_differentiation import both, tensors_in
+from tests.oracle import tensors_in
+from tests.test_differentiation import both
 
 MODULE_HOOKS: dict[str, Callable[[nn.Module, list[Any]], Any]] = {
     "full": lambda m, log: m[1].register_full_backward_hook(  # type: ignore[index]
