@@ -75,8 +75,7 @@ def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
     return lw.computed(out, compute, [], cost=2)
 
 
-# -- putting together
-# ----------------------------------------------------------------------------------------------------
+# -- putting together ------------------------------------------------------------------------------
 
 
 class Joined(TensorValue):

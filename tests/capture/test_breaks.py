@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import ingot
 from ingot.capture import inner_calls
 from ingot.compiler import Compiler
-from ingot.graph import fakes
+from ingot.graph import fake_ops
 from ingot.native._native import hook_active
 from tests.oracle import assert_near
 from tests.tracked import Tracked
@@ -630,7 +630,7 @@ def test_an_error_that_eager_does_not_raise_is_a_break(monkeypatch: pytest.Monke
         if op is torch.ops.aten.sinh.default:
             raise RuntimeError("no sinh")
 
-    monkeypatch.setattr(fakes, "check", refuses)
+    monkeypatch.setattr(fake_ops, "check", refuses)
 
     def fn(x: Tensor) -> Tensor:
         return (x.exp().sinh() * 2).cos()

@@ -9,6 +9,9 @@ PROGRAM = """
 import sys, torch, torch.fx
 import torch.nn.functional as F
 from ingot.graph import FakeContext, trace
+from ingot.rules import hand_over
+
+hand_over()
 
 functions = [
     (lambda x: F.gelu(x, approximate="tanh"), [torch.rand(8, 6)]),

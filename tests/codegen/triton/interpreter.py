@@ -26,10 +26,13 @@ from ingot.loops.lowering import lower
 from ingot.loops.ops import OPS
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
+from ingot.rules import hand_over
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import Plan
 from tests.loops.test_lowering import traced
+
+hand_over()  # a process of its own has no conftest
 
 # libdevice's name of an op, where it is another than ours
 _NAMES = {"rint": "round", "fast_dividef": "div"}
