@@ -15,8 +15,8 @@ from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import NULL, LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.objects import ObjectValue, instance_dict, is_data_descriptor
+from ingot.capture.values.sequences import TupleValue
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:

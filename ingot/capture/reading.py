@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.iterators import Iterator as IteratorInC
 from ingot.capture.values.base import Raised, Value, find_missing, type_name
-from ingot.capture.values.containers import DictValue, ListValue, SequenceValue, SetValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.sequences import ListValue, SequenceValue
+from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.origins import is_trusted
 

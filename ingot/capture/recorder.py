@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import cmath
-import functools
 import itertools
 import keyword
 import operator
@@ -24,6 +23,15 @@ from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.modes import ModeTracker
+from ingot.capture.operations import (
+    Traits,
+    check_result,
+    is_computed,
+    is_of_tensors,
+    is_to_write,
+    traits,
+    versions_of,
+)
 from ingot.capture.size_marks import marks_of
 from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, Value
@@ -36,8 +44,7 @@ from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.meta import tensors_in
-from ingot.graph.repeats import Results, is_torchs
-from ingot.graph.schemas import node_name
+from ingot.graph.repeats import Results
 from ingot.graph.shape_context import Bounds
 from ingot.reasons import BREAK, SKIP, STATIC
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
@@ -207,42 +214,65 @@ class GraphRecorder:
         self.steps += 1
         if self.known.sizes and target in _TAKE_SIZES:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
-        where = self.context.shapes.where = session.where
+        self.context.shapes.where = session.where
         about = traits(target)
-        fakes = [_given(a, fake_of) if type(a) is not TensorValue else a.fake for a in args]
+        fakes = [a.fake if type(a) is TensorValue else _given(a, fake_of) for a in args]
+        named = {k: _given(v, fake_of) for k, v in kwargs.items()}
         if about.name == "storage_offset" and fakes and isinstance(fakes[0], FakeTensor):
             self.context.address(fakes[0])
-        fakes_by_name = {k: _given(v, fake_of) for k, v in kwargs.items()} if kwargs else {}
+        checks, effects = len(self.context.shapes.unbacked.checks), self.context.effects
+        result, has_written = self._run_assuming(session, op, target, fakes, named)
+        if self._inside_opaque:
+            check_result(session, result)
+        writes = has_written or self._inside_opaque or about.writes
+        writes = writes or bool(kwargs) and is_to_write(kwargs)
+        if self.context.effects > effects:
+            self._act(session, about.name, result)
+        elif not writes:
+            if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, named)))):
+                raise unbelievable(session, op, about.name, result)
+            if not is_computed(result):
+                return self._known_answer(session, result, checks)
+        if writes:
+            self._note_written(session, args, kwargs)
+        session.protects = session.protects or session.handles_errors
+        return self._record(session, op, target, about, args, kwargs, result)
+
+    def _run_assuming(
+        self, session: Session, op: str, target: Any, fakes: list[Any], named: dict[str, Any]
+    ) -> tuple[Any, bool]:
+        """What an operation gives for fakes, and whether a Python function has written one. What it
+        asks of sizes that the data decide is assumed: it asks again when the graph is traced."""
         unbacked = self.context.shapes.unbacked
-        known, effects = len(unbacked.checks), self.context.effects
-        unbacked.assumes = True  # the operation asks again when the graph is traced
         self.context.read.clear()
-        versions = _versions(fakes) if type(target) is FunctionType else None
+        versions = versions_of(fakes) if type(target) is FunctionType else None
+        unbacked.assumes = True
         try:
-            result = self._run(session, op, target, fakes, fakes_by_name)
+            result = self._run(session, op, target, fakes, named)
         finally:
             unbacked.assumes = False
-        if self._inside_opaque:
-            _check_result(session, result)
-        writes = self._inside_opaque or about.writes or bool(kwargs) and _is_to_write(kwargs)
-        writes = writes or versions is not None and versions != _versions(fakes)
-        acting = self.context.effects > effects
-        if acting:
-            self._act(session, about.name, result)
-        if not (writes or acting or self._inside_opaque):
-            if not is_believable(
-                about.name, result, lambda: bool(tensors_in((fakes, fakes_by_name)))
-            ):
-                raise unbelievable(session, op, about.name, result)
-            if not _is_computed(result):
-                return self._known_answer(session, result, known)
-        if writes:
-            for check in self.write_checks:
-                check(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)])
-        if writes and args and torch.is_autocast_cache_enabled():
+        return result, versions is not None and versions != versions_of(fakes)
+
+    def _note_written(self, session: Session, args: Arguments, kwargs: Keywords) -> None:
+        """Before an operation is recorded that writes an argument."""
+        for check in self.write_checks:
+            check(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)])
+        if args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
-        self.writes |= writes
-        session.protects = session.protects or session.handles_errors
+        self.writes = True
+
+    def _record(
+        self,
+        session: Session,
+        op: str,
+        target: Any,
+        about: Traits,
+        args: Arguments,
+        kwargs: Keywords,
+        result: Any,
+    ) -> Value:
+        """The value of an operation's result, which becomes a node."""
+        where = self.context.shapes.where
         if self.modes.differs:
             self.modes.reach(self.graph, where)
         read = self.context.read
@@ -274,7 +304,7 @@ class GraphRecorder:
     def _act(self, session: Session, name: str, result: Any) -> None:
         """Before an operation is recorded that may do something beside its results: it does so
         where the program would have it done."""
-        if not _is_of_tensors(result):
+        if not is_of_tensors(result):
             raise session.unsupported(
                 "effectful-op", f"{name} gives what is no tensor, which depends on what it does"
             )
@@ -614,64 +644,6 @@ _OURS = (  # errors of torch's own kernels that are given fakes, or symbols
     "SymIntArrayRef expected to contain only concrete integers",
     "data is not allocated yet",
 )
-_IN_PLACE_OPERATORS = {
-    getattr(operator, n)
-    for n in dir(operator)
-    if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
-}
-_IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
-# and not for what they write
-_NAMED_AS_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}
-
-
-class Traits(NamedTuple):
-    """What is known of the target of an operation: its own name, that of its nodes (None: torch.fx
-    finds one), and whether it may write its arguments whatever they are."""
-
-    name: str
-    node_name: str | None
-    writes: bool
-
-
-def traits(target: Any) -> Traits:
-    return _traits_of_torchs(target) if is_torchs(target) else _traits(target)
-
-
-def _traits(target: Any, named: bool = False) -> Traits:
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    writes = (
-        name.endswith("_")
-        and not name.endswith("__")
-        or name in ("batch_norm", "instance_norm", "__setitem__")
-    )
-    writes = (
-        target in _IN_PLACE_OPERATORS
-        or writes
-        and name != "requires_grad_"
-        and target not in _NAMED_AS_KEYWORDS
-    )
-    return Traits(name, node_name(target) if named else None, writes)
-
-
-@functools.cache
-def _traits_of_torchs(target: Any) -> Traits:
-    return _traits(target, named=True)
-
-
-def _versions(fakes: Sequence[Any]) -> list[int]:
-    """How often each of these was written; an inference tensor does not count that."""
-    return [fake._version for fake in fakes if type(fake) is FakeTensor and not fake.is_inference()]
-
-
-def _is_to_write(kwargs: dict[str, Value]) -> bool:
-    """Whether an operation is told to write one of its arguments."""
-    inplace = kwargs.get("inplace")
-    return (
-        "out" in kwargs
-        or inplace is not None
-        and inplace.is_constant()
-        and bool(inplace.constant())
-    )
 
 
 def _refuse_cached(session: Session, written: Value) -> None:
@@ -686,29 +658,3 @@ def _refuse_cached(session: Session, written: Value) -> None:
     ):
         reason = f"{written.describe()} is written under autocast, which may have cast it before"
         raise session.unsupported("mode", reason, action=SKIP)
-
-
-def _check_result(session: Session, result: Any) -> None:
-    """Refuses what a function that is one node may not give."""
-    if isinstance(result, (list, tuple)):
-        for item in result:
-            _check_result(session, item)
-    elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
-        raise session.unsupported(
-            "graph-function-result",
-            f"a function that is allowed in the graph gives a {type(result).__name__}",
-        )
-
-
-def _is_of_tensors(result: Any) -> bool:
-    """Whether it is nothing but tensors, or nothing."""
-    if isinstance(result, (list, tuple)):
-        return all(map(_is_of_tensors, result))
-    return result is None or isinstance(result, torch.Tensor)
-
-
-def _is_computed(result: Any) -> bool:
-    """Whether there is a tensor or a symbolic integer in it."""
-    if isinstance(result, (list, tuple)):
-        return any(map(_is_computed, result))
-    return isinstance(result, (torch.Tensor, torch.SymInt))

@@ -5,9 +5,8 @@ outside."""
 from __future__ import annotations
 
 import copy
-import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import CellType, ClassMethodDescriptorType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -15,26 +14,26 @@ import torch
 
 from ingot.capture import residual
 from ingot.capture.effects import dict_base
+from ingot.capture.rebuilding import (
+    CELL,
+    FACTORY,
+    advanced,
+    building_order,
+    finished_generator,
+    give_traceback,
+    iterator_of,
+    put_attribute,
+    set_of,
+    set_position,
+    stored,
+    traceback_of,
+)
 from ingot.capture.residual import Call, Recipe
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.constant import NONE, ConstantMethod
-from ingot.capture.values.containers import (
-    DictIterator,
-    DictValue,
-    DictView,
-    ListValue,
-    RangeIterator,
-    RangeValue,
-    SequenceIterator,
-    SetIterator,
-    SetValue,
-    SliceValue,
-    TupleValue,
-    VaryingRange,
-    is_plain_key,
-)
+from ingot.capture.values.containers import DictIterator, DictValue, DictView
 from ingot.capture.values.contexts import TokenValue, make_token
 from ingot.capture.values.deques import DequeIterator, DequeValue
 from ingot.capture.values.exceptions import ExceptionValue, TracebackValue
@@ -47,17 +46,28 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.keys import plain_key, told_hash
+from ingot.capture.values.keys import is_plain_key, plain_key, told_hash
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.partials import PartialValue, partial_of
+from ingot.capture.values.relations import RelationValue
 from ingot.capture.values.selected import refuse_selected
-from ingot.capture.values.sequences import ConstantIterator
+from ingot.capture.values.sequences import (
+    ConstantIterator,
+    ListValue,
+    RangeIterator,
+    RangeValue,
+    SequenceIterator,
+    SliceValue,
+    TupleValue,
+    VaryingRange,
+)
+from ingot.capture.values.sets import SetIterator, SetValue
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.capture.values.tensor import RelationValue, SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.unread import UnreadNumber
 from ingot.graph.ambient import as_inference
@@ -242,17 +252,15 @@ class Results:
         hashes = [told_hash(key) for key in value.entries]
         if any(known is not None for known in hashes):
             members = self._items(list(value.entries.values()))
-            return Call(
-                _set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members)
-            )
+            return Call(set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members))
         if not all(is_plain_key(plain_key(key)) for key in value.entries):
             return residual.Collection(value.cls, self._items(list(value.entries.values())))
-        ordered = [value.entries[key] for key in _building_order(value)]
+        ordered = [value.entries[key] for key in building_order(value)]
         return Call(value.cls, (residual.Collection(tuple, self._items(ordered)),))
 
     def _stores(self, value: DictValue) -> list[tuple[Callable[..., Any], tuple[Recipe, ...]]]:
         """What puts the entries into a new dict."""
-        return [_stored(key, *entry) for key, entry in zip(value.entries, self._entries(value))]
+        return [stored(key, *entry) for key, entry in zip(value.entries, self._entries(value))]
 
     def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
         wrap_key = self.session.wrap_key
@@ -273,7 +281,7 @@ class Results:
 
         def fill() -> None:
             if value.cls is defaultdict:
-                made.steps.append((_FACTORY.__set__, (self._recipe(value.factory),)))
+                made.steps.append((FACTORY.__set__, (self._recipe(value.factory),)))
             if value.cls is OrderedDict:
                 made.steps.extend(
                     (OrderedDict.__setitem__, entry) for entry in self._entries(value)
@@ -304,7 +312,7 @@ class Results:
         start = residual.Reading(
             reversed if value.backwards else iter, (self._recipe(value.owner),)
         )
-        return Call(_advanced, (start, *where))
+        return Call(advanced, (start, *where))
 
     def _slice(self, value: SliceValue) -> Recipe:
         return Call(slice, self._items(list(value.parts)))
@@ -326,12 +334,12 @@ class Results:
     def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
         where = (residual.Constant(value.position), residual.Constant(value.ended))
         if isinstance(value, ConstantIterator) and value.start is not None:
-            return Call(_advanced, (Call(copy.copy, (residual.Constant(value.start),)), *where))
-        made = residual.Filled(Call(_iterator_of, (self._recipe(value.sequence),)), [])
+            return Call(advanced, (Call(copy.copy, (residual.Constant(value.start),)), *where))
+        made = residual.Filled(Call(iterator_of, (self._recipe(value.sequence),)), [])
         if self._is_changed(value.sequence):  # which may not reach so far before that
-            self._last.append(Call(_place, (made, *where)))
+            self._last.append(Call(set_position, (made, *where)))
         elif value.position or value.ended:
-            made.steps.append((_place, where))
+            made.steps.append((set_position, where))
         return made
 
     def _is_changed(self, container: Any) -> bool:
@@ -352,7 +360,7 @@ class Results:
         self._refuse_changed(value.owner)
         view = self._view(DictView(value.owner, value.kind))
         return residual.Reading(
-            _advanced, (view, residual.Constant(value.position), residual.Constant(value.ended))
+            advanced, (view, residual.Constant(value.position), residual.Constant(value.ended))
         )
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
@@ -367,15 +375,15 @@ class Results:
                 "alive-at-break", "an iterator over a set is alive at the end of a graph"
             )
         where = (residual.Constant(value.position), residual.Constant(value.ended))
-        return residual.Reading(_advanced, (self._recipe(members), *where))
+        return residual.Reading(advanced, (self._recipe(members), *where))
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
             code = (
-                value.function.code if value.function is not None else _finished_generator.__code__
+                value.function.code if value.function is not None else finished_generator.__code__
             )
             return Call(
-                _finished_generator,
+                finished_generator,
                 (residual.Constant(code.co_name), residual.Constant(code.co_qualname)),
             )
         if value.handled is not None or INHERITED in value.frame.stack:
@@ -404,7 +412,7 @@ class Results:
 
         def fill() -> None:
             if value.content is not NULL:
-                made.steps.append((_CELL.__set__, (self._recipe(value.content),)))
+                made.steps.append((CELL.__set__, (self._recipe(value.content),)))
 
         self._later(fill)
         return made
@@ -489,7 +497,7 @@ class Results:
             taken = name in value.attributes and is_data_descriptor(
                 self._raw(value.python_type(), name)
             )
-            store = _put if taken or type(name) is not str else object.__setattr__
+            store = put_attribute if taken or type(name) is not str else object.__setattr__
             made.steps.append((store, (residual.Constant(name), self._recipe(item))))
 
     @staticmethod
@@ -524,7 +532,7 @@ class Results:
         made.steps.append((put, (residual.Collection(tuple, self._items(items)),)))
 
     def _traceback(self, value: TracebackValue) -> Recipe:
-        return Call(_traceback_of, (self._recipe(value.error),))
+        return Call(traceback_of, (self._recipe(value.error),))
 
     def _identity_number(self, value: IdentityNumber) -> Recipe:
         return Call(id, (self._recipe(value.owner),))
@@ -575,97 +583,13 @@ class Results:
                 recipe = self._recipe(self.session.tuple_of_values(others))
                 made.steps.append((vars(BaseException)["args"].__set__, (recipe,)))
             if value.was_raised and value.raised_at is not None:
-                made.steps.append((_give_traceback, (residual.Constant(value.raiser()),)))
+                made.steps.append((give_traceback, (residual.Constant(value.raiser()),)))
             for name, part in value.remaining_parts().items():
                 made.steps.append((vars(BaseException)[name].__set__, (self._recipe(part),)))
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
-
-
-_CELL: Any = vars(CellType)["cell_contents"]
-_FACTORY: Any = vars(defaultdict)["default_factory"]
-
-
-def _stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
-    """What puts the key that is `made` into a dict. What the user's code has been asked for is not
-    asked again."""
-    known = told_hash(key)
-    if known is None:
-        return dict.__setitem__, (made, item)
-    return _native.store_hashed, (residual.Constant(known), made, item)
-
-
-def _set_of(cls: type, hashes: Sequence[int | None], *members: Any) -> Any:
-    """A new set of members, some of whose hashes are known."""
-    held: dict[Any, None] = {}
-    for known, member in zip(hashes, members):
-        if known is None:
-            held[member] = None
-        else:
-            _native.store_hashed(held, known, member, None)
-    return cls(held)  # which takes the hashes from it
-
-
-def _building_order(value: SetValue) -> list[Any]:
-    """The keys in an order that makes a set of the same order, where there is one."""
-    added, ordered = list(value.entries), list(value.hashed)
-    keeps_order = list(set(added)) != ordered and list(set(ordered)) == ordered
-    return ordered if keeps_order else added
-
-
-def _give_traceback(error: BaseException, raiser: Any) -> None:
-    """Lets an exception be raised where the user's code raised it."""
-    try:
-        raiser(error)
-    except BaseException:
-        assert error.__traceback__ is not None
-        error.__traceback__ = error.__traceback__.tb_next
-
-
-def _traceback_of(error: BaseException) -> Any:
-    return error.__traceback__
-
-
-def _put(instance: Any, name: Any, value: Any) -> None:
-    """Stores in the `__dict__` what a descriptor of the class would take otherwise."""
-    object.__getattribute__(instance, "__dict__")[name] = value
-
-
-def _iterator_of(sequence: Any) -> Any:
-    """An iterator over a list or tuple."""
-    return (list if isinstance(sequence, list) else tuple).__iter__(sequence)
-
-
-def _place(iterator: Any, position: int, ended: bool) -> None:
-    """Puts an iterator over a list or tuple where it has given `position` elements already, and
-    perhaps said that there are no more."""
-    iterator.__setstate__(sys.maxsize if ended else position)  # which is cut to the length
-    if ended:
-        next(iterator, None)
-
-
-_NOTHING: tuple[Any, ...] = ()
-
-
-def _finished_generator(name: str, qualname: str) -> Any:
-    """A generator that has nothing more to give."""
-    made: Any = (element for element in _NOTHING)
-    next(made, None)
-    made.__name__, made.__qualname__ = name, qualname
-    return made
-
-
-def _advanced(container: Any, position: int, ended: bool) -> Any:
-    """An iterator that has given `position` elements already, and perhaps said that there are no
-    more."""
-    made = iter(container)
-    for _ in range(position):
-        next(made)
-    if ended:
-        next(made, None)
-    return made
 
 
 RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {

@@ -28,14 +28,7 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import (
-    DictValue,
-    DictView,
-    ListValue,
-    SequenceValue,
-    SetValue,
-    TupleValue,
-)
+from ingot.capture.values.containers import DictValue, DictView
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.held import EnumValue
@@ -50,7 +43,14 @@ from ingot.capture.values.objects import (
     is_overridden,
     plain_base,
 )
-from ingot.capture.values.sequences import ConstantIterator, SliceValue
+from ingot.capture.values.sequences import (
+    ConstantIterator,
+    ListValue,
+    SequenceValue,
+    SliceValue,
+    TupleValue,
+)
+from ingot.capture.values.sets import SetValue
 from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue

@@ -34,12 +34,11 @@ from ingot.capture.values import construction
 from ingot.capture.values.arguments import bind
 from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
 from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
-from ingot.capture.values.sequences import TypedKey, is_struct_sequence
+from ingot.capture.values.sequences import TupleValue, TypedKey, is_struct_sequence
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted

@@ -10,14 +10,9 @@ from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.reading import KeyTaken
 from ingot.capture.values.base import NULL, Raised, Value, type_name
 from ingot.capture.values.constant import NONE
-from ingot.capture.values.containers import (
-    DictValue,
-    ListValue,
-    SequenceValue,
-    SliceValue,
-    TupleValue,
-)
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 
 
 @handles("BUILD_TUPLE")

@@ -7,8 +7,9 @@ from typing import Any
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Value
 from ingot.capture.values.construction import class_is_made
-from ingot.capture.values.containers import DictValue, TupleValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
+from ingot.capture.values.sequences import TupleValue
 
 
 @handles("MAKE_FUNCTION")

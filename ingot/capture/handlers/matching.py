@@ -7,7 +7,8 @@ from typing import Any
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, TupleValue
+from ingot.capture.values.containers import DictValue
+from ingot.capture.values.sequences import TupleValue
 
 _SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 """Py_TPFLAGS_SEQUENCE, _MAPPING and _MATCH_SELF: what a class is to match statements."""

@@ -21,8 +21,8 @@ from ingot.capture.sources import ConstSource, DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import TupleValue
-from ingot.capture.values.numbers import tensor_of_number
+from ingot.capture.values.number_reads import tensor_of_number
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_data import tensor_of_numbers
 from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps

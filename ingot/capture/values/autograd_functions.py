@@ -16,7 +16,6 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from ingot.capture.meanings import How, means, stated
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.mapped_functions import (
     Level,
@@ -33,6 +32,7 @@ from ingot.capture.values.mapped_functions import (
     with_own_rule,
     within,
 )
+from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
@@ -169,9 +169,7 @@ def _with_gradients(
         for part in (result.items if isinstance(result, SequenceValue) else [result])
     ]
     outputs = [part for part in parts if isinstance(part, TensorValue)]
-    if len({id(part) for part in outputs}) < len(outputs) or not all(
-        before < part.fx_node for part in outputs
-    ):
+    if not are_new(outputs, before):
         raise session.unsupported(
             "autograd-function", f"{function.describe()} returns what it has not made"
         )
@@ -192,6 +190,12 @@ def _with_gradients(
         return result
     again = [raised(session, part.value, part.dims, inside) for part in call.parts]
     return TupleValue(again, tuple) if isinstance(result, SequenceValue) else again[0]
+
+
+def are_new(outputs: Sequence[TensorValue], before: fx.Node) -> bool:
+    """Whether tensors are all different, and made behind a node of the graph."""
+    is_repeated = len({id(output) for output in outputs}) < len(outputs)
+    return not is_repeated and all(before < output.fx_node for output in outputs)
 
 
 class _Call(NamedTuple):

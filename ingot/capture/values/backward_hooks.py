@@ -26,8 +26,8 @@ from ingot.capture.values.autograd_functions import (
 )
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes

@@ -27,13 +27,13 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.builtins import call_pure, of_varying_number, special_first
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import RangeIterator
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import (
     ObjectValue,
     is_overridden,
     plain_base,
 )
+from ingot.capture.values.sequences import RangeIterator
 from ingot.capture.values.subclasses import SEQUENCES
 
 if TYPE_CHECKING:

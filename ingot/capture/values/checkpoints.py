@@ -16,11 +16,13 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
 from ingot.capture.meanings import How, means
+from ingot.capture.values.autograd_functions import are_new
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import GradientQuestions, TensorValue
+from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 
 if TYPE_CHECKING:
@@ -162,33 +164,15 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
             "checkpoint",
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
-    if not is_tracked:
-        result = session.realize(session.call(session.builtin(_untracked), [function, *given], {}))
+    if is_tracked:
+        called = _region(session, [function, *given], {}, bool(session.known(keeps_numbers)))
     else:
-        result = session.realize(
-            _region(session, [function, *given], {}, bool(session.known(keeps_numbers)))
-        )
-    alone = isinstance(result, TensorValue)
-    if not alone and result.python_type() is not tuple:
-        raise session.unsupported(
-            "checkpoint",
-            "torch.utils.checkpoint with use_reentrant=True, of a function that gives no tensors",
-        )
-    parts = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
-    tensors = [part for part in parts if isinstance(part, TensorValue)]
-    if len({id(t) for t in tensors}) < len(tensors) or not all(before < t.fx_node for t in tensors):
-        raise session.unsupported(
-            "checkpoint",
-            "torch.utils.checkpoint with use_reentrant=True, of a function that returns what it "
-            "has not made",
-        )
-    if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
-        raise session.unsupported(
-            "checkpoint",
-            "torch.utils.checkpoint with use_reentrant=True, of a function that gives containers",
-        )
+        called = session.call(session.builtin(_untracked), [function, *given], {})
+    result = session.realize(called)
+    parts = _parts(session, result, before)
     if not is_tracked:
         return result
+    tensors = [part for part in parts if isinstance(part, TensorValue)]
     if questions.count != asked:
         raise session.unsupported(
             "checkpoint",
@@ -199,17 +183,37 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
             "checkpoint",
             "a checkpointed function whose results do not depend on what requires a gradient",
         )
-    node = Reentrant(frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t)))
-    views = session.unpacked(
-        session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
-    )
-    outputs = [view for view in map(session.realize, views) if isinstance(view, TensorValue)]
-    recorder.give_history(session, node, tensors, outputs, [])
-    remaining = iter(outputs)
-    behind: list[Value] = [
-        next(remaining) if isinstance(part, TensorValue) else part for part in parts
-    ]
-    return behind[0] if alone else TupleValue(behind, tuple)
+    outputs = iter(_with_history(session, tensors))
+    behind = [next(outputs) if isinstance(part, TensorValue) else part for part in parts]
+    return behind[0] if isinstance(result, TensorValue) else TupleValue(behind, tuple)
+
+
+def _parts(session: Session, result: Value, before: fx.Node) -> list[Value]:
+    """What a checkpointed function gives: tensors that it has made, and constants."""
+    is_tensor = isinstance(result, TensorValue)
+    if not is_tensor and result.python_type() is not tuple:
+        raise _refused(session, "gives no tensors")
+    parts = [result] if is_tensor else [session.realize(item) for item in session.unpacked(result)]
+    if not are_new([part for part in parts if isinstance(part, TensorValue)], before):
+        raise _refused(session, "returns what it has not made")
+    if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
+        raise _refused(session, "gives containers")
+    return parts
+
+
+def _refused(session: Session, what: str) -> Unsupported:
+    sentence = f"torch.utils.checkpoint with use_reentrant=True, of a function that {what}"
+    return session.unsupported("checkpoint", sentence)
+
+
+def _with_history(session: Session, tensors: list[TensorValue]) -> list[TensorValue]:
+    """The results of the region as views, whose history is the backward that eager has."""
+    without = frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t))
+    views = session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
+    realized = map(session.realize, session.unpacked(views))
+    outputs = [view for view in realized if isinstance(view, TensorValue)]
+    session.graph.give_history(session, Reentrant(without), tensors, outputs, [])
+    return outputs
 
 
 def _may_have_gradient(tensor: TensorValue) -> bool:

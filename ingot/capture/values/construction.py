@@ -32,20 +32,20 @@ from ingot.capture.values.builtins import (
 )
 from ingot.capture.values.classes import ClassValue, SuperValue
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import (
-    DictValue,
-    ListValue,
-    RangeValue,
-    SetValue,
-    SliceValue,
-    TupleValue,
-    VaryingRange,
-)
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue, fields_of
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
-from ingot.capture.values.sequences import is_struct_sequence
+from ingot.capture.values.sequences import (
+    ListValue,
+    RangeValue,
+    SliceValue,
+    TupleValue,
+    VaryingRange,
+    is_struct_sequence,
+)
+from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.capture.values.tensor import SymIntValue
 

@@ -21,10 +21,12 @@ from ingot.capture.steps import caller_function, user_function
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Value
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, RangeValue, SetValue, TupleValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.sequences import ListValue, RangeValue, TupleValue
+from ingot.capture.values.sets import SetValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.unread import UnreadNumber
 
@@ -52,15 +54,23 @@ def settled(session: Session, value: Value) -> Value | None:
     if isinstance(value, (ListValue, TupleValue)):
         return _settled_sequence(session, value)
     if isinstance(value, SetValue) and value.cls in (set, frozenset):
-        members = [(key, settled(session, member)) for key, member in value.entries.items()]
-        made = SetValue([(key, member) for key, member in members if member is not None], value.cls)
-        return made if len(made.entries) == len(members) else None
+        return _settled_set(session, value)
     if isinstance(value, DictValue) and value.cls is dict:
-        items = [(key, settled(session, item)) for key, item in value.entries.items()]
-        kept = [(key, item) for key, item in items if item is not None]
-        keys_settled = all(settled(session, session.wrap_key(key)) is not None for key, _ in items)
-        return DictValue(kept, dict) if keys_settled and len(kept) == len(items) else None
+        return _settled_dict(session, value)
     return None
+
+
+def _settled_set(session: Session, value: SetValue) -> Value | None:
+    members = [(key, settled(session, member)) for key, member in value.entries.items()]
+    kept = [(key, member) for key, member in members if member is not None]
+    return SetValue(kept, value.cls) if len(kept) == len(members) else None
+
+
+def _settled_dict(session: Session, value: DictValue) -> Value | None:
+    items = [(key, settled(session, item)) for key, item in value.entries.items()]
+    kept = [(key, item) for key, item in items if item is not None]
+    keys = [settled(session, session.wrap_key(key)) for key, _ in items]
+    return DictValue(kept, dict) if None not in keys and len(kept) == len(items) else None
 
 
 def _settled_tensor(session: Session, value: TensorValue) -> Value | None:

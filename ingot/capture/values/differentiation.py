@@ -17,7 +17,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant

@@ -12,7 +12,7 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import ListValue, SequenceValue, TupleValue
+from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorMethod, TensorValue
 from ingot.torch_private import (
     Missing,

@@ -15,8 +15,8 @@ from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.functions import FunctionValue, GeneratorValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.wrap import wraps
 from ingot.native import _native
 

@@ -17,8 +17,8 @@ from ingot.capture.sources import ConstSource, DerivedSource
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value, find_missing
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.origins import is_trusted, trusts_function
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import (
-    DictIterator,
-    DictValue,
+from ingot.capture.values.containers import DictIterator, DictValue
+from ingot.capture.values.sequences import (
     RangeIterator,
     SequenceIterator,
     SequenceValue,

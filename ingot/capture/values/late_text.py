@@ -13,10 +13,11 @@ import torch
 
 from ingot.capture.values.base import NotConstant, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import DictValue, ListValue, TupleValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.deferred import settled
 from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:

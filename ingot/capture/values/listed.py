@@ -14,7 +14,7 @@ from ingot.capture.guards import Kind, Quantity
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import COMPUTES, MOST

@@ -16,7 +16,7 @@ import torch
 
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import SequenceValue, TupleValue
+from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.transforms import LevelValue
 from ingot.torch_private import (

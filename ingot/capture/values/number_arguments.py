@@ -13,6 +13,7 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.number_reads import read
 from ingot.capture.values.numbers import (
     FLOATS,
     NumberValue,
@@ -21,7 +22,6 @@ from ingot.capture.values.numbers import (
     converted,
     fits,
     method,
-    read,
 )
 from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.graph.functional import draws_in_memory_order

@@ -15,32 +15,29 @@ import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import torch
 
-from ingot.capture import polyfills
-from ingot.capture.guards import Kind, Quantity
-from ingot.capture.meanings import How, means
+from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
-from ingot.graph.symbols import is_decided_by_data, to_expr
+from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import require_relation
-from ingot.loops.expr import Expr, Symbol
 from ingot.native._native import make_numbers_by, tensor_of
 from ingot.origins import is_trusted
-from ingot.torch_private import ALL, is_functorch_wrapped_tensor, why_off
+from ingot.torch_private import ALL, why_off
 from ingot.wrapped import is_transformed, untransformed
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
-_HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+INTEGER_DTYPES = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
+HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 _COMPARISONS = frozenset(
     {operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne}
@@ -147,7 +144,7 @@ class NumberValue(Value):
     ) -> Value | None:
         """A comparison of two numbers, the other of which may be a constant; None where the types
         differ."""
-        right = self._operand(session, other) if self.cls is float else _operand_of_choice(other)
+        right = self._operand(session, other) if self.cls is float else operand_of_choice(other)
         if right is None or self.cls is int is not other.python_type():
             return None
         pair = (right, self.tensor) if reflected else (self.tensor, right)
@@ -177,43 +174,41 @@ class NumberValue(Value):
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by
-        zero. Torch's own code is trusted to divide by no zero, and to take powers of what is not
-        negative."""
+        zero."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
         if type(self) is NumberValue and type(other) in (NumberValue, ConstantValue):
             made = self._asked(session, function, other, reflected)
             if made is not None:
                 return made
-        if _PLAIN_INTEGERS.get(function, function) in _OF_INTEGERS and self._meets_integer(other):
-            size, its = (
-                self.as_size(session),
-                other.as_size(session) if isinstance(other, NumberValue) else other,
-            )
-            if size is not None and its is not None:
-                return size.binary(session, function, its, reflected)
+        sizes = self._as_sizes(session, function, other)
+        if sizes is not None:
+            return sizes[0].binary(session, function, sizes[1], reflected)
         plain = _PLAIN.get(function, function)
         if self.cls is float and plain in _ARITHMETIC and isinstance(other, SymIntValue):
             other = other.convert(session, float)
         right = self._operand(session, other)
         known = plain in _OF_FLOATS
-        caller = session.frames[-1].function.namespace.get("__name__")
-        if plain in _PARTIAL and not is_trusted(caller):
-            divisor = self if reflected else other
-            if isinstance(divisor, OutsideNumber) and divisor.in_graph:
-                known = plain is operator.truediv and divisor.truth(session)
-            else:
-                known = (
-                    plain is operator.truediv and divisor.is_constant() and bool(divisor.constant())
-                )
+        if plain in _PARTIAL:
+            known = _is_defined(session, plain, self if reflected else other)
         if self.cls is not float or right is None or not known:
             raise session.unsupported(
                 "number-in-tensor",
                 f"operator.{function.__name__} of {self.describe()} and {other.describe()}",
             )
-        function = plain
         pair = (right, self.tensor) if reflected else (self.tensor, right)
-        return NumberValue(float, call(session, function, *pair))
+        return NumberValue(float, call(session, plain, *pair))
+
+    def _as_sizes(
+        self, session: Session, function: Any, other: Value
+    ) -> tuple[Value, Value] | None:
+        """The operands of an operator of integers as sizes; None where they are none."""
+        is_of_integers = _PLAIN_INTEGERS.get(function, function) in _OF_INTEGERS
+        if not is_of_integers or not self._meets_integer(other):
+            return None
+        size = self.as_size(session)
+        its = other.as_size(session) if isinstance(other, NumberValue) else other
+        return None if size is None or its is None else (size, its)
 
     def _asked(
         self, session: Session, function: Any, other: Value, reflected: bool
@@ -285,14 +280,6 @@ class NumberValue(Value):
     ) -> Value:
         """`function(tensor, self)`, or `function(self, tensor)` if reflected."""
         dtype = tensor.fake.dtype
-        # An integer may not fit a narrower type of integers.
-        known = (
-            dtype in FLOATS
-            or dtype in (torch.int64, torch.bool)
-            or dtype in _INTEGERS
-            and self.cls is float
-        )
-        known = known and self.cls is not bool
         # eager has no such gradient
         if function is operator.mod and reflected and tensor.fake.requires_grad:
             raise session.unsupported(
@@ -301,21 +288,14 @@ class NumberValue(Value):
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
             return call(session, function, *((number, tensor) if reflected else (tensor, number)))
-        if not known or function not in _WITH_TENSORS:
+        if not self._fits_type(dtype) or function not in _WITH_TENSORS:
             raise session.unsupported(
                 "number-in-tensor",
                 f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}",
             )
-        if reflected:
-            function = _PLAIN.get(function, function)
-        elif function in _IN_PLACE:
-            flat = not tensor.fake.dim()
-            if dtype not in FLOATS or flat and dtype not in (torch.float32, torch.float64):
-                raise session.unsupported(
-                    "number-in-tensor", f"{tensor.describe()} is changed by {self.describe()}"
-                )
-            number = converted(session, self.tensor, dtype) if flat else self.tensor
-            return call(session, function, tensor, number)
+        if not reflected and function in _IN_PLACE:
+            return self._write_into(session, function, tensor)
+        function = _PLAIN.get(function, function)
         if dtype not in FLOATS and (self.cls is float or function is operator.truediv):
             tensor = converted(session, tensor, torch.get_default_dtype())
         flat = tensor.fake.dim() == 0  # of two tensors of rank 0, the wider type would count
@@ -324,10 +304,41 @@ class NumberValue(Value):
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
             made = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
         else:
-            made = call(
-                session, function, *((self.tensor, tensor) if reflected else (tensor, self.tensor))
-            )
+            pair = (self.tensor, tensor) if reflected else (tensor, self.tensor)
+            made = call(session, function, *pair)
         return method(session, "reshape", made, ()) if flat else made
+
+    def _fits_type(self, dtype: torch.dtype) -> bool:
+        """Whether a tensor of this type takes it: an integer may not fit a narrower type."""
+        if self.cls is bool:
+            return False
+        if dtype in FLOATS or dtype in (torch.int64, torch.bool):
+            return True
+        return dtype in INTEGER_DTYPES and self.cls is float
+
+    def _write_into(
+        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue
+    ) -> Value:
+        """An operator in place, of a tensor and it."""
+        dtype, flat = tensor.fake.dtype, not tensor.fake.dim()
+        if dtype not in FLOATS or flat and dtype not in (torch.float32, torch.float64):
+            raise session.unsupported(
+                "number-in-tensor", f"{tensor.describe()} is changed by {self.describe()}"
+            )
+        number = converted(session, self.tensor, dtype) if flat else self.tensor
+        return call(session, function, tensor, number)
+
+
+def _is_defined(session: Session, function: Any, divisor: Value) -> bool:
+    """Whether a quotient or power raises no error. Torch's own code divides by no zero, and takes
+    powers of what is not negative."""
+    if is_trusted(session.frames[-1].function.namespace.get("__name__")):
+        return True
+    if function is not operator.truediv:
+        return False
+    if isinstance(divisor, OutsideNumber) and divisor.in_graph:
+        return divisor.truth(session)
+    return divisor.is_constant() and bool(divisor.constant())
 
 
 class OutsideNumber(NumberValue):
@@ -525,37 +536,6 @@ def outcome(
     return OutsideNumber(session, result, source, varies, True)
 
 
-class Evaluated:
-    """The value of an expression of one size or integer."""
-
-    __slots__ = ("__weakref__", "dim", "expr", "symbol", "what")
-    _known: WeakValueDictionary[Any, Evaluated] = WeakValueDictionary()
-
-    def __init__(self, expr: Expr, symbol: Symbol, what: str, dim: int) -> None:
-        self.expr, self.symbol, self.what, self.dim = expr, symbol, what, dim
-
-    @classmethod
-    def of(cls, expr: Expr, symbol: Symbol, quantity: Quantity) -> Evaluated:
-        """One object for one expression, so that sources of it are the same in all captures."""
-        key = str(expr), symbol.name, quantity.what, quantity.dim
-        known = cls._known.get(key)
-        if known is None:
-            known = cls._known[key] = cls(expr, symbol, quantity.what, quantity.dim)
-        return known
-
-    @property
-    def __name__(self) -> str:
-        return str(self.expr)
-
-    def __call__(self, owner: Any) -> int:
-        number = (
-            owner
-            if self.what == "value"
-            else (owner.shape if self.what == "size" else owner.stride())[self.dim]
-        )
-        return self.expr.evaluate({self.symbol: number})
-
-
 def of_size(
     session: Session,
     size: SymIntValue,
@@ -580,48 +560,6 @@ def of_size(
         DerivedSource(quantities[0].source, evaluated), Applied.of(function, before, after)
     )
     return outcome(session, function, before, result, source, False)
-
-
-class Applied:
-    """A pure function of Python's, and all of its arguments but a number."""
-
-    __slots__ = ("__weakref__", "after", "before", "function")
-    _known: WeakValueDictionary[Any, Applied] = WeakValueDictionary()
-
-    def __init__(
-        self, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
-    ) -> None:
-        self.function, self.before, self.after = function, before, after
-
-    @classmethod
-    def of(
-        cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
-    ) -> Applied:
-        """One object for one function, so that sources of it are the same in all captures."""
-        key = (
-            function,
-            *[(type(value), repr(value)) for value in before],
-            None,
-            *[(type(v), repr(v)) for v in after],
-        )
-        known = cls._known.get(key)
-        if known is None:
-            known = cls._known[key] = cls(function, before, after)
-        return known
-
-    @property
-    def __name__(self) -> str:
-        args = [*map(repr, self.before), "...", *map(repr, self.after)]
-        return (
-            f"{self.function.__name__}({', '.join(args)})"
-            if len(args) > 1
-            else self.function.__name__
-        )
-
-    def __call__(self, number: float) -> Any:
-        if type(number) is not float and type(number) is not int:
-            raise TypeError(f"{type(number).__name__} is no number")
-        return self.function(*self.before, number, *self.after)
 
 
 def fits(session: Session, number: Value, dtype: torch.dtype) -> bool:
@@ -658,80 +596,7 @@ if why_off(ALL) is None:
     make_numbers_by(_new_tensor)
 
 
-def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
-    """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is
-    written later."""
-    fake, dtype = tensor.fake, tensor.fake.dtype
-    known = session.graph.known.of(fake)
-    if id(fake) in session.graph.known.sizes and cls in (int, None):
-        size: Value = session.graph.known.sizes[id(fake)][1]
-        return size
-    if known is not None and known.numel() == 1:
-        return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
-    kind = (
-        float
-        if dtype in FLOATS
-        else int
-        if dtype in _INTEGERS
-        else bool
-        if dtype is torch.bool
-        else None
-    )
-    wrapped = is_functorch_wrapped_tensor(fake)
-    sizes = fake.shape
-    if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
-        raise session.unsupported("number-in-tensor", f"the value of {tensor.describe()} is read")
-    plain = method(session, "detach", tensor) if fake.requires_grad else tensor
-    held = converted(
-        session,
-        method(session, "reshape", plain, ()) if sizes else plain,
-        _HELD_AS[kind],
-        copy=True,
-    )
-    number = NumberValue(kind, held)
-    return number if cls is None else number.convert(session, cls)
-
-
-def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
-    """`above if number > bound else below` of a float that is read from a tensor and a constant."""
-    number = session.realize(number)
-    if not isinstance(number, NumberValue):  # that of a tensor whose elements are known
-        return above if session.truth(session.binary(operator.gt, number, bound)) else below
-    condition = call(session, operator.gt, number.tensor, bound)
-    operands = [session.realize(side) for side in (above, below)]
-    of_tensors = any(isinstance(side, TensorValue) for side in operands)
-    made = call(
-        session,
-        torch.where,
-        condition,
-        *(s.tensor if isinstance(s, NumberValue) else s for s in operands),
-    )
-    return made if of_tensors else NumberValue(float, made)
-
-
-@means(polyfills.are_in_graph)
-def are_in_graph(session: Session, item: Value, best: Value) -> Value:
-    pair = session.realize(item), session.realize(best)
-    is_read = any(
-        isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair
-    )
-    kinds = {value.python_type() for value in pair}
-    return ConstantValue(
-        is_read and kinds in ({float}, {int}) and None not in map(_operand_of_choice, pair)
-    )
-
-
-@means(polyfills.better_of)
-def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
-    item, best = session.realize(item), session.realize(best)
-    operands = [
-        operand for value in (item, best) if (operand := _operand_of_choice(value)) is not None
-    ]
-    condition = call(session, session.known(better), *operands)
-    return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))
-
-
-def _operand_of_choice(value: Value) -> Value | None:
+def operand_of_choice(value: Value) -> Value | None:
     """What stands for a number beside one that a tensor holds; None if nothing does."""
     if isinstance(value, NumberValue):
         return value.tensor
@@ -739,57 +604,6 @@ def _operand_of_choice(value: Value) -> Value | None:
         return None
     number = value.object
     return value if type(number) is float or type(number) is int and abs(number) < 1 << 63 else None
-
-
-def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None
-    if it is none."""
-    number = session.realize(args[0]) if len(args) == 1 else None
-    device = (
-        session.known(kwargs.get("device", ConstantValue("cpu")))
-        if kwargs.keys() <= {"device"}
-        else None
-    )
-    if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
-        return None
-    return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
-
-
-@means(torch.div, how=How.OPERATION)
-def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.div of a size that varies and a number: the tensor is a size as well where it is used
-    as one."""
-    size, number = map(session.realize, args) if len(args) == 2 else (None, None)
-    mode = session.known(kwargs["rounding_mode"]) if list(kwargs) == ["rounding_mode"] else None
-    if (
-        not isinstance(size, SymIntValue)
-        or not isinstance(number, ConstantValue)
-        or mode not in ("trunc", "floor")
-    ):
-        return None
-    divisor = number.object
-    if type(divisor) is not int or divisor <= 0 or is_decided_by_data(size.fake) or size.fake < 0:
-        return None
-    quotient, graph = size.binary(session, operator.floordiv, number, False), session.graph
-    made = graph.call(session, "call_function", torch.div, (size, number), kwargs)
-    if isinstance(quotient, SymIntValue) and isinstance(made, TensorValue):
-        graph.known.sizes[id(made.fake)] = made.fake, quotient
-    return made
-
-
-def _reads(cls: type | None) -> Callable[..., Value | None]:
-    def rule(
-        session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
-    ) -> Value | None:
-        return None if args or kwargs else read(session, tensor, cls)
-
-    return rule
-
-
-means(torch.Tensor.item, how=How.METHOD)(_reads(None))
-means(torch.Tensor.__float__, how=How.METHOD)(_reads(float))
-means(torch.Tensor.__int__, how=How.METHOD)(_reads(int))
-means(torch.Tensor.__bool__, how=How.METHOD)(_reads(bool))
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:

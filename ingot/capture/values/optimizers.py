@@ -18,7 +18,7 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
-from ingot.capture.values.numbers import choice
+from ingot.capture.values.number_reads import choice
 from ingot.torch_private import (
     fused_adagrad_,
     fused_adam_,

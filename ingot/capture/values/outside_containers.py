@@ -12,9 +12,10 @@ from ingot.capture.effects import Operation, dict_base
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_items, dict_keys, set_members
 from ingot.capture.values.base import NULL, LazyValue, Value
-from ingot.capture.values.containers import DictValue, SetValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.keys import held_key, is_plain_key, outside_key
 from ingot.capture.values.objects import ContentKey, IdentityKey
+from ingot.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session

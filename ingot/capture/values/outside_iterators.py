@@ -14,7 +14,6 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import SequenceValue, TupleValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.iterators import (
     OutsideDictIterator,
@@ -23,6 +22,7 @@ from ingot.capture.values.iterators import (
     OutsideSequenceIterator,
     OutsideTextIterator,
 )
+from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from ingot.capture.values.base import (
     find_missing,
     type_name,
 )
-from ingot.capture.values.containers import DictValue, TupleValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.keys import require_plain_names
+from ingot.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session

@@ -57,13 +57,18 @@ def writes_tensors_alone(optimizer: Any, device: Any) -> bool:
                 continue
             if p.grad.layout is not torch.strided or p.device != device or p.grad.device != device:
                 return False
-            if stateless:
-                continue
-            if p not in optimizer.state or not optimizer.state[p]:
+            if not stateless and not has_state_on(optimizer, p, device):
                 return False
-            for value in optimizer.state[p].values():
-                if value is None or (isinstance(value, torch.Tensor) and value.device != device):
-                    return False
+    return True
+
+
+def has_state_on(optimizer: Any, parameter: Any, device: Any) -> bool:
+    """Whether the state of a parameter is there, and on one device."""
+    if parameter not in optimizer.state or not optimizer.state[parameter]:
+        return False
+    for value in optimizer.state[parameter].values():
+        if value is None or (isinstance(value, torch.Tensor) and value.device != device):
+            return False
     return True
 
 

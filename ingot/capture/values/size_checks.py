@@ -11,7 +11,8 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.tensor import RELATIONS, RelationValue, TensorValue
+from ingot.capture.values.relations import RELATIONS, RelationValue
+from ingot.capture.values.tensor import TensorValue
 from ingot.graph.unbacked import require_relation
 from ingot.torch_private import (
     check,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.sources import Source
 from ingot.capture.values.base import NativeMethod, Value, find_missing
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import TupleValue
 from ingot.capture.values.keys import require_plain_names
 from ingot.capture.values.objects import (
     BINARY_METHODS,
@@ -22,6 +21,7 @@ from ingot.capture.values.objects import (
     is_overridden,
     plain_base,
 )
+from ingot.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session

@@ -15,9 +15,10 @@ from ingot.capture.meanings import How, means, stated
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
+from ingot.capture.values.relations import RELATIONS, RelationValue
+from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
 from ingot.graph.fakes import data_of, shows_the_same
 from ingot.graph.geometry import same_sizes
@@ -329,26 +330,32 @@ class TensorValue(Value):
         made = other.with_tensor(session, function, self, reflected)
         if made is not NotImplemented:
             return made
+        operand = self._operand(session, function, other, reflected)
+        if operand is None:
+            return None
+        pair = _pair(self, operand, reflected)
+        return session.graph.call(session, "call_function", function, pair, {})
+
+    def _operand(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        """What an operator takes in place of a Python object; None where a tensor has no say."""
         other = other.as_operand(session)
         if isinstance(other, BuiltinObject):
             if not reflected:
                 refuse_overrides(session, function.__name__, [other], {})
             other = other.content
         if isinstance(other, EnumValue) and isinstance(other.object, int):
-            other = ConstantValue(int(other.object))
-        if not isinstance(other, (TensorValue, ConstantValue, SymIntValue)):
+            return ConstantValue(int(other.object))
+        if isinstance(other, (TensorValue, SymIntValue)):
+            return other
+        if not isinstance(other, ConstantValue):
             return None
-        if isinstance(other, ConstantValue) and type(other.object) not in (
-            int,
-            float,
-            bool,
-            complex,
-        ):
-            if other.object is not None or function in (operator.eq, operator.ne):
-                return None  # else the operator raises an error, as eager's does
-        return session.graph.call(
-            session, "call_function", function, _pair(self, other, reflected), {}
-        )
+        if type(other.object) in (int, float, bool, complex):
+            return other
+        # of None and no comparison, the operator raises an error, as eager's does
+        is_refused = other.object is None and function not in (operator.eq, operator.ne)
+        return other if is_refused else None
 
     def convert(self, session: Session, cls: type) -> Value:
         known = session.graph.known.of(self.fake)
@@ -585,34 +592,11 @@ class SymIntValue(Value):
         function = _SYMBOLIC.get(function, function)
         # by what is positive, in the algebra of sizes
         divides = function in (operator.floordiv, operator.mod)
-        if (
-            divides
-            and is_decided_by_data(operands[1])
-            and not self._asked(operator.gt, (pair[1], 0)).is_constant()
-        ):
-            raise session.unsupported("symbolic-size-value", f"a division by {self.describe()}")
+        if divides and is_decided_by_data(operands[1]):
+            if not self._asked(operator.gt, (pair[1], 0)).is_constant():
+                raise session.unsupported("symbolic-size-value", f"a division by {self.describe()}")
         if function not in _SYMBOLIC or float in map(type, pair) or divides and operands[1] <= 0:
-            if isinstance(other, SymIntValue) and (
-                self.is_supposed(session) or other.is_supposed(session)
-            ):
-                if other.is_supposed(session):
-                    return self.binary(
-                        session, function, ConstantValue(other.specialize(session)), reflected
-                    )
-                return other.binary(
-                    session, function, ConstantValue(self.specialize(session)), not reflected
-                )
-            if isinstance(other, ConstantValue):
-                before, after = ((other.object,), ()) if reflected else ((), (other.object,))
-                if (
-                    made := self.applied(session, _PLAIN.get(function, function), before, after)
-                ) is not None:
-                    return made
-            known = [
-                ConstantValue(int(p)) if isinstance(p, torch.SymInt) else ConstantValue(p)
-                for p in operands
-            ]
-            return known[0].binary(session, function, known[1], False)
+            return self._as_number(session, function, other, reflected, operands)
         if function in RELATIONS and any(map(is_decided_by_data, operands)):
             return self._asked(function, pair)
         result = function(*operands)
@@ -620,74 +604,25 @@ class SymIntValue(Value):
             return SymIntValue(result, "call_function", function, pair)
         return ConstantValue(bool(result) if isinstance(result, (torch.SymBool, bool)) else result)
 
-
-RELATIONS = {
-    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
-    operator.ge: ">="
-}  # fmt: skip
-_SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
-
-
-_NEGATED: dict[Any, tuple[Callable[[Any, Any], Any], bool]] = {
-    operator.eq: (operator.ne, False), operator.ne: (operator.eq, False),
-    operator.lt: (operator.le, True),
-    operator.le: (operator.lt, True),
-}  # fmt: skip
-"""What holds where a relation does not, and whether it does of the sides in the other order."""
-
-
-class RelationValue(Value):
-    """A comparison with a size that the data decide: a truth value that is not known."""
-
-    __slots__ = ("function", "pair")
-    can_require_truth = True
-
-    def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
-        super().__init__()
-        self.function = _SWAPPED.get(function, function)
-        self.pair = pair if function not in _SWAPPED else pair[::-1]
-
-    def python_type(self) -> type:
-        return bool
-
-    @property
-    def sides(self) -> tuple[Any, Any]:
-        """The SymInts or numbers that are compared."""
-        left, right = [s.fake if isinstance(s, SymIntValue) else s for s in self.pair]
-        return left, right
-
-    @property
-    def answer(self) -> bool | None:
-        """What follows from what is known of the sizes."""
-        left, right = map(to_expr, self.sides)
-        context = next(s for s in self.sides if isinstance(s, torch.SymInt)).node.context
-        found: bool | None = context.proved(left, RELATIONS[self.function], right)
-        return found
-
-    def describe(self) -> str:
-        return f"{self.sides[0]} {RELATIONS[self.function]} {self.sides[1]}, which the data decide"
-
-    def truth(self, session: Session) -> bool:
-        answer = self.answer
-        if answer is None:
-            raise session.unsupported("symbolic-size-value", f"a branch on {self.describe()}")
-        return answer
-
-    def require_truth(self, session: Session, wanted: bool) -> bool:
-        """Have the graph check that it holds, or that it does not. False where that is not so."""
-        if self.answer is not None:
-            return self.answer is wanted
-        negated, swaps = _NEGATED[self.function]
-        pair = self.pair if wanted or not swaps else self.pair[::-1]
-        session.graph.require(
-            session, require_relation, RELATIONS[self.function if wanted else negated], *pair
-        )
-        return True
-
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        raise session.unsupported(
-            "symbolic-size-value", f"operator.{function.__name__} of {self.describe()}"
-        )
+    def _as_number(
+        self, session: Session, function: Any, other: Value, reflected: bool, operands: list[Any]
+    ) -> Value | None:
+        """An operator that symbols do not have: computed before the graph runs, or of numbers that
+        guards fix."""
+        if isinstance(other, SymIntValue):
+            if other.is_supposed(session):
+                fixed = ConstantValue(other.specialize(session))
+                return self.binary(session, function, fixed, reflected)
+            if self.is_supposed(session):
+                fixed = ConstantValue(self.specialize(session))
+                return other.binary(session, function, fixed, not reflected)
+        if isinstance(other, ConstantValue):
+            before, after = ((other.object,), ()) if reflected else ((), (other.object,))
+            made = self.applied(session, _PLAIN.get(function, function), before, after)
+            if made is not None:
+                return made
+        left, right = [int(p) if isinstance(p, torch.SymInt) else p for p in operands]
+        return ConstantValue(left).binary(session, function, ConstantValue(right), False)
 
 
 def _is_double(value: Value) -> bool:

@@ -10,8 +10,8 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import ListValue, TupleValue
 from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.graph.symbols import is_decided_by_data
 

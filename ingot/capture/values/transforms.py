@@ -13,7 +13,7 @@ from torch import fx
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.containers import TupleValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.torch_private import (
     add_batch_dim,

@@ -43,13 +43,6 @@ from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.containers import (
-    OutsideList,
-    RangeValue,
-    SetValue,
-    SliceValue,
-    TupleValue,
-)
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
@@ -58,6 +51,8 @@ from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.outside_containers import OutsideDict, OutsideSet
 from ingot.capture.values.partials import PartialValue
+from ingot.capture.values.sequences import OutsideList, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
 from ingot.origins import is_trusted

@@ -1,0 +1,101 @@
+"""Functions that a residual calls to build objects as they are in eager.
+
+They run in the program, not during capture.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from types import CellType
+from typing import Any
+
+from ingot.capture import residual
+from ingot.capture.residual import Recipe
+from ingot.capture.values.keys import told_hash
+from ingot.capture.values.sets import SetValue
+from ingot.native import _native
+
+CELL: Any = vars(CellType)["cell_contents"]
+FACTORY: Any = vars(defaultdict)["default_factory"]
+
+
+def stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
+    """What puts the key that is `made` into a dict. What the user's code has been asked for is not
+    asked again."""
+    known = told_hash(key)
+    if known is None:
+        return dict.__setitem__, (made, item)
+    return _native.store_hashed, (residual.Constant(known), made, item)
+
+
+def set_of(cls: type, hashes: Sequence[int | None], *members: Any) -> Any:
+    """A new set of members, some of whose hashes are known."""
+    held: dict[Any, None] = {}
+    for known, member in zip(hashes, members):
+        if known is None:
+            held[member] = None
+        else:
+            _native.store_hashed(held, known, member, None)
+    return cls(held)  # which takes the hashes from it
+
+
+def building_order(value: SetValue) -> list[Any]:
+    """The keys in an order that makes a set of the same order, where there is one."""
+    added, ordered = list(value.entries), list(value.hashed)
+    keeps_order = list(set(added)) != ordered and list(set(ordered)) == ordered
+    return ordered if keeps_order else added
+
+
+def give_traceback(error: BaseException, raiser: Any) -> None:
+    """Lets an exception be raised where the user's code raised it."""
+    try:
+        raiser(error)
+    except BaseException:
+        assert error.__traceback__ is not None
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def traceback_of(error: BaseException) -> Any:
+    return error.__traceback__
+
+
+def put_attribute(instance: Any, name: Any, value: Any) -> None:
+    """Stores in the `__dict__` what a descriptor of the class would take otherwise."""
+    object.__getattribute__(instance, "__dict__")[name] = value
+
+
+def iterator_of(sequence: Any) -> Any:
+    """An iterator over a list or tuple."""
+    return (list if isinstance(sequence, list) else tuple).__iter__(sequence)
+
+
+def set_position(iterator: Any, position: int, ended: bool) -> None:
+    """Puts an iterator over a list or tuple where it has given `position` elements already, and
+    perhaps said that there are no more."""
+    iterator.__setstate__(sys.maxsize if ended else position)  # which is cut to the length
+    if ended:
+        next(iterator, None)
+
+
+_NOTHING: tuple[Any, ...] = ()
+
+
+def finished_generator(name: str, qualname: str) -> Any:
+    """A generator that has nothing more to give."""
+    made: Any = (element for element in _NOTHING)
+    next(made, None)
+    made.__name__, made.__qualname__ = name, qualname
+    return made
+
+
+def advanced(container: Any, position: int, ended: bool) -> Any:
+    """An iterator that has given `position` elements already, and perhaps said that there are no
+    more."""
+    made = iter(container)
+    for _ in range(position):
+        next(made)
+    if ended:
+        next(made, None)
+    return made

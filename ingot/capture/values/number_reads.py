@@ -1,0 +1,158 @@
+"""Functions that read a number from a tensor, or make a tensor of one.
+
+The number is a `NumberValue`: only the running program knows it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from ingot.capture import polyfills
+from ingot.capture.meanings import How, means
+from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.numbers import (
+    FLOATS,
+    HELD_AS,
+    INTEGER_DTYPES,
+    NumberValue,
+    OutsideNumber,
+    call,
+    converted,
+    method,
+    operand_of_choice,
+)
+from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.graph.symbols import is_decided_by_data
+from ingot.torch_private import is_functorch_wrapped_tensor
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Value:
+    """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is
+    written later."""
+    fake, dtype = tensor.fake, tensor.fake.dtype
+    known = session.graph.known.of(fake)
+    if id(fake) in session.graph.known.sizes and cls in (int, None):
+        size: Value = session.graph.known.sizes[id(fake)][1]
+        return size
+    if known is not None and known.numel() == 1:
+        return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
+    kind = (
+        float
+        if dtype in FLOATS
+        else int
+        if dtype in INTEGER_DTYPES
+        else bool
+        if dtype is torch.bool
+        else None
+    )
+    wrapped = is_functorch_wrapped_tensor(fake)
+    sizes = fake.shape
+    if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
+        raise session.unsupported("number-in-tensor", f"the value of {tensor.describe()} is read")
+    plain = method(session, "detach", tensor) if fake.requires_grad else tensor
+    held = converted(
+        session,
+        method(session, "reshape", plain, ()) if sizes else plain,
+        HELD_AS[kind],
+        copy=True,
+    )
+    number = NumberValue(kind, held)
+    return number if cls is None else number.convert(session, cls)
+
+
+def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
+    """`above if number > bound else below` of a float that is read from a tensor and a constant."""
+    number = session.realize(number)
+    if not isinstance(number, NumberValue):  # that of a tensor whose elements are known
+        return above if session.truth(session.binary(operator.gt, number, bound)) else below
+    condition = call(session, operator.gt, number.tensor, bound)
+    operands = [session.realize(side) for side in (above, below)]
+    of_tensors = any(isinstance(side, TensorValue) for side in operands)
+    made = call(
+        session,
+        torch.where,
+        condition,
+        *(s.tensor if isinstance(s, NumberValue) else s for s in operands),
+    )
+    return made if of_tensors else NumberValue(float, made)
+
+
+@means(polyfills.are_in_graph)
+def are_in_graph(session: Session, item: Value, best: Value) -> Value:
+    pair = session.realize(item), session.realize(best)
+    is_read = any(
+        isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair
+    )
+    kinds = {value.python_type() for value in pair}
+    return ConstantValue(
+        is_read and kinds in ({float}, {int}) and None not in map(operand_of_choice, pair)
+    )
+
+
+@means(polyfills.better_of)
+def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
+    item, best = session.realize(item), session.realize(best)
+    operands = [
+        operand for value in (item, best) if (operand := operand_of_choice(value)) is not None
+    ]
+    condition = call(session, session.known(better), *operands)
+    return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))
+
+
+def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None
+    if it is none."""
+    number = session.realize(args[0]) if len(args) == 1 else None
+    device = (
+        session.known(kwargs.get("device", ConstantValue("cpu")))
+        if kwargs.keys() <= {"device"}
+        else None
+    )
+    if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
+        return None
+    return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
+
+
+@means(torch.div, how=How.OPERATION)
+def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.div of a size that varies and a number: the tensor is a size as well where it is used
+    as one."""
+    size, number = map(session.realize, args) if len(args) == 2 else (None, None)
+    mode = session.known(kwargs["rounding_mode"]) if list(kwargs) == ["rounding_mode"] else None
+    if (
+        not isinstance(size, SymIntValue)
+        or not isinstance(number, ConstantValue)
+        or mode not in ("trunc", "floor")
+    ):
+        return None
+    divisor = number.object
+    if type(divisor) is not int or divisor <= 0 or is_decided_by_data(size.fake) or size.fake < 0:
+        return None
+    quotient, graph = size.binary(session, operator.floordiv, number, False), session.graph
+    made = graph.call(session, "call_function", torch.div, (size, number), kwargs)
+    if isinstance(quotient, SymIntValue) and isinstance(made, TensorValue):
+        graph.known.sizes[id(made.fake)] = made.fake, quotient
+    return made
+
+
+def _reads(cls: type | None) -> Callable[..., Value | None]:
+    def rule(
+        session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+    ) -> Value | None:
+        return None if args or kwargs else read(session, tensor, cls)
+
+    return rule
+
+
+means(torch.Tensor.item, how=How.METHOD)(_reads(None))
+means(torch.Tensor.__float__, how=How.METHOD)(_reads(float))
+means(torch.Tensor.__int__, how=How.METHOD)(_reads(int))
+means(torch.Tensor.__bool__, how=How.METHOD)(_reads(bool))

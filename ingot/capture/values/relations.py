@@ -1,0 +1,85 @@
+"""Comparisons with a size that the data decide: truth values that the graph checks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.capture.values.base import Value
+from ingot.graph.symbols import to_expr
+from ingot.graph.unbacked import require_relation
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+
+RELATIONS = {
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">",
+    operator.ge: ">="
+}  # fmt: skip
+_SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
+
+
+_NEGATED: dict[Any, tuple[Callable[[Any, Any], Any], bool]] = {
+    operator.eq: (operator.ne, False), operator.ne: (operator.eq, False),
+    operator.lt: (operator.le, True),
+    operator.le: (operator.lt, True),
+}  # fmt: skip
+"""What holds where a relation does not, and whether it does of the sides in the other order."""
+
+
+class RelationValue(Value):
+    """A comparison with a size that the data decide: a truth value that is not known."""
+
+    __slots__ = ("function", "pair")
+    can_require_truth = True
+
+    def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
+        super().__init__()
+        self.function = _SWAPPED.get(function, function)
+        self.pair = pair if function not in _SWAPPED else pair[::-1]
+
+    def python_type(self) -> type:
+        return bool
+
+    @property
+    def sides(self) -> tuple[Any, Any]:
+        """The SymInts or numbers that are compared."""
+        left, right = [s if isinstance(s, int) else s.fake for s in self.pair]
+        return left, right
+
+    @property
+    def answer(self) -> bool | None:
+        """What follows from what is known of the sizes."""
+        left, right = map(to_expr, self.sides)
+        context = next(s for s in self.sides if isinstance(s, torch.SymInt)).node.context
+        found: bool | None = context.proved(left, RELATIONS[self.function], right)
+        return found
+
+    def describe(self) -> str:
+        return f"{self.sides[0]} {RELATIONS[self.function]} {self.sides[1]}, which the data decide"
+
+    def truth(self, session: Session) -> bool:
+        answer = self.answer
+        if answer is None:
+            raise session.unsupported("symbolic-size-value", f"a branch on {self.describe()}")
+        return answer
+
+    def require_truth(self, session: Session, wanted: bool) -> bool:
+        """Have the graph check that it holds, or that it does not. False where that is not so."""
+        if self.answer is not None:
+            return self.answer is wanted
+        negated, swaps = _NEGATED[self.function]
+        pair = self.pair if wanted or not swaps else self.pair[::-1]
+        session.graph.require(
+            session, require_relation, RELATIONS[self.function if wanted else negated], *pair
+        )
+        return True
+
+    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+        raise session.unsupported(
+            "symbolic-size-value", f"operator.{function.__name__} of {self.describe()}"
+        )

@@ -1,0 +1,380 @@
+"""Sets and frozensets, in the order of the real ones. (Those from outside have a file of their
+own.)"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.keys import (
+    matching_key,
+)
+from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
+from ingot.capture.values.sequences import (
+    Container,
+)
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.sources import Source
+
+
+class SetValue(Container):
+    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these
+    keys that has gone through the same operations, and so has the same order."""
+
+    __slots__ = ("_entries", "cls", "hashed")
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[Any, Value]],
+        cls: type,
+        source: Source | None = None,
+        object: Any = None,
+    ) -> None:
+        super().__init__(source, object)
+        self._entries = dict(entries)
+        self.hashed: Any = (frozenset if cls is frozenset else set)(iter(self._entries))
+        self.cls = cls
+
+    @property
+    def entries(self) -> dict[Any, Value]:
+        """All members, by key, in the order in which they were added."""
+        return self._entries
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def python_object(self, session: Session) -> Any:
+        return self.cls([session.known(item) for item in self.entries.values()])
+
+    def constant(self) -> Any:
+        if self.cls is frozenset:
+            return frozenset(member.constant() for member in self.entries.values())
+        return super().constant()
+
+    def key(self, session: Session) -> Any:
+        if self.cls is not frozenset:
+            raise session.raised(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        return super().key(session)
+
+    # -- one member --------------------------------------------------------------------------------
+
+    @asks_once
+    def holds(self, session: Session, key: Any) -> bool:
+        """Whether a key is a member."""
+        return key in self._entries or matching_key(session, key, self._entries) in self._entries
+
+    @asks_once
+    def add(self, session: Session, key: Any, member: Value) -> None:
+        """set.add."""
+        key = matching_key(session, key, self._entries)
+        if key not in self._entries:
+            self._entries[key] = member
+            self.hashed.add(key)
+
+    @asks_once
+    def discard(self, session: Session, key: Any) -> None:
+        """set.discard."""
+        key = matching_key(session, key, self._entries)
+        self._entries.pop(key, None)
+        self.hashed.discard(key)
+
+    def contains(self, session: Session, item: Value) -> bool:
+        return self.holds(session, self._sought(session, item))
+
+    @staticmethod
+    def _sought(session: Session, item: Value) -> Any:
+        """The key of what is looked for: in the place of a set, a frozenset of its members."""
+        if not issubclass(item.python_type(), set):
+            return item.key(session)
+        try:
+            return item.key(session)
+        except Raised as raised:
+            if not issubclass(raised.value.python_type(), TypeError):
+                raise
+        content = session.realize(getattr(item, "content", item))
+        return session.set_of(content, frozenset).key(session)
+
+    # -- all of them -------------------------------------------------------------------------------
+
+    def length(self, session: Session) -> int:
+        return len(self.entries)
+
+    def ordered(self, session: Session) -> list[Value]:
+        """The members in the order of iteration. It follows from the hashes, where these are the
+        same at every call."""
+        entries = self.entries
+        if all(map(_hashes_alike, entries)):
+            return [entries[key] for key in self.hashed]
+        return list(entries.values())
+
+    def iterate(self, session: Session) -> Value:
+        return SetIterator(self, self.ordered(session))
+
+    def binary(
+        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+    ) -> Value | None:
+        if function in SET_UPDATES and not reflected:
+            other = getattr(other, "content", other)  # of a subclass, whatever it overrides
+        if not isinstance(other, SetValue):
+            return None
+        if function in SET_UPDATES and not reflected and self.cls is set:
+            getattr(self, f"method_{SET_UPDATES[function]}")(session, other)
+            return self
+        first, second = (other, self) if reflected else (self, other)
+        if function not in SET_TESTS and function not in SET_RESULTS:
+            return None
+        members: dict[int, Value] = {}
+        for held in (first, second):
+            _note_members(held, members)
+        made = function(first.hashed, second.hashed)
+        return ConstantValue(made) if function in SET_TESTS else _set_like(made, members)
+
+    def _operand(self, session: Session, other: Value, members: dict[int, Value]) -> Any:
+        """What another set, a dict or an iterable is for a method of `hashed`; `members` gets its
+        members by the id of their keys."""
+        other = session.realize(other)
+        if isinstance(other, Container) and other.python_type() in (set, frozenset, dict):
+            held = other if isinstance(other, SetValue) else session.set_of(other)
+            _note_members(held, members)
+            return held.hashed if held is other else dict.fromkeys(held.entries)
+        return list(self._keys_read(session, other, members))
+
+    @staticmethod
+    def _keys_read(session: Session, other: Value, members: dict[int, Value]) -> Iterator[Any]:
+        for key, member in session.members_read(other):
+            members[id(key)] = member
+            yield key
+
+    def _combined(self, session: Session, name: str, others: Iterable[Value]) -> SetValue:
+        """The result of a method that makes a new set and reads others to their end."""
+        members: dict[int, Value] = {}
+        _note_members(self, members)
+        made = self.hashed.copy()
+        for other in others:
+            operand = self._operand(session, other, members)
+            made = getattr(made, name)(operand)
+        return _set_like(made, members)
+
+    def _common(self, session: Session, other: Value) -> SetValue:
+        """set.intersection: whether a key is here is asked as each is read."""
+        members: dict[int, Value] = {}
+        _note_members(self, members)
+        other = session.realize(other)
+        if other is self:
+            return _set_like(self.hashed.copy(), members)
+        if isinstance(other, SetValue):
+            return _set_like(
+                self.hashed.intersection(self._operand(session, other, members)), members
+            )
+        found: set[Any] = set()
+        for key in self._keys_read(session, other, members):
+            if self.holds(session, key):
+                found.add(key)
+                if len(found) >= self.length(session):
+                    break
+        return _set_like(found if self.cls is set else self.cls(found), members)
+
+    def _become(self, session: Session, made: SetValue) -> Value:
+        """Takes over the members of another set."""
+        for key in [key for key in self.entries if key not in made.entries]:
+            self.discard(session, key)
+        for key, member in made.entries.items():
+            self.add(session, key, member)
+        if self.source is None:
+            self.hashed = made.hashed
+        return NONE
+
+    def method_add(self, session: Session, item: Value) -> Value:
+        self.add(session, item.key(session), item)
+        return NONE
+
+    def method_discard(self, session: Session, item: Value) -> Value:
+        self.discard(session, self._sought(session, item))
+        return NONE
+
+    @asks_once
+    def method_remove(self, session: Session, item: Value) -> Value:
+        if not self.contains(session, item):
+            raise session.raised(KeyError, item)
+        return self.method_discard(session, item)
+
+    def method_pop(self, session: Session) -> Value:
+        if not self.entries:
+            raise session.raised(KeyError, "pop from an empty set")
+        if all(map(_hashes_alike, self.entries)):
+            key = self.hashed.pop()
+            self.hashed.add(key)
+        else:
+            key = next(iter(self.entries))
+        member = self.entries[key]
+        self.discard(session, key)
+        return member
+
+    def method_clear(self, session: Session) -> Value:
+        for key in list(self.entries):
+            self.discard(session, key)
+        return NONE
+
+    def method_update(self, session: Session, *others: Value) -> Value:
+        for other in others:
+            self._update(session, session.realize(other))
+        return NONE
+
+    def _update(self, session: Session, other: Value) -> None:
+        if not isinstance(other, SetValue):
+            for key, member in session.members_read(other):
+                self.add(session, key, member)
+        elif other is not self:
+            members = list(other.entries.items())
+            if self.source is None:
+                self.hashed.update(other.hashed)  # as a whole, for the order
+            for key, member in members:
+                self.add(session, key, member)
+
+    def method_union(self, session: Session, *others: Value) -> Value:
+        return self._combined(session, "union", others)
+
+    def method_intersection(self, session: Session, *others: Value) -> Value:
+        made = self if others else self._combined(session, "copy", ())
+        for other in others:
+            made = made._common(session, other)
+        return made
+
+    def method_difference(self, session: Session, *others: Value) -> Value:
+        return self._combined(session, "difference", others)
+
+    def method_symmetric_difference(self, session: Session, other: Value) -> Value:
+        members: dict[int, Value] = {}
+        operand = self._operand(session, other, members)
+        _note_members(self, members)
+        return _set_like(self.hashed.symmetric_difference(operand), members)
+
+    def method_intersection_update(self, session: Session, *others: Value) -> Value:
+        made = self.method_intersection(session, *others)
+        assert isinstance(made, SetValue)
+        return self._become(session, made)
+
+    def method_difference_update(self, session: Session, *others: Value) -> Value:
+        for other in map(session.realize, others):
+            if other is self:
+                self.method_clear(session)
+                continue
+            for key, _ in session.members_read(other):
+                self.discard(session, key)
+        return NONE
+
+    def method_symmetric_difference_update(self, session: Session, other: Value) -> Value:
+        other = session.realize(other)
+        if other is self:
+            return self.method_clear(session)
+        if not isinstance(other, Container) or not issubclass(other.python_type(), dict):
+            other = session.set_of(other)
+        for key, member in list(session.members_read(other)):
+            if self.holds(session, key):
+                self.discard(session, key)
+            else:
+                self.add(session, key, member)
+        return NONE
+
+    def method_issubset(self, session: Session, other: Value) -> Value:
+        found = self._common(session, other)
+        return ConstantValue(len(found.entries) == len(self.entries))
+
+    def method_issuperset(self, session: Session, other: Value) -> Value:
+        return ConstantValue(
+            all(self.holds(session, key) for key, _ in session.members_read(other))
+        )
+
+    def method_isdisjoint(self, session: Session, other: Value) -> Value:
+        other = session.realize(other)
+        if other is self:
+            return ConstantValue(not self.entries)
+        # of a subclass too, as its iterator gives them
+        return ConstantValue(
+            not any(
+                self.holds(session, session.realize(element).key(session))
+                for element in session.elements(other)
+            )
+        )
+
+    def method_copy(self, session: Session) -> Value:
+        return self if self.cls is frozenset else self._combined(session, "copy", ())
+
+    def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
+        members = session.tuple_of_values([session.list_of(self)])
+        return session.tuple_of_values([session.wrap_constant(self.cls), members, NONE])
+
+
+SET_RESULTS = (operator.or_, operator.and_, operator.sub, operator.xor)
+SET_TESTS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+SET_UPDATES: dict[Any, str] = {
+    operator.ior: "update",
+    operator.iand: "intersection_update",
+    operator.isub: "difference_update",
+    operator.ixor: "symmetric_difference_update",
+}
+SET_UPDATES_OF = dict(zip(SET_RESULTS, SET_UPDATES.values()))
+
+
+def _note_members(held: SetValue, members: dict[int, Value]) -> None:
+    """Notes the members of a set by the id of their keys, in `hashed` too."""
+    for key, member in held.entries.items():
+        members[id(key)] = member
+    for key in held.hashed:
+        if id(key) not in members:
+            members[id(key)] = held.entries[key]
+
+
+def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
+    """A new set with these keys; `members` has their values by the id of a key."""
+    made = SetValue([(key, members[id(key)]) for key in hashed], type(hashed))
+    made.hashed = hashed
+    return made
+
+
+def _hashes_alike(key: Any) -> bool:
+    """Whether a key has the same hash at every call: it is a constant, or an outside object that is
+    guarded itself."""
+    if isinstance(key, ContentKey):
+        return _hashes_alike(key.content)
+    if isinstance(key, IdentityKey):
+        return key.value.source is not None and not key.value.decides_operators
+    return all(map(_hashes_alike, key)) if isinstance(key, (tuple, frozenset)) else True
+
+
+class SetIterator(Value):
+    """An iterator over a set."""
+
+    __slots__ = ("_left", "owner", "position")
+
+    def __init__(self, owner: SetValue, members: list[Value]) -> None:
+        super().__init__()
+        self.owner, self.position = owner, 0
+        self._left: list[Value] | None = members
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has said that there are no more."""
+        return self._left is None
+
+    def python_type(self) -> type:
+        return type(iter(set()))
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+    def next(self, session: Session) -> Value | None:
+        if self._left is None:
+            return None
+        if len(self._left) != len(self.owner.entries):
+            raise session.raised(RuntimeError, "Set changed size during iteration")
+        if self.position == len(self._left):
+            self._left = None
+            return None
+        self.position += 1
+        return self._left[self.position - 1]
