@@ -171,6 +171,7 @@ class Compiler:
     def _compile(
         self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Compilation, Run | None]:
+        hand_over()
         compilation = self.new_compilation(self.difference(slots))
         self.sizes.observe(self.guards, self.entries, slots)
         ladder = Ladder(
@@ -209,7 +210,6 @@ class Compiler:
         return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
 
     def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
-        hand_over()
         return capture_call(self.dispatcher.fn, args, kwargs, request)
 
     def continue_at(self, chain: Chain) -> Any:

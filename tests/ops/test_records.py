@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
+from ingot import ops
 from ingot.graph import checks, data_dependent, decompositions, geometry, meta, schemas
 from ingot.loops.lowering.rules import RULES
 from ingot.ops import FAMILIES, table
@@ -25,6 +27,11 @@ def test_each_field_of_a_record_is_handed_over():
     assert [f.name for f in fields(Op)] == ["overloads", *TABLES]
     for field, handed_over in TABLES.items():
         assert table(field).keys() <= set(handed_over)
+
+
+def test_each_file_is_a_family():
+    files = {path.stem for path in Path(ops.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "op"} == {family.__name__.split(".")[-1] for family in FAMILIES}
 
 
 def test_each_record_says_something():
