@@ -1,6 +1,9 @@
-"""Hooks on the backward of a module in a captured graph: one node before the module's forward and
-one behind it, as eager has them. Where gradients pass the one behind, hooks see those of the
-outputs; where they pass the one before, others see those of the inputs as well."""
+"""Hooks on the backward of a module in a captured graph.
+
+A node lies before the module's forward and one behind it, as in eager. Where gradients pass the one
+behind, hooks see those of the outputs; where they pass the one before, others see those of the
+inputs as well.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,21 @@ Present = tuple[bool, ...]
 
 
 class Link:
-    """What one backward of one call hands from the outputs to the inputs: which of the gradients of
-    the outputs came in, and what hooks made of them."""
+    """Hands the gradients of the outputs of one call, as hooks left them, to the inputs: and which
+    of them came in."""
 
     def __init__(self) -> None:
         self.passed: tuple[Present, list[torch.Tensor | None]] | None = None
 
 
 class ModuleHooks:
-    """The hooks of one call, for each choice of outputs that get a gradient: a graph of what those
-    that see the gradients of the outputs make of these, and one of what the others make of the
-    gradients of the inputs, which takes these, and then those of the outputs that are there. In
-    place of both there may be what a hook raises. `see_inputs`: there are hooks of the second
-    kind."""
+    """The hooks of one call, as two graphs for each choice of outputs that get a gradient.
+
+    The first maps gradients of the outputs to what the hooks on these make of them. The second is
+    of the hooks that see gradients of the inputs as well: it takes these, and then those of the
+    outputs that are there. In place of both there may be the error that a hook raises.
+    `see_inputs`: there are hooks of the second kind.
+    """
 
     def __init__(self, name: str, see_inputs: bool) -> None:
         self.name, self.see_inputs = name, see_inputs
@@ -79,9 +84,9 @@ def sees_inputs(target: Any) -> bool:
     """Whether a node of a captured graph has hooks that see the gradient of a tensor, or of a
     module's inputs. Eager adds up what comes of a gradient and of its own gradient before it calls
     them, so these cannot be taken apart."""
-    return (
-        isinstance(target, TensorHook) or type(target) is HookedInputs and target.hooks.see_inputs
-    )
+    if isinstance(target, TensorHook):
+        return True
+    return type(target) is HookedInputs and target.hooks.see_inputs
 
 
 class _Inputs(NamedTuple):
@@ -113,10 +118,10 @@ class _Outputs(NamedTuple):
     ) -> list[torch.Tensor | None]:
         """What hooks make of the gradients of the outputs."""
         present = tuple([t is not None for t in tangents])
-        given = [t for t in tangents if t is not None]
+        incoming = [t for t in tangents if t is not None]
         graphs = self.hooks.graphs[present]
         if isinstance(graphs, Exception):
-            raise_in_backward(f"a hook on the backward of {self.hooks.name}", graphs, given)
-        found = list(graphs[0](*given))
-        self.link.passed = present, found
-        return found
+            raise_in_backward(f"a hook on the backward of {self.hooks.name}", graphs, incoming)
+        gradients = list(graphs[0](*incoming))
+        self.link.passed = present, gradients
+        return gradients

@@ -1,5 +1,5 @@
-"""Drawing random numbers a second time: in a checkpointed region the forward keeps the state of the
-generator before each draw, and the backward draws from it."""
+"""Drawing random numbers a second time: the forward of a checkpointed region saves the generator's
+state before each draw, and the backward draws from it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STATE_BYTES = torch.get_rng_state().numel()
 
 @cache
 def drawn_again(op: OpOverload) -> OpOverload:
-    """The op that takes a state of the generator and the arguments of `op`, and gives what that
-    draws from there. The generator is left as it was."""
+    """The op that takes a state of the generator and the arguments of `op`, and draws from there.
+    The generator is left as it was."""
     name, _, rest = str(op._schema).partition("(")
     own_name = "again_" + name.partition("::")[2].replace(".", "_")
     _library.define(f"{own_name}(Tensor state, {rest}")
@@ -37,5 +37,5 @@ def drawn_again(op: OpOverload) -> OpOverload:
             torch.set_rng_state(present)
 
     _library.impl(own_name, draw, "CompositeExplicitAutograd")
-    made: OpOverload = getattr(torch.ops.ingot, own_name).default
-    return made
+    overload: OpOverload = getattr(torch.ops.ingot, own_name).default
+    return overload
