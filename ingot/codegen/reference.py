@@ -109,24 +109,23 @@ def _load(
     at = np.asarray(offset.evaluate(symbols))
     if not args:
         return _gather(array, at)
-    mask = args[0]
-    return np.where(
-        mask,
-        _gather(array, np.where(mask, at, 0)) if mask.any() else 0,
-        np.zeros((), _NUMPY[i.dtype]),
-    )
+    mask: np.ndarray = args[0]
+    zero: np.ndarray = np.zeros((), _NUMPY[i.dtype])
+    if not mask.any():
+        return np.where(mask, 0, zero)
+    return np.where(mask, _gather(array, np.where(mask, at, 0)), zero)
 
 
 def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
     # an empty buffer is only read by loops without iterations, whose index may have folded to 0
     if not len(array):
-        return np.zeros(
-            at.shape, array.float().numpy().dtype if array.dtype in HALVES else array.numpy().dtype
-        )
+        return np.zeros(at.shape, _NUMPY[array.dtype])
     if at.size and (at.min() < 0 or at.max() >= len(array)):
         raise AssertionError(f"a load from element {at.min()} .. {at.max()} of {len(array)}")
-    found = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
-    return (found.float() if found.dtype in HALVES else found).numpy().reshape(at.shape)
+    elements = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
+    if elements.dtype in HALVES:
+        elements = elements.float()
+    return elements.numpy().reshape(at.shape)
 
 
 def _running(i: Instruction, args: list[np.ndarray], *_: Any) -> Any:
@@ -184,20 +183,18 @@ _STRUCTURAL = {
 def grid(
     loops: Sequence[Symbol], sizes: Mapping[Symbol, int], fixed: Values | None = None
 ) -> tuple[tuple[int, ...], dict[Symbol, Any]]:
-    """(shape, value of every symbol) of a loop nest: each loop's index is an array along its own
-    axis."""
+    """(shape, value of every symbol) of a loop nest: a loop's index is an array along its axis."""
     shape = tuple(s.extent.evaluate(dict(sizes)) for s in loops)  # type: ignore[union-attr]
     values: dict[Symbol, Any] = {**sizes, **(fixed or {})}
     for axis, (symbol, extent) in enumerate(zip(loops, shape)):
-        values[symbol] = np.arange(extent).reshape(
-            [-1 if k == axis else 1 for k in range(len(shape))]
-        )
+        along = [1] * len(shape)
+        along[axis] = -1
+        values[symbol] = np.arange(extent).reshape(along)
     return shape, values
 
 
 def reduce_over(kind: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Reduce `values` over `axes`, which are its last ones. Sums accumulate in double; NaN is the
-    extreme."""
+    """Reduce `values` over its last `axes`. Sums accumulate in double; NaN is the extreme."""
     flat = values.reshape(*values.shape[: len(values.shape) - len(axes)], -1)
     if kind in ("sum", "prod"):
         wide = np.float64 if np.issubdtype(values.dtype, np.floating) else values.dtype
@@ -252,8 +249,8 @@ def _start(
         symbol: int(read[kind](inputs[position], dim))
         for symbol, position, kind, dim in graph.symbols
     }
-    given = [*zip(graph.inputs, inputs), *graph.constants.items()]
-    return sizes, {name: flat_storage(tensor) for name, tensor in given}
+    tensors = [*zip(graph.inputs, inputs), *graph.constants.items()]
+    return sizes, {name: flat_storage(tensor) for name, tensor in tensors}
 
 
 def _outputs(
@@ -268,22 +265,25 @@ def _outputs(
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """A flat alias of a tensor's memory, from its first element to its last."""
     tensor = tensor.detach()
-    span = (
-        1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
-    )
-    return tensor.as_strided((span,), (1,))
+    return tensor.as_strided((_span(tensor.shape, tensor.stride()),), (1,))
+
+
+def _span(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of elements from the first to the last one."""
+    if not all(sizes):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
 
 
 def new_storage(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
     """Flat memory for a temporary, filled with what a program must not rely on."""
-    extents = [e.evaluate(sizes) for e in buffer.sizes]
-    span = (
-        1 + sum((n - 1) * s.evaluate(sizes) for n, s in zip(extents, buffer.strides))
-        if all(extents)
-        else 0
-    )
+    span = _span(_evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes))
     fill = float("nan") if buffer.dtype.is_floating_point else 77
     return torch.full((span,), fill).to(buffer.dtype)
+
+
+def _evaluated(exprs: Sequence[Expr], sizes: Mapping[Symbol, int]) -> list[int]:
+    return [e.evaluate(sizes) for e in exprs]
 
 
 def tensor_of(
@@ -291,7 +291,7 @@ def tensor_of(
 ) -> torch.Tensor:
     """The tensor that a view names."""
     flat = memory[view.buffer]
-    extents, strides = [[e.evaluate(sizes) for e in group] for group in (view.sizes, view.strides)]
+    extents, strides = _evaluated(view.sizes, sizes), _evaluated(view.strides, sizes)
     return flat.as_strided(extents, strides, flat.storage_offset() + view.offset.evaluate(sizes))
 
 
@@ -354,8 +354,10 @@ def contract(
     loops: tuple[Sequence[Symbol], ...], left: Access, right: Access,
     memory: Mapping[str, torch.Tensor], sizes: Values, fixed: Values | None = None,
 ) -> tuple[tuple[int, ...], np.ndarray]:  # fmt: skip
-    """(shape, values): the sums over the last of `loops` (batch, rows, columns, reduced) of left *
-    right, in double, rounded to their dtype at the end."""
+    """(shape, values): sums of left * right in double, rounded to their dtype at the end.
+
+    They are over the last of `loops` (batch, rows, columns, reduced).
+    """
     batch, rows, columns, reduced = loops
 
     def operand(access: Access, own: Sequence[Symbol]) -> np.ndarray:
@@ -619,9 +621,11 @@ def run_plan(
     run: Callable[..., None] = run_kernel,
     run_parts: Callable[..., None] | None = None,
 ) -> list[Any]:
-    """Run a plan's steps in order, every kernel by `run`, or `run_parts` with the arrays and the
-    points of each part, but for what a GPU's plan leaves to the CPU; outputs as `run_graph` gives
-    them. Inputs that may lend their memory do. Very slow."""
+    """Run a plan's steps in order, and return outputs as `run_graph` does. Very slow.
+
+    Kernels run by `run`, or `run_parts` with the arrays and the points of each part, but for those
+    that a GPU's plan leaves to the CPU. Inputs that may lend their memory do.
+    """
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
@@ -632,11 +636,11 @@ def run_plan(
             if name not in memory:
                 lender = plan.lenders.get(name)
                 memory[name] = memory[lender] if lender else new_storage(graph.buffers[name], sizes)
-        begins = [offset.evaluate(sizes) for offset in step.offsets] or [0] * len(step.arguments)
+        begins = _evaluated(step.offsets, sizes) or [0] * len(step.arguments)
         given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
         names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)
         arrays = [dict(zip(names, given[k : k + width])) for k in range(0, len(given), width)]
-        ends = [extent.evaluate(sizes) for extent in step.parts]
+        ends = _evaluated(step.parts, sizes)
         if not step.parts:
             (run_kernel if step.on_host else run)(step.kernel, arrays[0], sizes)
         elif run_parts is not None and not step.on_host:

@@ -179,12 +179,14 @@ def _checksum(key: str, content: bytes) -> bytes:
 
 @cache
 def store_in(name: str) -> Store:
-    """The store of this name in the folder that INGOT_CACHE_DIR names, by default one in the user's
-    own cache; if it is empty, nothing is kept."""
-    given = os.environ.get("INGOT_CACHE_DIR")
-    if given is None:
-        given = _users_cache()
-    return Store(Path(given) / name if given else None)
+    """The store of this name in the folder that INGOT_CACHE_DIR names.
+
+    By default that is one in the user's own cache; if it is empty, nothing is kept.
+    """
+    folder = os.environ.get("INGOT_CACHE_DIR")
+    if folder is None:
+        folder = _users_cache()
+    return Store(Path(folder) / name if folder else None)
 
 
 def _users_cache() -> str:

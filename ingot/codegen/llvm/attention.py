@@ -299,7 +299,7 @@ class _AttentionEmitter(HeadEmitter):
 
     @contextmanager
     def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:
-        """The keys in pieces of `CHUNK`, whose sums are added: long chains of additions round badly."""
+        """The keys in pieces of `CHUNK`, whose sums are added: longer chains would round worse."""
         e = self.e
         with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)

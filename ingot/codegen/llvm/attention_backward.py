@@ -404,8 +404,10 @@ class _BackwardEmitter(HeadEmitter):
         queries: Value, start: Value,
         keys: Value, finish: Finish, target: Value,
     ) -> None:  # fmt: skip
-        """Multiply rows of keys or values with the block's queries or tangents, and keep what
-        `finish(key, query, address of sums)` makes of a vector of each tile."""
+        """Multiply rows of keys or values with the block's queries or tangents.
+
+        The results of `finish(key, query, address of sums)` for each vector of a tile are stored.
+        """
         e, tile, stride = self.e, self.of_block, self.number(operand.strides[2])
         with e.loop(self.number(0), keys, tile.rows, sure=True) as key:
             rows = []

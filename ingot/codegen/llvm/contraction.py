@@ -457,8 +457,10 @@ class _ContractionEmitter(KernelEmitter):
         last: tuple[Value, Value],
         final: Value,
     ) -> None:
-        """Of what the next depth packs for the tiles of these columns, this one notes a share: some
-        of the steps where columns are adjacent, some of the columns where steps are."""
+        """Note a share of what the next depth packs for the tiles of these columns.
+
+        It is some of the steps where columns are adjacent, some of the columns where steps are.
+        """
         e, tile, right, column = self.e, self.tile, self.product.right, at[1]
         by_steps = coefficient(right, self.column) is ONE
         extent, length = (

@@ -114,12 +114,12 @@ def float_text(value: float, type: str) -> str:
 
 
 class Emitter:
-    """One function under construction, for vectors of `lanes` elements on a machine with registers
-    of `vector_bytes`, which may have an instruction that rounds floats to brain floats.
+    """One function under construction, for vectors of `lanes` elements.
 
-    `declarations` collects the intrinsics it calls. In a loop over more than `most_followed` arrays
-    LLVM is not told how the index advances: its loop strength reduction would look for other ways
-    to count, longer than all else takes.
+    The machine has registers of `vector_bytes`, and an instruction that rounds floats to bfloat16
+    if it `rounds_brains`. `declarations` collects the intrinsics it calls. In a loop over more than
+    `most_followed` arrays LLVM is not told how the index advances: its loop strength reduction
+    would look for other ways to count, longer than all else takes.
     """
 
     def __init__(

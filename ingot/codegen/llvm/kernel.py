@@ -148,17 +148,17 @@ class KernelEmitter(BodyEmitter):
         waits for it would take longer than all else.
         """
         kernel = self.kernel
+        if kernel.vector is not None or kernel.parallel != len(kernel.loops):
+            return False
+        looped = [stage for stage in kernel.stages if stage.loops]
+        reduces = any(stage.reductions for stage in kernel.stages)
+        if len(looped) < 2 or not reduces or kernel.points.constant == 1:
+            return False
+        if any(store.scatters for stage in kernel.stages for store in stage.stores):
+            return False
         low, high = self._row_length().bounds
-        return (
-            kernel.vector is None
-            and sum(bool(stage.loops) for stage in kernel.stages) > 1
-            and any(stage.reductions for stage in kernel.stages)
-            and kernel.parallel == len(kernel.loops)
-            and (high is None or PAIRED_ROWS[0] < high)
-            and (low is None or low <= PAIRED_ROWS[1])
-            and not any(store.scatters for stage in kernel.stages for store in stage.stores)
-            and (kernel.points.constant or 2) > 1
-        )
+        shortest, longest = PAIRED_ROWS
+        return (high is None or shortest < high) and (low is None or low <= longest)
 
     def _row_length(self) -> Expr:
         """The points of the longest of the loops within an outer point."""

@@ -24,9 +24,11 @@ def llvm() -> Any:
 
 
 def _replace_lock(ffi: Any) -> None:
-    """Gives llvmlite a lock in place of its own, which is lost where a signal's handler raises an
-    exception between its acquisition and the beginning of the block, or where a thread that holds
-    it is not there in a fork's child."""
+    """Give llvmlite a lock in place of its own, which can be lost.
+
+    It is where a signal's handler raises an exception between its acquisition and the beginning of
+    the block, or where a thread that holds it does not exist in a fork's child.
+    """
     before, functions = getattr(ffi.lib, "_lock", None), getattr(ffi.lib, "_fntab", None)
     callbacks = getattr(before, "_cblist", None)
     if not isinstance(functions, dict) or not isinstance(callbacks, list):
@@ -38,9 +40,11 @@ def _replace_lock(ffi: Any) -> None:
 
 
 def _keep_signals_out(base: Any, finalizer: Any) -> None:
-    """Gives the derived classes whose objects have something to dispose of another `__del__`: such
-    an object may die where the user's code runs, whose handler of a signal would raise in vain in
-    there."""
+    """Give derived classes whose objects have something to dispose of another `__del__`.
+
+    Such an object may die where the user's code runs, whose handler of a signal would raise in vain
+    in there.
+    """
     for derived in base.__subclasses__():
         if "_dispose" in vars(derived):
             derived.__del__ = finalizer

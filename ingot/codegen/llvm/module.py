@@ -22,8 +22,8 @@ from ingot.loops.ir import Body, Fault, Instruction, Origin
 from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
 from ingot.serial import safe_point
 
-HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64 !0 = !{!"branch_weights", i32 1, i32
-4000}
+HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64
+!0 = !{!"branch_weights", i32 1, i32 4000}
 """
 
 _libraries = count()  # names of loaded libraries are never used twice
@@ -167,14 +167,14 @@ def _emit(
 
 
 def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
-    """The kernel with its name and origin dropped and its buffers named by position: equal for
-    equal code, which depends on the buffers' lengths if those are checked."""
+    """The kernel without name and origin, its buffers named by position: equal for equal code.
+
+    Code depends on the buffers' lengths if those are checked.
+    """
     if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
-        declared = (
-            kernel.parameters
-            if keep_lengths
-            else tuple(p._replace(length=None) for p in kernel.parameters)
-        )
+        declared = kernel.parameters
+        if not keep_lengths:
+            declared = tuple(p._replace(length=None) for p in declared)
         return replace(kernel, name="", origin=Origin(()), parameters=declared)
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
         r.name: f"r{k}" for k, r in enumerate(kernel.rows)

@@ -30,9 +30,11 @@ calls."""
 
 
 def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]:
-    """The positions of the functions, each a text and what it calls, in parts that take about as
-    long to compile, one for each processor at most. What several call is compiled in each part that
-    does: they stay together."""
+    """The positions of the functions, in parts that take about as long to compile.
+
+    There is one for each processor at most. A function is its text and those of the functions that
+    it calls; the latter are compiled in each part that calls them, so callers stay together.
+    """
     called = frozenset().union(*(own for _, own in functions))
     total = sum(len(text) for text, _ in functions) + sum(map(len, called))
     parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), total // PART)))]

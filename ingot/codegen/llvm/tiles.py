@@ -148,7 +148,8 @@ class _Multiplication:
             yield f"  call void @llvm.prefetch.p0(ptr %line{k}, i32 0, i32 2, i32 1)"
 
     def loop(
-        self, name: str, entry: str, starts: Sequence[str], sums: str, unroll: int, bound: str, exit: str
+        self, name: str, entry: str, starts: Sequence[str], sums: str, unroll: int, bound: str,
+        exit: str,
     ) -> Iterator[str]:  # fmt: skip
         """Runs on from step, place and row of the panel `starts`, `unroll` steps at a time."""
         last = f"{name}.{unroll - 1}."
@@ -192,7 +193,8 @@ class _Multiplication:
         yield "tap:"
         yield "  %tap.number = phi i64 [0, %entry], [%tap.next, %tap.end]"
         for r, v in self.cells:
-            yield f"  %r{r}.{v} = phi {self.vector} [zeroinitializer, %entry], [%t{r}.{v}, %tap.end]"
+            before = f"[%t{r}.{v}, %tap.end]"
+            yield f"  %r{r}.{v} = phi {self.vector} [zeroinitializer, %entry], {before}"
         yield "  %offset.place = getelementptr i64, ptr %offsets, i64 %tap.number"
         yield "  %offset = load i64, ptr %offset.place, align 8"
         yield "  %row.place = mul nsw i64 %tap.number, %apart"

@@ -36,12 +36,12 @@ def mask_text(mask: Sequence[int]) -> str:
 
 
 def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tuple[str, str]:
-    """(name, text) of the function
+    """(name, text) of a function that transposes a block.
 
         void name(ptr source, i64 stride, ptr target, i64 present, i64 columns)
 
-    that writes element (r, c) of the source to element c * rows + r of the target, for `present`
-    of `rows` rows and any number of columns. The source's rows are `stride` elements apart; `rows`
+    writes element (r, c) of the source to element c * rows + r of the target, for `present` of
+    `rows` rows and any number of columns. The source's rows are `stride` elements apart; `rows`
     is a power of 2, or a multiple of 4, and those that are not present become undefined. The
     memory `ahead` elements behind may be prefetched.
     """

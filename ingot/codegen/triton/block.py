@@ -229,5 +229,5 @@ class BlockWriter:
 
 
 def bracketed(text: str) -> str:
-    """A text that may stand beside any operator; beside a pointer, an index that is summed first."""
+    """A text that may stand beside any operator; an index beside a pointer is summed first."""
     return text if re.fullmatch(r"\w+", text) else f"({text})"

@@ -1,9 +1,9 @@
-"""Loads that have a condition, outside of which they give 0, and when they may be made
-everywhere."""
+"""Loads with a condition, outside of which they give 0, and when they may be made everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import Instruction
@@ -13,34 +13,38 @@ FEW = 16  # one in so many elements may be loaded for nothing
 
 
 def is_left_out(stage: Stage, at: int) -> bool:
-    """Whether all that reads a load chooses something else where the load's condition does not
-    hold."""
+    """Whether each reader of a load chooses another value where the load's condition fails."""
     instructions = stage.body.instructions
-    kept = (
-        {s.value for s in stage.stores}
-        | {a.value for a in stage.reductions}
-        | {d.value for d in stage.scalars}
-    )
-    readers = [i for i in instructions if at in i.args]
-    chosen = all(
-        i.op == "where" and i.args[0] in instructions[at].args and at != i.args[2] for i in readers
-    )
-    return chosen and at not in kept
+    if at in results_of(stage):
+        return False
+    for i in instructions:
+        if at in i.args:
+            chooses = i.op == "where" and i.args[0] in instructions[at].args
+            if not chooses or at == i.args[2]:
+                return False
+    return True
+
+
+def results_of(stage: Stage) -> set[int]:
+    """The values of a stage's body that it stores, reduces or names."""
+    stored = {store.value for store in stage.stores}
+    return stored | {a.value for a in stage.reductions} | {d.value for d in stage.scalars}
 
 
 def holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:
-    """Whether a condition is known to be about an index alone, and to hold for most of its values,
-    or not to be about any of the symbols."""
+    """Whether a condition is known to hold for most values of an index.
+
+    One of an index without the `symbols` does: it holds for all of their values or none.
+    """
     i = instructions[at]
     if i.op == "logical_and":
         return all(holds_mostly(instructions, k, symbols) for k in i.args)
     if i.op == "constant":
         return True
-    left, right = ([instructions[k] for k in i.args] + [None, None])[:2]
-    if left is None or right is None or left.op != "index" or right.op not in ("constant", "index"):
+    arguments = [instructions[k] for k in i.args]
+    if len(arguments) < 2 or arguments[0].op != "index" or not is_number(arguments[1]):
         return False
-    index, limit = left.attrs[0], right.attrs[0]
-    limit = limit if right.op == "constant" else limit.constant
+    index, limit = arguments[0].attrs[0], number_of(arguments[1])
     if index.symbols.isdisjoint(symbols):
         return True
     low, high = index.bounds
@@ -48,3 +52,12 @@ def holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozense
         return False
     left_out = {"ge": limit - low, "lt": high + 1 - limit}.get(i.op)
     return left_out is not None and left_out * FEW <= high + 1 - low
+
+
+def is_number(i: Instruction) -> bool:
+    return i.op in ("constant", "index")
+
+
+def number_of(i: Instruction) -> Any:
+    """The number that a constant, or an index that is one, has; None if it is not known."""
+    return i.attrs[0] if i.op == "constant" else i.attrs[0].constant

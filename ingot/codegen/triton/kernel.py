@@ -251,7 +251,7 @@ class Writer(AccessWriter):
         self.split(name, "r", stage.loops)
 
     def looped(self, stage: Stage, size: Expr) -> None:
-        """A stage whose inner loops are taken in steps: whole ones, without masks, then the rest."""
+        """A stage whose inner loops are taken in steps: whole ones without masks, then a part."""
         self.inner_block = "RBLOCK"
         self.before_steps(stage, self.kernel.loops)
         accumulators = self.accumulators(stage)

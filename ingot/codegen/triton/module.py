@@ -1,6 +1,8 @@
-"""From the text of kernels to binaries for a device, without a host compiler: Triton is told the
-target, and neither its driver nor its launcher is touched. Binaries are kept from process to
-process, so that Triton need not be imported for what was compiled before."""
+"""From the text of kernels to binaries for a device, without a host compiler.
+
+Triton is told the target, and neither its driver nor its launcher is touched. Binaries are kept
+from process to process, so that Triton need not be imported for what was compiled before.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ from ingot.codegen.triton import ops
 from ingot.codegen.triton.forms import Form, forms_of, general_form
 from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
-from ingot.errors import unsupported
+from ingot.errors import CompilerBug, unsupported
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import Origin
+from ingot.schedule.blocks import Condition
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep
 from ingot.serial import in_threads, whole
@@ -39,7 +42,7 @@ from ingot.codegen.triton import helpers
 
 """
 
-# bytes that buffers are aligned to, at least: what is not is copied before a kernel reads it
+# bytes that buffers are aligned to, at least: others are copied before a kernel reads them
 ALIGNMENT = 16
 
 _files = count()
@@ -59,9 +62,11 @@ class Gpu(NamedTuple):
 
 @dataclass(frozen=True)
 class Binary:
-    """A function of a loadable image. It takes the buffers, the sizes, and then `hidden` pointers
-    that may be null. `shared` is the shared memory of a block in bytes, `threads` the number of its
-    threads."""
+    """A function of a loadable image.
+
+    It takes the buffers, the sizes, and then `hidden` pointers that may be null. `shared` is the
+    shared memory of a block in bytes, `threads` the number of its threads.
+    """
 
     image: bytes
     assembly: str
@@ -76,14 +81,16 @@ class Binary:
 
     @staticmethod
     def unpacked(content: bytes) -> Binary:
-        facts, _, rest = content.partition(b"\n")
+        facts, _, images = content.partition(b"\n")
         function, shared, threads, hidden, size = json.loads(facts)
-        return Binary(rest[:size], rest[size:].decode(), function, shared, threads, hidden)
+        return Binary(images[:size], images[size:].decode(), function, shared, threads, hidden)
 
 
 class CompiledForm:
-    """A form of a kernel, written and compiled when it is asked for. It is launched where the
-    `conditions` hold, in `grid` blocks."""
+    """A form of a kernel, written and compiled when it is asked for.
+
+    It is launched where the `conditions` hold, in `grid` blocks. A product has one `form`, None.
+    """
 
     def __init__(
         self,
@@ -93,20 +100,23 @@ class CompiledForm:
         gpu: Gpu,
         aligned: Sequence[bool],
     ):
-        self.conditions = form.conditions if form is not None else ()
-        self.is_general = form is None or form == general_form(kernel)
-        self.grid = form.blocks.count(kernel) if form is not None else general.grid
         self._kernel, self._form, self._general = kernel, form, general
         self._gpu, self.aligned = gpu, tuple(aligned)
-        self._written = general if form is None else None
+        self.conditions: tuple[Condition, ...] = ()
+        self.is_general, self.grid = True, general.grid
+        self._written: TritonKernel | None = general
+        if form is not None:
+            self.conditions = form.conditions
+            self.is_general = form == general_form(kernel)
+            self.grid = form.blocks.count(kernel)
+            self._written = None
         self._binary: Binary | None = None
 
     @property
     def written(self) -> TritonKernel:
         if self._written is None:
-            made = write_kernel(self._kernel, self._form, self._general.sizes)
-            assert made.sizes == self._general.sizes
-            self._written = made
+            self._written = write_kernel(self._kernel, self._form, self._general.sizes)
+            assert self._written.sizes == self._general.sizes
         return self._written
 
     @property
@@ -116,11 +126,8 @@ class CompiledForm:
     @property
     def binary(self) -> Binary:
         if self._binary is None:
-            key = _key(self.written, self._gpu, self.aligned)
-            kept = _kept(key)
-            if kept is None:
-                kept = _build_when_called(self.written, self._gpu, self.aligned)
-            self._binary = kept
+            text = self.written, self._gpu, self.aligned
+            self._binary = _kept(_key(*text)) or _build_when_called(*text)
         return self._binary
 
     @binary.setter
@@ -129,9 +136,12 @@ class CompiledForm:
 
 
 class CompiledKernels:
-    """Binaries of kernels for a device. Of the `forms` of each the first is launched whose
-    conditions hold; those that the sizes at hand ask for are compiled, each different body once.
-    `seconds` is what writing and compiling took."""
+    """Binaries of kernels for a device.
+
+    Of the `forms` of each the first is launched whose conditions hold; those that the hints of the
+    sizes ask for are compiled, each different body once. `seconds` is what writing and compiling
+    took.
+    """
 
     def __init__(
         self,
@@ -146,14 +156,14 @@ class CompiledKernels:
         return self._forms[kernel]
 
     def written(self, kernel: Kernel) -> TritonKernel:
-        """The form that the sizes at hand ask for."""
+        """The form that the hints of the sizes ask for."""
         return self._chosen[kernel].written
 
     def binary(self, kernel: Kernel) -> Binary:
         return self._chosen[kernel].binary
 
     def assembly(self) -> str:
-        """What the device's assembler was given."""
+        """The text that the device's assembler reads."""
         return "\n\n".join(binary.assembly for binary in self._binaries().values())
 
     def ir(self, kernel: AnyKernel) -> str:
@@ -171,15 +181,21 @@ class CompiledKernels:
         return {form.written.body: form.binary for form in compiled}
 
 
+Text = tuple[TritonKernel, tuple[bool, ...]]
+"""A kernel's text, and which of its parameters are aligned."""
+
+
 def compile_kernels(
     steps: Sequence[KernelStep],
     gpu: Gpu,
     unaligned: Container[str] = (),
     sizes: Mapping[Symbol, int] = _NO_SIZES,
 ) -> CompiledKernels:
-    """Compile the kernels of `steps` for a device, equal bodies once: the forms for these sizes, or
-    the general ones where they are not said. The buffers in `unaligned` may lie anywhere. Raises
-    Unsupported for what has no code."""
+    """Compile the kernels of `steps` for a device, equal bodies once.
+
+    It compiles the forms for these sizes, or the general ones where they are not said. The buffers
+    in `unaligned` may lie anywhere. Raises Unsupported for what has no code.
+    """
     if not available():
         raise unsupported("triton-missing", "Triton is not installed: pip install ingot[gpu]")
     start = perf_counter()
@@ -190,24 +206,38 @@ def compile_kernels(
         assert isinstance(kernel, Kernel)
         shape = shapes[kernel] = _anonymous(kernel)
         here = () if step.parts else tuple(name not in unaligned for name in step.arguments)
-        aligned[shape] = tuple(a and b for a, b in zip(here, aligned.get(shape, here)))
+        aligned[shape] = _both(here, aligned.get(shape, here))
     named = {shape: kernel for kernel, shape in reversed(shapes.items())}
     forms = {shape: _forms(kernel, gpu, aligned[shape]) for shape, kernel in named.items()}
-    chosen = {shape: _form_for(found, sizes) for shape, found in forms.items()}
-    different: dict[Body, tuple[TritonKernel, tuple[bool, ...]]] = {}
+    chosen = {shape: _form_for(of_shape, sizes) for shape, of_shape in forms.items()}
+    texts: dict[Body, Text] = {}
     for form in chosen.values():
-        _, before = different.get(form.written.body, (form.written, form.aligned))
-        different[form.written.body] = (
-            form.written,
-            tuple(a and b for a, b in zip(form.aligned, before)),
-        )
+        body = form.written.body
+        _, before = texts.get(body, (form.written, form.aligned))
+        texts[body] = form.written, _both(form.aligned, before)
     emitted = perf_counter()
-    compiled = {
-        body: kept
-        for body, given in different.items()
-        if (kept := _kept(_key(given[0], gpu, given[1])))
-    }
-    missing = {body: given for body, given in different.items() if body not in compiled}
+    compiled = _compiled(texts, gpu)
+    for form in chosen.values():
+        form.binary = compiled[form.written.body]
+    seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
+    each = shapes.items()
+    return CompiledKernels({k: forms[s] for k, s in each}, {k: chosen[s] for k, s in each}, seconds)
+
+
+def _both(a: Sequence[bool], b: Sequence[bool]) -> tuple[bool, ...]:
+    return tuple(x and y for x, y in zip(a, b))
+
+
+def _compiled(texts: Mapping[Body, Text], gpu: Gpu) -> dict[Body, Binary]:
+    """The binaries of different bodies: those of the store, and the others, several at a time."""
+    compiled: dict[Body, Binary] = {}
+    missing: dict[Body, Text] = {}
+    for body, (kernel, aligned) in texts.items():
+        binary = _kept(_key(kernel, gpu, aligned))
+        if binary is None:
+            missing[body] = kernel, aligned
+        else:
+            compiled[body] = binary
     if missing:
         import_triton()
         # CPython counts the depth of all the syntax trees being made together: a collection in the
@@ -215,14 +245,10 @@ def compile_kernels(
         with paused_collection():
             at_once = max(1, min(len(missing), os.cpu_count() or 1))
             built = in_threads(
-                lambda given: _build_and_keep(given[0], gpu, given[1]), missing.values(), at_once
+                lambda text: _build_and_keep(text[0], gpu, text[1]), missing.values(), at_once
             )
             compiled.update(zip(missing, built))
-    for form in chosen.values():
-        form.binary = compiled[form.written.body]
-    seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
-    each = shapes.items()
-    return CompiledKernels({k: forms[s] for k, s in each}, {k: chosen[s] for k, s in each}, seconds)
+    return compiled
 
 
 def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
@@ -233,13 +259,13 @@ def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledFo
 
 
 def _form_for(forms: Sequence[CompiledForm], sizes: Mapping[Symbol, int]) -> CompiledForm:
-    """What is launched for these sizes, or the general form where they are not said."""
-    said = all(e.symbols.issubset(sizes) for form in forms for e, _ in form.conditions)
-    if said:
-        return next(
-            form for form in forms if all(e.evaluate(sizes) <= most for e, most in form.conditions)
-        )
-    return next(form for form in forms if form.is_general)
+    """The form for these sizes, or the general one where they are not said."""
+    if not all(e.symbols.issubset(sizes) for form in forms for e, _ in form.conditions):
+        return next(form for form in forms if form.is_general)
+    for form in forms:
+        if all(e.evaluate(sizes) <= most for e, most in form.conditions):
+            return form
+    raise CompilerBug("codegen", "no form of a kernel is for these sizes", forms[0].written.name)
 
 
 @cache
@@ -249,8 +275,11 @@ def available() -> bool:
 
 
 def import_triton() -> None:
-    """Import what is used of Triton, before several threads do, to whom its modules, which import
-    each other, may seem to be only half there. Raises Unsupported where that fails."""
+    """Import what is used of Triton, before several threads do.
+
+    Its modules import each other, and may seem to be only half there to the second thread. Raises
+    Unsupported where that fails.
+    """
     try:
         import triton._C.libtriton
         import triton.backends.compiler
@@ -271,15 +300,17 @@ _binaries: dict[str, Binary] = {}  # by their keys
 
 def _kept(key: str) -> Binary | None:
     """The binary that was made before, by this process or another."""
-    if key not in _binaries and (content := store_in("triton").get(key)) is not None:
-        _binaries[key] = Binary.unpacked(content)
+    if key not in _binaries:
+        content = store_in("triton").get(key)
+        if content is not None:
+            _binaries[key] = Binary.unpacked(content)
     return _binaries.get(key)
 
 
 def _build_and_keep(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> Binary:
-    key, made = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
-    store_in("triton").put(key, made.packed())
-    return _binaries.setdefault(key, made)
+    key, binary = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
+    store_in("triton").put(key, binary.packed())
+    return _binaries.setdefault(key, binary)
 
 
 @whole
@@ -291,8 +322,7 @@ def _build_when_called(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) 
 
 
 def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
-    """A digest of all that decides a kernel's code; comments, as that of its place, are not of
-    it."""
+    """A digest of all that decides a kernel's code, and so not of comments."""
     text = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("#")]
     dtypes = [f"{p.dtype} {'given' if p.on_host else 'in memory'}" for p in kernel.parameters]
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
@@ -304,17 +334,13 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
 
 @cache
 def compiler_digest() -> str:
-    """What tells the Triton that is installed, and the text that all kernels share, from others."""
+    """A digest of the Triton that is installed, and of the text that all kernels share."""
     spec = find_spec("triton")
     assert spec is not None and spec.origin is not None
     package, helpers = Path(spec.origin).parent, Path(__file__).with_name("helpers.py")
-    found = [file.stat() for file in sorted(package.glob("_C/libtriton*.so"))]
-    facts = (
-        Path(spec.origin).read_text(),
-        HEADER,
-        helpers.read_text(),
-        [(f.st_size, f.st_mtime_ns) for f in found],
-    )
+    stats = [file.stat() for file in sorted(package.glob("_C/libtriton*.so"))]
+    libraries = [(s.st_size, s.st_mtime_ns) for s in stats]
+    facts = Path(spec.origin).read_text(), HEADER, helpers.read_text(), libraries
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -326,38 +352,40 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    pointers = {
-        p.name: f"{'' if p.on_host else '*'}{ops.SIGNATURES[p.dtype]}" for p in kernel.parameters
-    }
-    # the native core gives addresses of 64 bits, of which these are the low
-    integer = "i32" if kernel.short else "i64"
+    signature: dict[str, str] = {}
+    attributes: dict[tuple[int], list[list[Any]]] = {}
+    divisible = [["tt.divisibility", ALIGNMENT]]
     if kernel.table:
-        pointers = {"table": "*i64"}
-    sizes = {f"size{k}": integer for k in range(len(kernel.sizes))}
-    signature = {**pointers, **sizes, **{name: "constexpr" for name, _ in kernel.constants}}
-    known = [
-        k for k, p in enumerate(kernel.parameters) if not p.on_host and (not aligned or aligned[k])
-    ]
-    known = [0] if kernel.table else known
-    attributes = {(k,): [["tt.divisibility", ALIGNMENT]] for k in known}
+        signature["table"], attributes[(0,)] = "*i64", divisible
+    else:
+        for k, p in enumerate(kernel.parameters):
+            signature[p.name] = ops.signature(p.dtype)
+            if not p.on_host:
+                signature[p.name] = "*" + signature[p.name]
+                if not aligned or aligned[k]:
+                    attributes[(k,)] = divisible
+    for k in range(len(kernel.sizes)):
+        # the native core passes 64 bits, of which these are the low
+        signature[f"size{k}"] = "i32" if kernel.short else "i64"
+    parameters = len(signature)
+    signature |= {name: "constexpr" for name, _ in kernel.constants}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
-    made, facts = _run_stages(
-        source, GPUTarget(gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu)
-    )
-    image, assembly = (made[kind] for kind in _ARTEFACTS[gpu.backend])
-    given = len(pointers) + len(sizes)
-    taken = _parameters(assembly) if gpu.backend == "cuda" else given
-    return Binary(
-        image, assembly, facts["name"], facts["shared"], kernel.warps * gpu.warp_size, taken - given
-    )
+    target = GPUTarget(gpu.backend, gpu.arch, gpu.warp_size)
+    artefacts, facts = _run_stages(source, target, _options(kernel, gpu))
+    image, assembly = (artefacts[kind] for kind in _ARTEFACTS[gpu.backend])
+    hidden = _parameters(assembly) - parameters if gpu.backend == "cuda" else 0
+    threads = kernel.warps * gpu.warp_size
+    return Binary(image, assembly, facts["name"], facts["shared"], threads, hidden)
 
 
 def _run_stages(
     source: Any, target: Any, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the stages of Triton's backend make of a kernel, by their names, and the facts that they
-    found. Triton's own `compile` also reads all of its library, several hundred megabytes, for the
-    key of its cache."""
+    """The artefacts of a kernel by the names of the backend's stages, and the facts about it.
+
+    Triton's own `compile` also reads all of its library, several hundred megabytes, for the key of
+    its cache.
+    """
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
 
@@ -371,24 +399,23 @@ def _run_stages(
     stages: dict[str, Any] = {}
     backend.add_stages(stages, parsed, source.language)
     facts: dict[str, Any] = {"target": target, **vars(parsed)}
-    made: dict[str, Any] = {}
+    artefacts: dict[str, Any] = {}
     for name, stage in stages.items():
-        made[name] = module = stage(module, facts)
-    return made, facts
+        artefacts[name] = module = stage(module, facts)
+    return artefacts, facts
 
 
 _ARTEFACTS = {"cuda": ("cubin", "ptx"), "hip": ("hsaco", "amdgcn")}
 
 
 def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
-    """Arithmetic is rounded where it is written, and numbers too small to be normal are kept, as in
-    eager."""
+    """As in eager, arithmetic is rounded where it is written, and denormal numbers are kept."""
     options: dict[str, Any] = {
         "num_warps": kernel.warps,
         "enable_fp_fusion": False,
         "debug": kernel.asserts,
+        "sanitize_overflow": False,
     }
-    options["sanitize_overflow"] = False
     if kernel.stages:
         options["num_stages"] = kernel.stages
     if gpu.backend == "cuda":
@@ -397,7 +424,7 @@ def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
 
 
 def load(kernel: TritonKernel) -> Any:
-    """The function that Triton compiles. Its text is where `inspect` and tracebacks look for it."""
+    """The function that Triton compiles. `inspect` and tracebacks find its text."""
     text = HEADER + kernel.source
     file = f"<ingot kernel {next(_files)} {kernel.name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -28,24 +28,18 @@ TYPES = {
     torch.float64: "tl.float64",
 }
 
-# The names of pointers' elements in the signature of a kernel.
-SIGNATURES = {
-    dtype: name.removeprefix("tl.")
-    .replace("uint", "u")
-    .replace("bfloat", "bf")
-    .replace("float", "fp")
-    for dtype, name in TYPES.items()
-}
-SIGNATURES = {d: name.replace("int", "i") for d, name in SIGNATURES.items()}
 
-SINGLE, DOUBLE, HALF, SIGNED, UNSIGNED, BOOL = (
-    "single",
-    "double",
-    "half",
-    "signed",
-    "unsigned",
-    "bool",
-)
+def signature(dtype: torch.dtype) -> str:
+    """The name of a dtype in the signature of a kernel."""
+    name = TYPES[dtype].removeprefix("tl.")
+    for long, short in (("uint", "u"), ("int", "i"), ("bfloat", "bf"), ("float", "fp")):
+        if name.startswith(long):
+            return name.replace(long, short)
+    return name
+
+
+SINGLE, DOUBLE, HALF = "single", "double", "half"
+SIGNED, UNSIGNED, BOOL = "signed", "unsigned", "bool"
 
 
 def kind(dtype: torch.dtype) -> str:
@@ -53,7 +47,7 @@ def kind(dtype: torch.dtype) -> str:
     if dtype is torch.bool:
         return BOOL
     if dtype.is_floating_point:
-        return HALF if dtype.itemsize == 2 else SINGLE if dtype is torch.float32 else DOUBLE
+        return {2: HALF, 4: SINGLE}.get(dtype.itemsize, DOUBLE)
     return SIGNED if dtype.is_signed else UNSIGNED
 
 
@@ -76,12 +70,12 @@ def _reals(template: str, **others: str) -> dict[str, str]:
 
 _CALLED = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf pow atan2 "
-    "rsqrt trunc fmod nextafter"
+    "atanh erf pow atan2 rsqrt trunc fmod nextafter"
 ).split()  # functions of libdevice under the same name, of one or two floats
 _SINGLE_ONLY = "erfc erfinv lgamma".split()
 REWRITTEN = ("one_plus_tanh", "one_minus_square_of_tanh")  # that only `rewrite` makes
-_ARITY = {"pow": 2, "atan2": 2, "fmod": 2, "nextafter": 2}
+_BINARY = {"pow", "atan2", "fmod", "nextafter"}
+_RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 TABLE: dict[str, dict[str, str]] = {
     "add": _reals("{0} + {1}"),
@@ -92,8 +86,9 @@ TABLE: dict[str, dict[str, str]] = {
     "floordiv": _by_kind(signed="helpers.floor_divide({0}, {1})", unsigned="{0} // {1}"),
     "truncdiv": _by_kind(ints="{0} // {1}"),
     "remainder": _by_kind(
-        floats="helpers.float_remainder({0}, {1})", signed="helpers.floor_remainder({0}, {1})",
-        unsigned="{0} % {1}"
+        floats="helpers.float_remainder({0}, {1})",
+        signed="helpers.floor_remainder({0}, {1})",
+        unsigned="{0} % {1}",
     ),
     "neg": _by_kind(floats="{0} * -1.0", half="{0} * -1.0", ints="0 - {0}"),
     "abs": _by_kind(floats="tl.abs({0})", half="tl.abs({0})", signed="tl.abs({0})", unsigned="{0}"),
@@ -105,15 +100,12 @@ TABLE: dict[str, dict[str, str]] = {
     "signbit": _by_kind(
         single="{0}.to(tl.int32, bitcast=True) < 0", double="{0}.to(tl.int64, bitcast=True) < 0"
     ),
-    "copysign": _by_kind(floats="libdevice.copysign({0}, {1})", half="helpers.copy_sign_of_half({0}, {1})"),
+    "copysign": _by_kind(
+        floats="libdevice.copysign({0}, {1})", half="helpers.copy_sign_of_half({0}, {1})"
+    ),
     "minimum": _by_kind(floats="helpers.nan_minimum({0}, {1})", ints="tl.minimum({0}, {1})"),
     "maximum": _by_kind(floats="helpers.nan_maximum({0}, {1})", ints="tl.maximum({0}, {1})"),
     "fma": _by_kind(floats="tl.fma({0}, {1}, {2})"),
-    **{
-        name: _reals("{0} " + sign + " {1}", bool="{0} " + sign + " {1}")
-        for name,
-        sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
-    },
     "logical_and": _by_kind(bool="{0} & {1}"),
     "logical_or": _by_kind(bool="{0} | {1}"),
     "logical_xor": _by_kind(bool="{0} ^ {1}"),
@@ -125,25 +117,33 @@ TABLE: dict[str, dict[str, str]] = {
     "shift_left": _by_kind(ints="helpers.shift_left({0}, {1}, {bits})"),
     "shift_right": _by_kind(
         signed="helpers.shift_right({0}, {1}, {bits})",
-        unsigned="helpers.shift_right_unsigned({0}, {1}, {bits})"
+        unsigned="helpers.shift_right_unsigned({0}, {1}, {bits})",
     ),
-    "where": _reals("tl.where({0}, {1}, {2})", half="tl.where({0}, {1}, {2})", bool="tl.where({0}, {1}, {2})"),
+    "where": dict.fromkeys(
+        (SINGLE, DOUBLE, HALF, SIGNED, UNSIGNED, BOOL), "tl.where({0}, {1}, {2})"
+    ),
     "isnan": _by_kind(floats="{0} != {0}"),
     "isinf": _by_kind(floats='tl.abs({0}) == float("inf")'),
     "floor": _by_kind(floats="tl.floor({0})"),
     "ceil": _by_kind(floats="tl.ceil({0})"),
     "round": _by_kind(floats="libdevice.rint({0})"),
     "sqrt": _by_kind(single="tl.sqrt_rn({0})", double="tl.sqrt({0})"),
-    "sigmoid": _by_kind(single="tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))",
-                        double="1.0 / (1.0 + libdevice.exp({0} * -1.0))"),
+    "sigmoid": _by_kind(
+        single="tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))",
+        double="1.0 / (1.0 + libdevice.exp({0} * -1.0))",
+    ),
     "gelu": _by_kind(single="helpers.gelu({0})"),
-    **{
-        name: _by_kind(floats=f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(_ARITY.get(name, 1)))})")
-        for name in _CALLED
-    },
-    **{name: _by_kind(single=f"libdevice.{name}({{0}})") for name in _SINGLE_ONLY},
-    **{name: _by_kind(single=f"helpers.{name}({{0}})") for name in REWRITTEN},
-}  # fmt: skip
+}
+for _name, _sign in _RELATIONS.items():
+    TABLE[_name] = _reals(f"{{0}} {_sign} {{1}}", bool=f"{{0}} {_sign} {{1}}")
+for _name in _CALLED:
+    TABLE[_name] = _by_kind(floats=f"libdevice.{_name}({{0}})")
+for _name in _BINARY:
+    TABLE[_name] = _by_kind(floats=f"libdevice.{_name}({{0}}, {{1}})")
+for _name in _SINGLE_ONLY:
+    TABLE[_name] = _by_kind(single=f"libdevice.{_name}({{0}})")
+for _name in REWRITTEN:
+    TABLE[_name] = _by_kind(single=f"helpers.{_name}({{0}})")
 TABLE["fmod"] |= _by_kind(ints="{0} % {1}")
 
 
@@ -163,8 +163,10 @@ def call(name: str, dtype: torch.dtype, arguments: list[str]) -> str:
 
 
 def convert(value: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`value` of dtype `source` as dtype `target`: floats are truncated to integers, anything not 0
-    is True."""
+    """`value` of dtype `source` as dtype `target`.
+
+    Floats are truncated to integers, anything not 0 is True.
+    """
     if target is torch.bool:
         return f"{value} != 0"
     # as eager: through float

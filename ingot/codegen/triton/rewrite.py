@@ -1,10 +1,10 @@
-"""What is cheaper on a GPU in other words: rewrites of a stage's body before its code is written.
+"""Rewrites of a stage's body into what is cheaper on a GPU, with the same results.
 
-tanh has two branches there, for small and large arguments, and in GELU and its gradient nobody
-wants tanh itself but 1 + tanh(x), which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that
-times the rest to 2. Neither loses digits where tanh is near -1, as the sum would. Where tanh is
-near 1 the latter has an error a few times that of eager's, which is nothing beside what a product
-of it is added to; a logarithm of it would show that, and so has tanh itself.
+tanh has two branches there, for small and large arguments. GELU and its gradient need 1 + tanh(x),
+which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that, y, times 2 - y. Neither loses digits
+where tanh is near -1, as the sum would. Where tanh is near 1 the latter has an error a few times
+that of eager's. In a product that is harmless, as that is added to larger numbers; a logarithm
+would show it, so that only products read the rewritten ops.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import replace
 
 import torch
 
+from ingot.codegen.triton.conditions import is_number, number_of, results_of
 from ingot.loops.expr import Expr, Symbol, integer, loop_symbol
 from ingot.loops.ir import Body, BodyBuilder, Instruction
 from ingot.schedule.kernel import Stage
 
 
 def with_cheaper_ops(stage: Stage) -> Stage:
-    """The stage with the same results."""
+    """The stage with cheaper ops in place of sums with tanh, if only products read these."""
     body = stage.body.instructions
     if not any(i.op == "tanh" and i.dtype is torch.float32 for i in body):
         return stage
@@ -28,33 +29,29 @@ def with_cheaper_ops(stage: Stage) -> Stage:
     for k, i in enumerate(body):
         for argument in i.args:
             users[argument].append(k)
-    wanted = (
-        {s.value for s in stage.stores}
-        | {r.value for r in stage.reductions}
-        | {d.value for d in stage.scalars}
-    )
-    found = {k: new for k, i in enumerate(body) if (new := _rewritten(i, body)) is not None}
-    found = {
-        k: new
-        for k, new in found.items()
-        if k not in wanted and all(body[u].op == "mul" for u in users[k])
-    }
+    results = results_of(stage)
+    cheaper = {}
+    for k, i in enumerate(body):
+        new = _rewritten(i, body)
+        if new is not None and k not in results and all(body[u].op == "mul" for u in users[k]):
+            cheaper[k] = new
 
     def vanishes(k: int) -> bool:
-        """Whether nobody wants a tanh, or its square, once what was found is in its place."""
-        return k not in wanted and all(
-            u in found or (_is_square(body[u]) and vanishes(u)) for u in users[k]
-        )
+        """Whether nothing reads a tanh, or its square, once the cheaper ops are in place."""
+        if k in results:
+            return False
+        return all(u in cheaper or (_is_square(body[u]) and vanishes(u)) for u in users[k])
 
     gone = {k for k, i in enumerate(body) if i.op == "tanh" and vanishes(k)}
-    instructions = tuple(
-        found[k] if k in found and _tanh_of(i, body) in gone else i for k, i in enumerate(body)
-    )
-    return replace(stage, body=Body(instructions, ())).without_dead()
+    instructions = list(body)
+    for k, new in cheaper.items():
+        if _tanh_of(body[k], body) in gone:
+            instructions[k] = new
+    return replace(stage, body=Body(tuple(instructions), ())).without_dead()
 
 
 def _tanh_of(i: Instruction, body: tuple[Instruction, ...]) -> int:
-    """The tanh that an instruction, which was found, is made of."""
+    """The tanh that an instruction which has a cheaper form is made of."""
     if i.op == "sub":
         return body[i.args[1]].args[0]
     return next(k for k in i.args if body[k].op == "tanh")
@@ -82,8 +79,7 @@ def _is_one(i: Instruction) -> bool:
 
 
 def in_first_steps(stage: Stage, count: int) -> Stage:
-    """The stage in the first `count` steps of its inner loop: without conditions that hold for all
-    of them."""
+    """The stage in the first `count` steps of its loop, without conditions that hold in all."""
     if len(stage.loops) != 1:
         return stage
     first: dict[Symbol, Expr] = {stage.loops[0]: loop_symbol(stage.loops[0].name, integer(count))}
@@ -107,13 +103,9 @@ def _holds(i: Instruction) -> bool:
 
 def _compares_to(op: str, values: Sequence[Instruction], first: Mapping[Symbol, Expr]) -> bool:
     """Whether a comparison of an index with a number holds for all that the index may be."""
-    if (
-        op not in ("lt", "ge")
-        or values[0].op != "index"
-        or values[1].op not in ("constant", "index")
-    ):
+    if op not in ("lt", "ge") or values[0].op != "index" or not is_number(values[1]):
         return False
-    limit = values[1].attrs[0] if values[1].op == "constant" else values[1].attrs[0].constant
+    limit = number_of(values[1])
     low, high = values[0].attrs[0].substitute(first).bounds
     if limit is None or low is None or high is None:
         return False

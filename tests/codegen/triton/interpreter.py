@@ -137,7 +137,7 @@ def form_for(kernel: Kernel, sizes: Mapping[Symbol, int]) -> Form | None:
 def _number(array: torch.Tensor) -> tl.tensor:
     """The one element of an array as an argument of a kernel."""
     (number,) = array
-    type_ = tl.str_to_ty(ops.SIGNATURES[array.dtype], None)
+    type_ = tl.str_to_ty(ops.signature(array.dtype), None)
     held = (
         number.reshape(1).view(torch.int16) if array.dtype is torch.bfloat16 else number.reshape(1)
     )

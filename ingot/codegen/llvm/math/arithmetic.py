@@ -13,7 +13,7 @@ from ingot.codegen.llvm.types import vector_type
 
 
 class Format(NamedTuple):
-    """A float type. `shifter` is 1.5 * 2**mantissa: adding it rounds to an integer, in the low bits.
+    """A float type. Adding its `shifter`, 1.5 * 2**mantissa, rounds to an integer, in the low bits.
 
     `ln2` is a sum of two numbers, `exp_range` where exp is neither 0 nor infinite, `packed` the
     type in the names of AVX instructions.
