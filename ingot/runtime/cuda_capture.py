@@ -22,8 +22,11 @@ from ingot.torch_private import (
 
 
 class Replay:
-    """Replays a graph. What dies while something else is recorded, as garbage or with its function,
-    is kept until the next recording: to destroy it then would spoil that."""
+    """Replays a graph.
+
+    One that dies while another is recorded, as garbage or with its function, is kept until the
+    next recording: to destroy it then would spoil that.
+    """
 
     kept: ClassVar[list[torch.cuda.CUDAGraph]] = []
 
@@ -41,8 +44,7 @@ class Replay:
 
 
 class Cuda:
-    """`cuda_graphs.Machine` of one device. What it makes is never freed: streams and pools are
-    few."""
+    """`cuda_graphs.Machine` of one device. Its streams and pools are few, and never freed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -64,11 +66,8 @@ class Cuda:
         # one for all: memory of a pool serves the stream that it was allocated on
         if self._side is None:
             self._side = torch.cuda.Stream(self.device)
-        graph, side, current = (
-            torch.cuda.CUDAGraph(),
-            self._side,
-            torch.cuda.current_stream(self.device),
-        )
+        graph, side = torch.cuda.CUDAGraph(), self._side
+        current = torch.cuda.current_stream(self.device)
         side.wait_stream(current)
         with torch.cuda.stream(side), paused_collection():
             # Other threads may go on meanwhile, also with what must not be recorded.
@@ -92,8 +91,11 @@ class Cuda:
         return Replay(graph), outputs
 
     def _mend(self, pool: Any) -> None:
-        """A recording that failed leaves the allocator waiting for its end, and the random numbers'
-        state marked as being recorded; a copy of the state is not."""
+        """End what a recording that failed has begun.
+
+        It leaves the allocator waiting for its end, and the random numbers' state marked as being
+        recorded; a copy of the state is not.
+        """
         with contextlib.suppress(Exception):
             cuda_end_allocate_to_pool(self.device.index, pool)
         generator = torch.cuda.default_generators[self.device.index]

@@ -1,5 +1,4 @@
-"""CUDA graphs (`mode="reduce-overhead"`): what a program launches is recorded once, and replayed by
-one call.
+"""CUDA graphs (`mode="reduce-overhead"`): the launches of a program are recorded, and replayed.
 
 A recording reads and writes memory where it was when it was made. So before each replay it is
 checked that
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
-from ingot.loops.ir import View
+from ingot.loops.ir import Library, View
 from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.runtime.program import Program
@@ -70,7 +69,10 @@ _WAITING = (
     "allclose", "_assert", "triangular_solve", "ldl",
 )  # fmt: skip
 
-# ... and functions that launch kernels at each step of a recurrence: fewer than they do.
+# ... and those that wait if an index is a mask
+_INDEXING = ("aten.index.", "aten.index_put", "aten._index_put", "aten._unsafe_index")
+
+# Functions that launch kernels at each step of a recurrence, with fewer launches than they do.
 _MANY = {"ingot.cudnn_rnn.default": 16, "ingot.cudnn_rnn_backward.default": 16}
 
 _storage_owners = storage_use_count
@@ -78,10 +80,13 @@ _is_dense = aten.is_non_overlapping_and_dense.default
 
 
 class Machine(Protocol):
-    """What records and replays. `stream` is the current one, None where nothing may be recorded or
-    replayed on it now; `pool` names memory for recordings. `capture` records what `run` launches,
-    without running it, with what it allocates from the pool: what replays it on the current stream,
-    and what `run` returned."""
+    """Records and replays.
+
+    `stream` is the current one, None where nothing may be recorded or replayed on it now; `pool`
+    names memory for recordings. `capture` records what `run` launches, without running it, with
+    memory of the pool. It returns a callable that replays it on the current stream, and the result
+    of `run`.
+    """
 
     def stream(self) -> Hashable | None: ...
     def pool(self) -> Any: ...
@@ -93,23 +98,17 @@ class Machine(Protocol):
 def why_not(program: Program) -> str:
     """Why nothing of a program can be recorded; "" where it can."""
     plan = program.plan
-    if (lacking := why_off(GRAPHS)) is not None:
+    lacking = why_off(GRAPHS)
+    if lacking is not None:
         return lacking.reason
     if _native.tensor_facts_are_slow():
         return "torch does not say who holds a tensor's memory"
     if plan.graph.bound:
         return "sizes depend on data"
     for step in plan.steps:
-        if isinstance(step, LibraryStep):
-            name = getattr(step.node.function, "__name__", str(step.node.function))
-            if step.node.ordered and acts(step.node.function):
-                return f"{name} may do more than launch kernels"
-            if _drops_attention(step.node):
-                return (
-                    f"{name} leaves the seed of its dropout where only a recorded backward reads it"
-                )
-            if name.startswith(_WAITING) or _takes_mask(step.node, plan.graph.buffers):
-                return f"{name} waits for the device"
+        why = _why_not_call(step.node, plan.graph.buffers) if isinstance(step, LibraryStep) else ""
+        if why:
+            return why
     shown = [view.buffer for view in plan.graph.outputs if isinstance(view, View)]
     met = {*plan.graph.inputs, *shown, *(name for step in plan.steps for name in touched(step))}
     if any(plan.graph.buffers[name].on_host for name in met):
@@ -120,44 +119,50 @@ def why_not(program: Program) -> str:
     return "" if launches >= LEAST_LAUNCHES else f"{launches} launches take no longer than a replay"
 
 
+def _why_not_call(node: Library, buffers: Mapping[str, Any]) -> str:
+    """Why a library call cannot be recorded; "" where it can."""
+    name = getattr(node.function, "__name__", str(node.function))
+    if node.ordered and acts(node.function):
+        return f"{name} may do more than launch kernels"
+    if _drops_attention(node):
+        return f"{name} leaves the seed of its dropout where only a recorded backward reads it"
+    if name.startswith(_WAITING) or _takes_mask(node, buffers):
+        return f"{name} waits for the device"
+    return ""
+
+
 def launches_of(program: Program) -> int:
-    """How often a program launches something: a step once, but for calls that are known to launch a
-    lot."""
-    called = [
-        str(step.node.function) if isinstance(step, LibraryStep) else ""
-        for step in program.plan.steps
-    ]
-    return sum(_MANY.get(name, 1) for name in called)
+    """How often a program launches something: once for each step, but for some library calls."""
+    launches = 0
+    for step in program.plan.steps:
+        name = str(step.node.function) if isinstance(step, LibraryStep) else ""
+        launches += _MANY.get(name, 1)
+    return launches
 
 
 def _drops_attention(node: Any) -> bool:
-    """Whether attention drops some of its weights. Its seed is on the device if it is recorded,
-    else on the CPU."""
-    names = [
-        argument.name
-        for argument in getattr(getattr(node.function, "_schema", None), "arguments", ())
-    ]
-    given = dict(zip(names, node.args), **node.kwargs)
-    return given.get("dropout_p", 0.0) != 0.0
+    """Whether attention drops some of its weights.
+
+    Its seed is on the device if it is recorded, else on the CPU.
+    """
+    schema = getattr(node.function, "_schema", None)
+    names = [argument.name for argument in getattr(schema, "arguments", ())]
+    arguments = dict(zip(names, node.args), **node.kwargs)
+    return arguments.get("dropout_p", 0.0) != 0.0
 
 
 def _takes_mask(node: Any, buffers: Mapping[str, Any]) -> bool:
-    """Whether elements are chosen by a mask: how many there are, the device says."""
-    name = str(node.function)
-    return (
-        "index" in name
-        and any(buffers[b].dtype in (torch.bool, torch.uint8) for b in node.reads())
-        and (
-            name.startswith(
-                ("aten.index.", "aten.index_put", "aten._index_put", "aten._unsafe_index")
-            )
-        )
-    )
+    """Whether elements are chosen by a mask, of which only the device knows how many there are."""
+    if not str(node.function).startswith(_INDEXING):
+        return False
+    return any(buffers[b].dtype in (torch.bool, torch.uint8) for b in node.reads())
 
 
 class Results:
-    """The tensors that a recording writes for its caller, which lie where they lay at each replay.
-    `lent` says that somebody may hold one."""
+    """The tensors that a recording writes for its caller, at the same place in each replay.
+
+    `lent` says that somebody may hold one.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -182,14 +187,12 @@ class Results:
         self.owners = list(map(_storage_owners, self.storages))
 
     def lend(self, position: int) -> None:
-        """Once settled: what the backward makes of this one may lie in its memory, and is held like
-        it."""
+        """Once settled: let the backward reuse the memory of this one; its result is held alike."""
         self.loans.append(self.storages[position])
         _native.keep_lending(self.storages[position], self.owners[position])
 
     def are_free(self) -> bool:
-        """Whether nobody holds one, and all are where they were (who holds a tensor can resize its
-        memory)."""
+        """Whether nobody holds one, and all are in place: holders can resize a tensor's memory."""
         if self.lent and list(map(_storage_owners, self.storages)) == self.owners:
             self.lent = False
             self.moved = self.moved or self._addresses() != self.addresses
@@ -205,8 +208,11 @@ class Results:
 
 
 class Pool:
-    """Memory that recordings take what they need from. A replay may write whatever was free when it
-    was recorded, so also the results of recordings made later."""
+    """Memory of recordings.
+
+    A replay may write all that was free when it was recorded, and so the results of recordings made
+    later.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -217,7 +223,9 @@ class Pool:
     def begin(self) -> Any:
         """The pool's name, before something is recorded."""
         self.recordings = [
-            (r, found) for r, found in self.recordings if r() is not None or not found.are_free()
+            (r, results)
+            for r, results in self.recordings
+            if r() is not None or not results.are_free()
         ]
         # its memory went with the last: there is none of that name
         if all(r() is None for r, _ in self.recordings):
@@ -235,8 +243,7 @@ class Pool:
 
 
 class Memory:
-    """The pool that recordings of one device and stream share, and the lock under which they are
-    made and replayed."""
+    """The pool that recordings of one device and stream share, and the lock of all use of it."""
 
     known: dict[tuple[int, Hashable], Memory] = {}
 
@@ -247,19 +254,21 @@ class Memory:
 
     def pool(self) -> Pool:
         """A pool for a recording that cannot share one."""
-        made = Pool(self.shared.machine)
-        self.pools.add(made)
-        return made
+        pool = Pool(self.shared.machine)
+        self.pools.add(pool)
+        return pool
 
     def result_addresses(self) -> set[int]:
         """Where recordings' results begin."""
-        found = [results.addresses for pool in self.pools for _, results in pool.recordings]
-        return set().union(*map(_numbers, found))
+        addresses: set[int] = set()
+        for pool in self.pools:
+            for _, results in pool.recordings:
+                addresses.update(_numbers(results.addresses))
+        return addresses
 
 
 class Recording:
-    """What replays a program with the inputs at `addresses`, but for those that are copied to
-    `copies` first."""
+    """Replays a program with inputs at `addresses`, and with `copies` of those that move."""
 
     def __init__(
         self,
@@ -279,11 +288,12 @@ class Recording:
         self.owned: list[int] = []  # the positions of `results` among the outputs
         owned = []
         for k, output in enumerate(outputs):
+            base = None
+            if isinstance(output, Tensor) and output.numel():
+                base = storages.get(_native.storages([output])[0])
             if not isinstance(output, Tensor):
                 self.constants.append((k, output))
-            elif (
-                output.numel() and (base := storages.get(_native.storages([output])[0])) is not None
-            ):
+            elif base is not None:
                 shift = output.storage_offset() - given[base].storage_offset()
                 if output.dtype != given[base].dtype:
                     raise unsupported(
@@ -298,8 +308,10 @@ class Recording:
         self.results, self.count = Results(owned), len(outputs)
 
     def run(self, inputs: Sequence[Any], visible: int, copied: set[int]) -> tuple[Any, ...]:
-        """Replay, and what is returned: of the first `visible` outputs tensors of their own, and of
-        those `copied` memory of their own."""
+        """Replay, and the outputs: the first `visible` ones are tensors of their own.
+
+        Those that are `copied` have memory of their own.
+        """
         grad_mode = torch.is_grad_enabled()
         if grad_mode:
             set_grad_enabled(False)
@@ -313,29 +325,32 @@ class Recording:
         if self.moving:
             foreach_copy_(self.copies, [inputs[k] for k in self.moving])
         self.replay()
-        made: list[Any] = [None] * self.count
+        outputs: list[Any] = [None] * self.count
         for k, value in self.constants:
-            made[k] = value
+            outputs[k] = value
         for k, base, sizes, strides, shift in self.windows:
-            made[k] = inputs[base].as_strided(sizes, strides, inputs[base].storage_offset() + shift)
+            offset = inputs[base].storage_offset() + shift
+            outputs[k] = inputs[base].as_strided(sizes, strides, offset)
         fresh, written = [], []
         for position, (k, t) in enumerate(zip(self.owned, self.results.tensors)):
             if position in copied and not self.results.shares(position):
-                made[k] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
-                fresh.append(made[k])
+                outputs[k] = _empty_like(t)
+                fresh.append(outputs[k])
                 written.append(t)
             else:
                 self.results.lent = True
-                made[k] = _alias(t) if k < visible else t.detach()
+                outputs[k] = _alias(t) if k < visible else t.detach()
         if fresh:
             foreach_copy_(fresh, written)
-        return tuple(made)
+        return tuple(outputs)
 
 
 class Sizes:
-    """The recordings of a program for one stream and set of sizes. `moving` are inputs that are
-    copied, `copied` the results that are. The addresses of a call are those of its inputs, with 0
-    for the former."""
+    """The recordings of a program for one stream and set of sizes.
+
+    `moving` are inputs that are copied, `copied` the results that are. The addresses of a call are
+    those of its inputs, with 0 for the former.
+    """
 
     def __init__(self) -> None:
         self.recordings: list[Recording] = []
@@ -352,19 +367,20 @@ class Sizes:
         return [r for r in self.recordings if r.addresses == addresses]
 
     def note(self, addresses: bytes, memory: Memory) -> bool:
-        """Notes where the inputs of a call lie for which there is no recording. Returns whether one
-        is worth its while: they lay there the last time too, or are copied from now on."""
+        """Note where the inputs of a call lie for which there is no recording.
+
+        Returns whether one is worth its while: they lay there the last time too, or are copied from
+        now on.
+        """
         last, self.last = self.last, addresses
         self.calls += 1
         if last is None:
             return False
-        elsewhere = [
-            (k, a) for k, (a, b) in enumerate(zip(_numbers(addresses), _numbers(last))) if a != b
-        ]
-        ours = memory.result_addresses() if elsewhere else ()
-        self.moved = {
-            k: self.moved.get(k, 0) + 1 for k, address in elsewhere if address not in ours
-        }
+        ours = memory.result_addresses() if addresses != last else ()
+        moved_before, self.moved = self.moved, {}
+        for k, (address, before) in enumerate(zip(_numbers(addresses), _numbers(last))):
+            if address != before and address not in ours:
+                self.moved[k] = moved_before.get(k, 0) + 1
         often = [k for k, times in self.moved.items() if times >= MOVES]
         if often:
             self.moving = tuple(sorted({*self.moving, *often}))
@@ -374,13 +390,11 @@ class Sizes:
 
 
 class Replayed:
-    """A program that is replayed where that is known to be right, and else run: `program(*inputs)`,
-    `consume(inputs)`.
+    """A program that is replayed where that is known to be right, and else run.
 
     `visible` is how many of its outputs the user gets, None for all: the others are only read.
-    Where the CPU has a part of its own (the numbers that a layer draws to decide whether it is left
-    out), `parts` are programs of what the device does, which is recorded, and of that part, which
-    runs at each call.
+    Where the CPU has a part of its own (a layer that draws whether it is skipped), `parts` are the
+    program of the device, which is recorded, and that of the CPU, which runs at each call.
     """
 
     def __init__(
@@ -390,16 +404,12 @@ class Replayed:
         self.recorded = parts[0].native if parts else self.program
         self.beside = parts[1].native if parts else None
         self.visible: int | None = None
-        self.launches, self.tensors = (
-            launches_of(parts[0] if parts else program),
-            len(program.plan.graph.inputs),
-        )
+        self.launches = launches_of(parts[0] if parts else program)
+        self.tensors = len(program.plan.graph.inputs)
         self.written = sorted(program.written_inputs)
         self.counted = sorted(program.counted_writes)
         self.scaled = _scaled_in_place(program)
-        self.places = [
-            (position, kind, dim) for _, position, kind, dim in program.plan.graph.symbols
-        ]
+        self.places = [place[1:] for place in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
         self.calls, self.replays, self.why = 0, 0, ""
         self.paused = False  # while steps are to be measured one by one
@@ -419,11 +429,10 @@ class Replayed:
     def describe(self) -> str:
         """For the report."""
         sizes = list(self.known.values())
-        why = "; ".join(dict.fromkeys(filter(None, [self.why, *(s.why for s in sizes)])))
+        reasons = dict.fromkeys(filter(None, [self.why, *(s.why for s in sizes)]))
         count = sum(len(s.recordings) for s in sizes)
-        return f"{count} recorded, {self.replays} of {self.calls} calls replayed" + (
-            f": {why}" if why else ""
-        )
+        text = f"{count} recorded, {self.replays} of {self.calls} calls replayed"
+        return f"{text}: {'; '.join(reasons)}" if reasons else text
 
     def _replayed(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results, or None where the program is to be run."""
@@ -464,20 +473,16 @@ class Replayed:
             if recording.pool.is_clear(recording) and not recording.results.moved:
                 return recording
         if not matching:
-            return (
-                self._record(sizes, memory.shared, inputs)
-                if sizes.note(addresses, memory)
-                else None
-            )
+            worthwhile = sizes.note(addresses, memory)
+            return self._record(sizes, memory.shared, inputs) if worthwhile else None
         last = matching[-1]
         if last.results.are_free():  # results of others are where it writes
             sizes.recordings.remove(last)
         elif len(matching) >= MOST_TWINS or last.results.bytes > TWIN_BYTES:
             held = last.results.held()
             copied = sum(last.results.tensors[k].nbytes for k in held)
-            if copied <= max(COPIED_BYTES, last.results.bytes // 4) and self._saves_more_than(
-                copied
-            ):
+            few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
+            if few and self._saves_more_than(copied):
                 sizes.copied.update(held)
             return None
         return self._record(sizes, memory.pool(), inputs)
@@ -498,18 +503,14 @@ class Replayed:
             with torch.inference_mode(False), torch.no_grad():
                 recording = self._captured(sizes.moving, pool, inputs)
         except Exception as problem:
-            self.why = (
-                str(problem) if isinstance(problem, Unsupported) else f"recording failed: {problem}"
-            )
+            expected = isinstance(problem, Unsupported)
+            self.why = str(problem) if expected else f"recording failed: {problem}"
             return None
         recording.results.settle()
+        visible = recording.count if self.visible is None else self.visible
         for position, k in enumerate(recording.owned):
             t = recording.results.tensors[position]
-            if (
-                self.visible is not None
-                and k >= self.visible
-                and not self._saves_more_than(t.nbytes)
-            ):
+            if k >= visible and not self._saves_more_than(t.nbytes):
                 recording.results.lend(position)
         pool.recordings.append((weakref.ref(recording), recording.results))
         sizes.recordings.append(recording)
@@ -519,13 +520,9 @@ class Replayed:
         given, copies = list(inputs), {}
         addresses = _native.addresses(inputs, self.tensors, moving)
         for k in moving:
-            t = inputs[k]
-            copies[k] = given[k] = torch.empty_strided(
-                t.shape, t.stride(), dtype=t.dtype, device=t.device
-            )
-        replay, outputs = self.machine.capture(
-            functools.partial(self.recorded, *given), pool.begin()
-        )
+            copies[k] = given[k] = _empty_like(inputs[k])
+        run = functools.partial(self.recorded, *given)
+        replay, outputs = self.machine.capture(run, pool.begin())
         return Recording(replay, pool, addresses, copies, given, outputs)
 
     def _why_not(self, sizes: Sizes, inputs: Sequence[Any]) -> str:
@@ -538,13 +535,13 @@ class Replayed:
             return "an input that is written lies elsewhere at each call"
         if not all(_is_dense(inputs[k]) for k in sizes.moving):
             return "an input with gaps between its elements lies elsewhere at each call"
-        copied, scaled = (
-            sum(inputs[k].nbytes for k in positions) for positions in (sizes.moving, self.scaled)
-        )
+        copied = sum(inputs[k].nbytes for k in sizes.moving)
+        scaled = sum(inputs[k].nbytes for k in self.scaled)
+        launches = f"{self.launches} launches take no longer than"
         if not self._saves_more_than(copied):
-            return f"{self.launches} launches take no longer than a replay and a copy of {copied} bytes of inputs"
+            return f"{launches} a replay and a copy of {copied} bytes of inputs"
         if not self._saves_more_than(copied + scaled):
-            return f"{self.launches} launches take no longer than to scale {scaled} bytes elsewhere than in their place"
+            return f"{launches} to scale {scaled} bytes elsewhere than in their place"
         return ""
 
     def _saves_more_than(self, copied: int) -> bool:
@@ -553,23 +550,19 @@ class Replayed:
 
 
 def _scaled_in_place(program: Program) -> list[int]:
-    """The positions of inputs that a step multiplies in their place, if nobody holds them, by a
-    number that may be 1: a recording writes the product elsewhere."""
+    """The positions of inputs that a step may multiply in their place.
+
+    It does if nobody holds them, and not at all if the number is 1: a recording writes the product
+    elsewhere.
+    """
     plan, names = program.plan, list(program.plan.graph.inputs)
-    found = set()
+    positions = set()
     for step in plan.steps:
-        scaled = (
-            scaling(step.kernel)
-            if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
-            else None
-        )
-        if (
-            isinstance(step, KernelStep)
-            and scaled
-            and step.arguments[scaled.source] in plan.lenders.values()
-        ):
-            found.add(names.index(step.arguments[scaled.source]))
-    return sorted(found)
+        if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
+            scaled = scaling(step.kernel)
+            if scaled and step.arguments[scaled.source] in plan.lenders.values():
+                positions.add(names.index(step.arguments[scaled.source]))
+    return sorted(positions)
 
 
 def _numbers(addresses: bytes) -> Sequence[int]:
@@ -581,9 +574,13 @@ def memory_of(machine: Machine, stream: Hashable) -> Memory:
     return Memory.known.get(key) or Memory.known.setdefault(key, Memory(machine))
 
 
+def _empty_like(t: Tensor) -> Tensor:
+    """Memory for the same elements, with exactly the same strides."""
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+
+
 def _alias(t: Tensor) -> Tensor:
-    """A tensor in the memory of `t` that is no view of it, with which a user can do all that he can
-    with his own."""
+    """A tensor in the memory of `t` that is no view of it, and so like any of the user's own."""
     return torch.empty(0, dtype=t.dtype, device=t.device).set_(t)  # type: ignore[call-overload]
 
 

@@ -43,9 +43,9 @@ most joined  ... and the most bytes of such an arena: if they are more, each sma
 
 Kernel. `work` is nanoseconds per point on one core, unless `varying work` is the position of its
 picoseconds; `unit` is the multiple of points that a thread's share is rounded to, `scratch` the
-position of the bytes that each thread needs, or -1. `parts` are the extents of a launch over several
-sets of buffers (which `buffers` holds one after the other), or empty; `offsets`, which may be empty
-as well, say at which byte of each buffer its part of the memory begins.
+position of the bytes that each thread needs, or -1. `parts` are the extents of a launch over
+several sets of buffers (which `buffers` holds one after the other), or empty; `offsets`, which may
+be empty as well, say at which byte of each buffer its part of the memory begins.
 
 Launch. `kernel` is a result of `_native.load_cuda`; the buffers, the values of `sizes` and `hidden`
 null pointers are its parameters, or, over several sets of buffers, a table of them (see
@@ -61,9 +61,9 @@ and else the `call`.
 
 Call. An item is ("object", anything), ("int", value), ("buffer", buffer), ("view", view),
 ("list", items) or ("tuple", items); `keywords` names the last items (None: none); `targets` are the
-buffers that the results become (-1: nobody uses it); `written` are those written through out=, which
-must not be resized. A call with a stage gives symbols their values: `bindings` are (symbol, position
-among the results, dimension or -1 for the result itself, least value, greatest value). The
+buffers that the results become (-1: nobody uses it); `written` are those written through out=,
+which must not be resized. A call with a stage gives symbols their values: `bindings` are (symbol,
+position among the results, dimension or -1 for the result itself, least value, greatest value). The
 expressions of its stage are evaluated then, and the `checks`, (left, "==" | "!=" | "<" | "<=",
 right, message) of values, must hold.
 

@@ -1,5 +1,4 @@
-"""What plans take on a GPU: each is recorded as a CUDA graph of several calls, and these are
-replayed in turns."""
+"""The times of plans on a GPU: each is recorded as a CUDA graph, and these take turns."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ def chip_of(device: torch.device) -> Chip:
 
 
 class Measurement:
-    """`tuning.Measure` on a device. The first plan is the oracle: what gives something else does
-    not count."""
+    """`tuning.Measure` on a device. The first plan is the oracle: others must have its results."""
 
     def __init__(self, device: torch.device, chip: Chip) -> None:
         self.device, self.chip = device, chip
@@ -56,8 +54,7 @@ class Measurement:
             return nothing
 
     def _compiled(self, plans: Sequence[Plan]) -> list[Any]:
-        """The kernels of each plan, None for those that cannot be compiled or take too much shared
-        memory."""
+        """The kernels of each plan; None if they do not compile, or take too much shared memory."""
         gpu = Gpu("cuda", self.chip.capability)
 
         def compiled(steps: list[KernelStep]) -> Any:
@@ -67,32 +64,40 @@ class Measurement:
                 return None
 
         steps = [[s for s in plan.steps if isinstance(s, KernelStep)] for plan in plans]
-        whole = compiled([s for own in steps for s in own])
-        each = [whole or compiled(own) for own in steps]
-        return [c if c is not None and self._fits(c, own) else None for c, own in zip(each, steps)]
+        together = compiled([s for of_plan in steps for s in of_plan])
+        fitting = []
+        for of_plan in steps:
+            kernels = together or compiled(of_plan)
+            fits = kernels is not None and self._fits(kernels, of_plan)
+            fitting.append(kernels if fits else None)
+        return fitting
 
     def _fits(self, compiled: Any, steps: Sequence[KernelStep]) -> bool:
-        kernels = [s.kernel for s in steps]
-        return all(
-            compiled.binary(k).shared <= self.chip.shared for k in kernels if isinstance(k, Kernel)
-        )
+        kernels = [s.kernel for s in steps if isinstance(s.kernel, Kernel)]
+        return all(compiled.binary(k).shared <= self.chip.shared for k in kernels)
 
     def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[torch.Tensor]]:
-        """Sets of inputs. What the program is given is another in each, so many that it is in no
-        cache when its turn comes; what it made itself may be."""
+        """Sets of inputs, so many that those from outside are in no cache when their turn comes.
+
+        Tensors that the program computes itself may be in a cache: all sets share them.
+        """
         buffers = [plan.graph.buffers[name] for name in plan.graph.inputs]
-        cold = sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers if b.name in given)
-        if sum((b.length.constant or 0) * b.dtype.itemsize for b in buffers) > MOST_BYTES:
+        bytes_of = {b.name: (b.length.constant or 0) * b.dtype.itemsize for b in buffers}
+        if sum(bytes_of.values()) > MOST_BYTES:
             return []
-        count = min(16, -(-2 * self.chip.cache // cold)) if 0 < cold < 2 * self.chip.cache else 1
+        cold = sum(bytes_of[name] for name in given & bytes_of.keys())
+        count, most = 1, 2 * self.chip.cache
+        if 0 < cold < most:
+            count = min(16, -(-most // cold))
         warm = {b.name: self._tensor(b) for b in buffers if b.name not in given}
-        return [
-            [warm[b.name] if b.name in warm else self._tensor(b) for b in buffers]
-            for _ in range(count)
-        ]
+        sets: list[list[torch.Tensor]] = [[] for _ in range(count)]
+        for inputs in sets:
+            for b in buffers:
+                inputs.append(warm[b.name] if b.name in warm else self._tensor(b))
+        return sets
 
     def _tensor(self, buffer: Any) -> torch.Tensor:
-        sizes, strides = ([e.constant for e in of] for of in (buffer.sizes, buffer.strides))
+        sizes, strides = [e.constant for e in buffer.sizes], [e.constant for e in buffer.strides]
         tensor = torch.empty_strided(sizes, strides, dtype=buffer.dtype, device=self.device)
         if not buffer.dtype.is_floating_point:
             return tensor.zero_()
@@ -108,13 +113,16 @@ class Measurement:
         machine: Any,
     ) -> list[float | None]:
         programs = self._programs(plans, compiled, inputs[0])
-        found: dict[int, list[float]] = {k: [] for k in programs}
+        times: dict[int, list[float]] = {k: [] for k in programs}
         recorded = {k: self._recorded(program, inputs, machine) for k, program in programs.items()}
         for _ in range(ROUNDS):
             for k, (replay, calls) in recorded.items():
-                found[k].append(self._timed(replay) / calls)
+                times[k].append(self._timed(replay) / calls)
         recorded.clear()  # before the programs, whose kernels these launch
-        return [statistics.median(found[k][1:]) if k in found else None for k in range(len(plans))]
+        medians: list[float | None] = [None] * len(plans)
+        for k, of_program in times.items():
+            medians[k] = statistics.median(of_program[1:])
+        return medians
 
     def _programs(
         self, plans: Sequence[Plan], compiled: Sequence[Any], inputs: Sequence[torch.Tensor]
@@ -178,22 +186,18 @@ def _results(program: Any, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[t
     return after
 
 
-def alike(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+def alike(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
     """Whether results differ by no more than the order of a product's sums explains."""
-    for a, b in zip(found, expected, strict=True):
+    tolerance = 2**-5 if results and results[0].dtype.itemsize == 2 else 2**-8
+    for a, b in zip(results, expected, strict=True):
         if not a.is_floating_point():
             continue
         a, b = a.float().nan_to_num(0, 0, 0), b.float().nan_to_num(0, 0, 0)
-        if float((a - b).norm()) > (2**-5 if found[0].dtype.itemsize == 2 else 2**-8) * float(
-            b.norm()
-        ):
+        if float((a - b).norm()) > tolerance * float(b.norm()):
             return False
     return True
 
 
 def _kernels(plan: Plan) -> str:
-    return ", ".join(
-        str(k.product.tiling)
-        for k in plan.kernels
-        if isinstance(k, Kernel) and k.product is not None
-    )
+    products = [k.product for k in plan.kernels if isinstance(k, Kernel)]
+    return ", ".join(str(product.tiling) for product in products if product is not None)

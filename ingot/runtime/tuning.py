@@ -1,6 +1,8 @@
-"""Choosing by measurement (`mode="max-autotune"`): which matrix products of a GPU's program are
-kernels of ours, with what comes next in them, and in which tiles, rather than calls of the library.
-What was chosen is kept on disk."""
+"""Choosing by measurement (`mode="max-autotune"`): which matrix products become kernels of ours.
+
+Such a kernel has the product's epilogue, and the tiles that were measured to be best; other
+products are calls of the library. The times are kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,7 @@ that are named are not in a cache when they are read."""
 
 
 class Tuner:
-    """Chooses for a program, as `schedule.templates.Choose`. `notes` are what it has to say, a line
-    for each site."""
+    """Chooses for a program, as `schedule.templates.Choose`; `notes` has a line for each site."""
 
     def __init__(
         self,
@@ -50,64 +51,61 @@ class Tuner:
         return [self._choose(site, plan) for site in sites]
 
     def candidates(self, site: Site) -> list[tuple[Form, Tiling]]:
-        """What is tried: the best guesses for each form, and of these those that are best of
-        all."""
-        found: list[tuple[float, int, Form, Tiling]] = []
+        """The best guesses for each form, and of these those that are best of all."""
+        guesses: list[tuple[float, int, Form, Tiling]] = []
         for number, form in enumerate(site.forms):
             more = after_parts(form.sizes, form.parts)
-            guessed = tilings(form.sizes, site.dtype, self.chip, self.precisions, form.work)
-            guessed = guessed[:MOST_OF_OTHERS] if number else guessed
-            found += [(time + more, number, form, tiling) for time, tiling in guessed]
-        return [
-            (form, tiling) for *_, form, tiling in sorted(found, key=lambda f: f[:2])[:MOST_TRIED]
-        ]
+            of_form = tilings(form.sizes, site.dtype, self.chip, self.precisions, form.work)
+            if number:
+                of_form = of_form[:MOST_OF_OTHERS]
+            guesses += [(time + more, number, form, tiling) for time, tiling in of_form]
+        guesses.sort(key=lambda guess: guess[:2])
+        return [(form, tiling) for *_, form, tiling in guesses[:MOST_TRIED]]
 
     def _choose(self, site: Site, plan: Callable[[Site, Choice], Plan]) -> Choice:
         tried = self.candidates(site)
         if not tried:
             return None
-        as_it_is = plan(site, None)
-        alike = (
-            _text(as_it_is, site.given),
-            tuple((form.parts, len(form.positions), tiling) for form, tiling in tried),
-        )
-        again = alike in self._known
-        if not again:
-            plans = [as_it_is, *(plan(site, choice) for choice in tried)]
-            found, again = self._times(site, plans, [tiling for _, tiling in tried])
-            if found[0] is None:
+        unchanged = plan(site, None)
+        shapes = tuple((form.parts, len(form.positions), tiling) for form, tiling in tried)
+        alike = _text(unchanged, site.given), shapes
+        measured_before = alike in self._known
+        if not measured_before:
+            plans = [unchanged, *(plan(site, choice) for choice in tried)]
+            times, measured_before = self._times(site, plans, [tiling for _, tiling in tried])
+            if times[0] is None:
                 self.notes.append(f"{_title(site)}: could not be measured")
                 return None
-            self._known[alike] = found
-        library, *times = self._known[alike]
+            self._known[alike] = times
+        library, *of_kernels = self._known[alike]
         assert library is not None
-        ran = sorted((t, k) for k, t in enumerate(times) if t is not None)
-        chosen = bool(ran) and ran[0][0] <= MARGIN * library
-        text = f"{_title(site)}: {'a kernel' if chosen else 'the library'}"
+        ran = [(t, k) for k, t in enumerate(of_kernels) if t is not None]
+        chosen, took, what = None, "", "the library"
         if ran:
-            text += f"; of {len(ran)} tilings the best, {_described(*tried[ran[0][1]])}, takes {ran[0][0]:.1f} us,"
-        self.notes.append(
-            f"{text} the library {library:.1f} us{' (measured before)' if again else ''}"
-        )
-        return tried[ran[0][1]] if chosen else None
+            best, number = min(ran)
+            tiling = _described(*tried[number])
+            took = f"; of {len(ran)} tilings the best, {tiling}, takes {best:.1f} us,"
+            if best <= MARGIN * library:
+                chosen, what = tried[number], "a kernel"
+        note = f"{_title(site)}: {what}{took} the library {library:.1f} us"
+        self.notes.append(f"{note} (measured before)" if measured_before else note)
+        return chosen
 
     def _times(
         self, site: Site, plans: Sequence[Plan], tilings: Sequence[Tiling]
     ) -> tuple[Sequence[float | None], bool]:
-        """What plans take, and whether that was known from before."""
+        """The times of plans, and whether the store had them."""
         key = self._key(site, plans, tilings)
-        kept = self._store.get(key)
-        found = None if kept is None else _read(kept, len(plans))
-        if found is not None:
-            return found, True
+        times = _read(self._store.get(key), len(plans))
+        if times is not None:
+            return times, True
         measured = self._measure(plans, site.given)
         if measured[0] is not None:
             self._store.put(key, json.dumps(list(measured)).encode())
         return measured, False
 
     def _key(self, site: Site, plans: Sequence[Plan], tried: Sequence[Tiling]) -> str:
-        """A digest of what decides the times: the device, the compiler, the libraries, and what is
-        computed."""
+        """A digest of what decides the times: device, compiler, libraries, computation."""
         facts = (
             _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda,
             site.sizes, site.dtype, self.precisions, [_text(p, site.given) for p in plans],
@@ -117,20 +115,22 @@ class Tuner:
 
 
 def _title(site: Site) -> str:
-    return f"{site.title}{f' at {site.where}' if site.where else ''}"
+    return f"{site.title} at {site.where}" if site.where else site.title
 
 
 def _described(form: Form, tiling: Tiling) -> str:
-    return f"{tiling}{f', sums in {form.parts} parts' if form.parts > 1 else ''}"
+    return f"{tiling}, sums in {form.parts} parts" if form.parts > 1 else str(tiling)
 
 
-def _read(kept: bytes, count: int) -> list[float | None] | None:
+def _read(content: bytes | None, count: int) -> list[float | None] | None:
+    """The times that were stored; None if that is not what is there."""
     try:
-        found = json.loads(kept)
+        times = json.loads(content or b"")
     except ValueError:
         return None
-    good = isinstance(found, list) and len(found) == count and isinstance(found[0], float)
-    return found if good and all(t is None or isinstance(t, float) for t in found) else None
+    if not isinstance(times, list) or len(times) != count or not isinstance(times[0], float):
+        return None
+    return times if all(t is None or isinstance(t, float) for t in times) else None
 
 
 def _text(plan: Plan, given: frozenset[str]) -> str:
@@ -141,19 +141,14 @@ def _text(plan: Plan, given: frozenset[str]) -> str:
         if isinstance(step, KernelStep):
             assert isinstance(step.kernel, Kernel)
             touched = list(step.arguments)
-            written = write_kernel(step.kernel)
-            lines += [
-                line
-                for line in written.source.splitlines()[2:]
-                if not line.lstrip().startswith("#")
-            ]
+            body = write_kernel(step.kernel).source.splitlines()[2:]
+            lines += [line for line in body if not line.lstrip().startswith("#")]
         else:
             assert isinstance(step, LibraryStep)
             views = [v for v in step.node.args if isinstance(v, View)]
             touched = [*(v.buffer for v in views), *(t for t in step.node.targets if t is not None)]
-            lines.append(
-                f"{step.node.function.__name__}{[(v.sizes, v.strides, v.offset) for v in views]}"
-            )
+            geometry = [(v.sizes, v.strides, v.offset) for v in views]
+            lines.append(f"{step.node.function.__name__}{geometry}")
         for name in touched:
             names.setdefault(name, f"b{len(names)}")
         lines.append(str([names[name] for name in touched]))
