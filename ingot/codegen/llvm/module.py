@@ -64,10 +64,8 @@ class CompiledKernels:
 
     def assembly(self) -> str:
         """The assembly of all kernels; compiled once more for it."""
-        return "\n".join(
-            self._target.machine().emit_assembly(optimized(t, self._target, {}))
-            for t in self._texts
-        )
+        modules = [optimized(text, self._target, {}) for text in self._texts]
+        return "\n".join(map(self._target.machine().emit_assembly, modules))
 
     @property
     def object_code(self) -> bytes:
@@ -100,8 +98,7 @@ def compile_kernels(
     load: bool = True,
     check_bounds: bool | None = None,
 ) -> CompiledKernels:
-    """Compile `kernels`, whose size symbols are passed in the order of `symbols`; equal bodies
-    once.
+    """Compile `kernels`, equal bodies once. Size symbols are passed in the order of `symbols`.
 
     `target` is this machine by default (or what INGOT_TARGET names); another can be compiled for
     with `load=False`. With `check_bounds` (by default what INGOT_CHECK_BOUNDS says) every access to
@@ -140,19 +137,17 @@ def emit_kernels(
             function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
-    parts = in_parts([(function.text, function.declarations) for function in different.values()])
-    return CompiledKernels(
-        functions, [_text(list(different.items()), part) for part in parts], target
-    )
+    named = list(different.items())
+    parts = in_parts([(function.text, function.declarations) for _, function in named])
+    return CompiledKernels(functions, [_text(named, part) for part in parts], target)
 
 
 def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
     """The module of some of the named functions, with what they call."""
     chosen = [functions[k] for k in part]
     declarations = sorted(set().union(*(f.declarations for _, f in chosen)))
-    return "\n".join(
-        [HEADER, *declarations, *(f.text.replace("@KERNEL", f"@{name}") for name, f in chosen)]
-    )
+    texts = [function.text.replace("@KERNEL", f"@{name}") for name, function in chosen]
+    return "\n".join([HEADER, *declarations, *texts])
 
 
 def _emit(
@@ -176,12 +171,13 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
         if not keep_lengths:
             declared = tuple(p._replace(length=None) for p in declared)
         return replace(kernel, name="", origin=Origin(()), parameters=declared)
-    names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)} | {
-        r.name: f"r{k}" for k, r in enumerate(kernel.rows)
-    }
+    names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)}
+    names |= {r.name: f"r{k}" for k, r in enumerate(kernel.rows)}
 
     def rename(i: Instruction) -> Instruction:
-        return i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:])) if i.op == "load" else i
+        if i.op != "load":
+            return i
+        return i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:]))
 
     stages = tuple(
         replace(

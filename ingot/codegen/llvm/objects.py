@@ -7,7 +7,7 @@ import ctypes
 import operator
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -25,8 +25,7 @@ SHORT = 30_000
 """Characters of text that take no other thread: a signal can wait for them."""
 
 EVEN = 1.1
-"""How much longer than the mean a part may be made by a function of which it has already what that
-calls."""
+"""How much longer than the mean a function may make a part that has its callees already."""
 
 
 def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]:
@@ -35,56 +34,65 @@ def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]
     There is one for each processor at most. A function is its text and those of the functions that
     it calls; the latter are compiled in each part that calls them, so callers stay together.
     """
-    called = frozenset().union(*(own for _, own in functions))
-    total = sum(len(text) for text, _ in functions) + sum(map(len, called))
-    parts: list[list[int]] = [[] for _ in range(max(1, min(_processors(), total // PART)))]
-    lengths, known = [0] * len(parts), [frozenset[str]() for _ in parts]
-    alone = [len(text) + sum(map(len, own)) for text, own in functions]
+    called = frozenset().union(*(callees for _, callees in functions))
+    total = _length([text for text, _ in functions]) + _length(called)
+    count = max(1, min(_processors(), total // PART))
+    parts: list[list[int]] = [[] for _ in range(count)]
+    lengths, called_in = [0] * count, [frozenset[str]()] * count
+    alone = [len(text) + _length(callees) for text, callees in functions]
     for k in sorted(range(len(functions)), key=lambda k: alone[k], reverse=True):
-        text, own = functions[k]
-        more = [len(text) + sum(map(len, own - there)) for there in known]
+        text, callees = functions[k]
+        more = [len(text) + _length(callees - there) for there in called_in]
         longer = list(map(operator.add, lengths, more))
-        fits = [p for p, length in enumerate(longer) if length <= total * EVEN / len(parts)]
-        part = min(
-            fits or range(len(parts)),
-            key=lambda p: (more[p], longer[p]) if fits else (longer[p], 0),
-        )
+        fitting = [p for p, length in enumerate(longer) if length <= total * EVEN / count]
+        if fitting:
+            part = min(fitting, key=lambda p: (more[p], longer[p]))
+        else:
+            part = longer.index(min(longer))
         parts[part].append(k)
-        lengths[part], known[part] = longer[part], known[part] | own
+        lengths[part], called_in[part] = longer[part], called_in[part] | callees
     return [sorted(part) for part in parts if part]
+
+
+def _length(texts: Iterable[str]) -> int:
+    return sum(map(len, texts))
 
 
 def _processors() -> int:
     """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
-    """An object file of each text. Adds what the stages of that which took longest took."""
+    """An object file of each text. Adds the seconds of the stages, those of the slowest text."""
     llvm()  # is imported by one thread
     times: list[dict[str, float]] = [{} for _ in texts]
-    if sum(map(len, texts)) < SHORT:
-        made = [_object_of(text, target, time) for text, time in zip(texts, times)]
+
+    def compiled(k: int) -> bytes:
+        return _object_of(texts[k], target, times[k])
+
+    numbers = range(len(texts))
+    if _length(texts) < SHORT:
+        objects = list(map(compiled, numbers))
     else:
-        made = in_threads(
-            lambda k: _object_of(texts[k], target, times[k]), range(len(texts)), len(texts)
-        )
+        objects = in_threads(compiled, numbers, len(texts))
     slowest: dict[str, float] = max(times, key=lambda time: sum(time.values()))
     seconds.update(slowest)
-    return made
+    return objects
 
 
 def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
     module = optimized(text, target, seconds)
     start = perf_counter()
-    made = _generated(target.machine(), module)
+    image = _generated(target.machine(), module)
     seconds["generate"] = perf_counter() - start
-    return made
+    return image
 
 
 def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
-    """The parsed module after the few passes that code which is written loop by loop still
-    needs."""
+    """The parsed module after the few passes that its code still needs."""
     binding = llvm()
     start = perf_counter()
     module = binding.parse_assembly(text, binding.create_context())  # threads share none
@@ -92,9 +100,8 @@ def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
     machine = target.machine()
     module.data_layout = str(machine.target_data)
     parsed = perf_counter()
-    builder = binding.create_pass_builder(
-        machine, binding.create_pipeline_tuning_options(speed_level=2)
-    )
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    builder = binding.create_pass_builder(machine, options)
     passes = binding.create_new_function_pass_manager()
     passes.add_sroa_pass()  # accumulators into registers
     passes.add_instruction_combine_pass()
@@ -116,17 +123,18 @@ def _generated(machine: Any, module: Any) -> bytes:
         if not buffer:
             raise RuntimeError(str(problem))
     try:
-        return ctypes.string_at(
-            ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer)
-        )
+        start, size = ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(start, size)
     finally:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _unlocked(name: str) -> Callable[..., Any]:
-    """A function of the library's that several threads may be in. llvmlite lets in one at a time,
-    which is more than LLVM asks: that no two work on one context. Each has a lock of its own, that
-    a fork waits for."""
+    """A function of the library's that several threads may be in.
+
+    llvmlite lets in one at a time, which is more than LLVM asks: that no two work on one context.
+    Each thread has a lock of its own, that a fork waits for.
+    """
     function = getattr(llvm().ffi.lib, name)
     bare = getattr(function, "_cfn", function)
 

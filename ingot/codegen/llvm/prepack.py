@@ -1,5 +1,4 @@
-"""Right operands of contractions that are constants, weights mostly, laid once as the tiles read
-them.
+"""Constant right operands of contractions, weights mostly, in the order in which tiles read them.
 
 A panel holds the columns of one tile: for each step of the reduction, in the order in which it
 runs, the elements of all columns side by side; columns that are not there are zero. A kernel that
@@ -25,19 +24,17 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 
 def prepack(plan: Plan, target: Target | None = None) -> None:
-    """Give the contractions of a plan whose right operand is a constant a copy in panels. Constants
-    that nothing reads any more are dropped."""
+    """Copy the constant right operands of a plan's contractions in panels.
+
+    Constants that nothing reads any more are dropped.
+    """
     target = target or chosen()
     packed: Packed = {}
     for position, step in enumerate(plan.steps):
-        if (
-            isinstance(step, KernelStep)
-            and isinstance(step.kernel, Kernel)
-            and step.kernel.product is not None
-        ):
-            plan.steps[position] = _with_panels(
-                step, step.kernel, step.kernel.product, plan, target, packed
-            )
+        kernel = step.kernel if isinstance(step, KernelStep) else None
+        if isinstance(kernel, Kernel) and kernel.product is not None:
+            assert isinstance(step, KernelStep)
+            plan.steps[position] = _with_panels(step, kernel, kernel.product, plan, target, packed)
     used = _used(plan)
     for name in {name for name, _, _ in packed}:
         if not used[name]:
@@ -70,9 +67,8 @@ def _with_panels(
         weight = plan.graph.constants[key[0]]
         start = weight.storage_offset() + offset.constant
         columns = torch.as_strided(weight, sizes, strides, start)  # type: ignore[arg-type]
-        packed[key] = _add_constant(
-            plan, f"{key[0]}_panels{len(packed)}", _panels(columns.flatten(1), width)
-        )
+        panels = _panels(columns.flatten(1), width)
+        packed[key] = _add_constant(plan, f"{key[0]}_panels{len(packed)}", panels)
     extents = [s.extent for s in order]
     index = column // width * (width * product_of(extents)) + column % width
     for symbol, stride in zip(order, contiguous_strides(extents)):
@@ -81,9 +77,8 @@ def _with_panels(
     arguments[name] = packed[key]
     parameters = [*kernel.parameters, Parameter(name, product.dtype, True, False, size)]
     product = replace(product, right=Access(name, index), panel=width)
-    if right.buffer not in {i.attrs[0] for stage in kernel.stages for i in stage.body.loads} | {
-        product.left.buffer
-    }:
+    loaded = {i.attrs[0] for stage in kernel.stages for i in stage.body.loads}
+    if right.buffer not in loaded and right.buffer != product.left.buffer:
         parameters = [p for p in parameters if p.name != right.buffer]
     return KernelStep(
         replace(kernel, product=product, parameters=tuple(parameters)),
