@@ -231,12 +231,10 @@ class _ContractionEmitter(KernelEmitter):
         add: Value | None,
         final: Value | None,
     ) -> None:
-        """Pack the block's columns, tile width by tile width, then multiply and, after the last
-        depth, finish tiles."""
-        e, tile = self.e, self.tile
-        start = (
-            last[1] - e.binary("urem", last[1] - first[1], tile.width) if self.direct else first[1]
-        )
+        """Pack the block's columns, multiply tile by tile, and finish tiles in the last depth."""
+        e, tile, start = self.e, self.tile, first[1]
+        if self.direct:  # only columns that do not fill a tile are packed
+            start = last[1] - e.binary("urem", last[1] - start, tile.width)
         if not self.in_panels:
             with e.loop(start, last[1], tile.width, sure=not self.direct) as column:
                 self._pack(column, first[1], last[1], amount)
@@ -270,8 +268,7 @@ class _ContractionEmitter(KernelEmitter):
         self.memory.bound[self.depths.run] = start
 
     def _pack_rows(self, packed: Value, there: Value, count: Value) -> None:
-        """`count` rows of the right operand, from the present values of all loops on, of `there`
-        columns each."""
+        """`count` rows of the right operand from the present point on, of `there` columns each."""
         e, tile, right = self.e, self.tile, self.product.right
         source = self._element(right)
         along_columns, inwards = (
@@ -280,18 +277,12 @@ class _ContractionEmitter(KernelEmitter):
         step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
         self._check(right, source, (there, step), (count, along))
         if (self.column.extent.constant or 1) % tile.width:
-            self._clear(
-                packed,
-                e.select(
-                    e.compare("slt", there, tile.width), count * tile.width, e.constant(0, "i64")
-                ),
-            )
+            partial, none = e.compare("slt", there, tile.width), e.constant(0, "i64")
+            self._clear(packed, e.select(partial, count * tile.width, none))
         if inwards is ONE and along_columns is not ONE:
-            ahead = (
-                0
-                if self.depths.whole or self.fetches
-                else self.depths.steps * self.depths.tap_count
-            )
+            ahead = 0
+            if not self.depths.whole and not self.fetches:
+                ahead = self.depths.steps * self.depths.tap_count
             name, text = transpose(tile.type, tile.width, tile.lanes * tile.size, ahead)
             e.declarations.add(text)
             e.declare("void", PREFETCH, "ptr, i32, i32, i32")
@@ -380,39 +371,36 @@ class _ContractionEmitter(KernelEmitter):
     ) -> None:
         """Rows that are not there are read as the last one."""
         e = self.e
-        left, pointers = self.product.left, []
-        step = self._stride(left, self.depths.inner)
-        taps: list[tuple[Value | int, Value]] = [
-            (s.extent.constant or 0, self._stride(left, s)) for s in self.depths.taps
-        ]
+        left, tile, pointers = self.product.left, self.tile, []
+        step, known = self._stride(left, self.depths.inner), None
+        taps: list[tuple[Value | int, Value]] = []
+        for s in self.depths.taps:
+            taps.append((s.extent.constant or 0, self._stride(left, s)))
         if self.depths.run is not None:
             taps = [(amount.taps, self._stride(left, self.depths.run))]
         if self.copies:
-            step = e.constant(self.tile.rows * self.tile.size, "i64")
-            number = e.binary("udiv", row - start, self.tile.rows)
-            block = e.pointer(self.rows_copy, self.tile.type, number * self.tile_distance)
-            pointers = [
-                f"ptr {e.pointer(block, self.tile.type, r).text}" for r in range(self.tile.rows)
-            ]
-        for r in range(0 if self.copies else self.tile.rows):
-            at = row if r == 0 else e.intrinsic("smin", (row + r, stop - 1))
-            self._bind_point(at, self.product.rows)
-            pointer = self._element(left)
-            self._check(left, pointer, (amount.steps, step), *taps)
-            pointers.append(f"ptr {pointer.text}")
-        adjacent = coefficient(left, self.depths.inner) is ONE
-        known = (
-            self.tile.size * (self.tile.rows if self.copies else 1)
-            if self.copies or adjacent
-            else None
-        )
-        helper = self._shared(tiles.multiply(self.tile, known))
-        along, apart = (v.text for v in panel[1:])
+            known = tile.rows * tile.size
+            step = e.constant(known, "i64")
+            number = e.binary("udiv", row - start, tile.rows)
+            block = e.pointer(self.rows_copy, tile.type, number * self.tile_distance)
+            for r in range(tile.rows):
+                pointers.append(f"ptr {e.pointer(block, tile.type, r).text}")
+        else:
+            if coefficient(left, self.depths.inner) is ONE:
+                known = tile.size
+            for r in range(tile.rows):
+                at = e.intrinsic("smin", (row + r, stop - 1)) if r else row
+                self._bind_point(at, self.product.rows)
+                pointer = self._element(left)
+                self._check(left, pointer, (amount.steps, step), *taps)
+                pointers.append(f"ptr {pointer.text}")
+        helper = self._shared(tiles.multiply(tile, known))
+        place, along, apart = (v.text for v in panel)
+        adds = "false" if add is None else add.text
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
-            f"ptr {panel[0].text}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, i64 "
-            f"{amount.taps.text}, "
-            f"ptr {sums.text}, i1 {'false' if add is None else add.text}, ptr {self.soon.text})"
+            f"ptr {place}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, "
+            f"i64 {amount.taps.text}, ptr {sums.text}, i1 {adds}, ptr {self.soon.text})"
         )
 
     def _fetch_ahead(
@@ -422,26 +410,29 @@ class _ContractionEmitter(KernelEmitter):
         last: tuple[Value, Value],
         final: Value | None,
     ) -> None:
-        """Note what a tile asks for as it is multiplied. If its sums will be complete, that is the
-        lines of memory that the kernel's stage reads or writes in its rows: writing would wait for
-        them otherwise. If not, it is a part of what the next depth packs of the right operand."""
+        """Note the memory that a tile asks for as it is multiplied.
+
+        If its sums will be complete, that is the lines that the kernel's stage reads or writes in
+        its rows: writing would wait for them otherwise. If not, it is a part of what the next depth
+        packs of the right operand.
+        """
         e, memory, tile = self.e, self.memory, self.tile
         (stage,) = self.kernel.stages
-        accesses = [(s.buffer, s.index) for s in stage.stores] + [
-            i.attrs[:2] for i in stage.body.loads
-        ]
-        lines = [
-            (buffer, index * memory.dtypes[buffer].itemsize, line)
-            for buffer, index in dict.fromkeys(accesses)
-            if self._lies_in_rows(index)
-            for line in range(0, tile.width * memory.dtypes[buffer].itemsize, LINE)
-        ][: self.entries // tile.rows]
+        accesses = [(s.buffer, s.index) for s in stage.stores]
+        accesses += [i.attrs[:2] for i in stage.body.loads]
+        lines = []
+        for buffer, index in dict.fromkeys(accesses):
+            if self._lies_in_rows(index):
+                size = memory.dtypes[buffer].itemsize
+                for line in range(0, tile.width * size, LINE):
+                    lines.append((buffer, index * size, line))
+        lines = lines[: self.entries // tile.rows]
         row, column = at
         end = e.intrinsic("smin", (row + tile.rows, last[0]))
         memory.bound[self.column] = column
-        with e.loop(
-            row, end if final is None else e.select(final, end, row), 1, sure=False
-        ) as at_row:
+        if final is not None:
+            end = e.select(final, end, row)
+        with e.loop(row, end, 1, sure=False) as at_row:
             self._bind_point(at_row, self.product.rows)
             entries = e.pointer(self.soon, "ptr", (at_row - row) * len(lines))
             for number, (buffer, index, line) in enumerate(lines):
@@ -463,14 +454,13 @@ class _ContractionEmitter(KernelEmitter):
         """
         e, tile, right, column = self.e, self.tile, self.product.right, at[1]
         by_steps = coefficient(right, self.column) is ONE
-        extent, length = (
-            (self.depths.length, tile.width) if by_steps else (tile.width, self.depths.length)
-        )
+        extent, length = tile.width, self.depths.length
+        if by_steps:
+            extent, length = length, extent
         count = length * tile.size // LINE
         down = e.binary("udiv", last[0] - first[0] + tile.rows - 1, tile.rows)
-        share = e.intrinsic(
-            "smin", (e.binary("udiv", down + extent - 1, down), self.entries // count)
-        )
+        even_share = e.binary("udiv", down + extent - 1, down)
+        share = e.intrinsic("smin", (even_share, self.entries // count))
         begin = e.binary("udiv", at[0] - first[0], tile.rows) * share
         stop = e.intrinsic("smin", (begin + share, extent if by_steps else last[1] - column))
         self.memory.bound[self.column] = column

@@ -92,8 +92,11 @@ def exp2_flushed(x, _semantic=None):
 
 @triton.jit
 def power(x):
-    """exp(x) of what is not above 0, to be summed beside a term of 1: of float32 within abs(x) and
-    few units in the last place, at a quarter of the instructions of exp."""
+    """exp(x) of what is not above 0, to be summed beside a term of 1.
+
+    That of float32 is right within abs(x) and a few units in the last place, at a quarter of the
+    instructions of exp.
+    """
     if x.dtype == tl.float32:
         return exp2_flushed(x * 1.4426950408889634)
     else:
