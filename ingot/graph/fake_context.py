@@ -166,6 +166,7 @@ class FakeContext(Mode):
         with torch.enable_grad(), self:
             fake: FakeTensor = leaf.clone()  # type: ignore[assignment]
         fake.meta, fake.memory, fake.origin = leaf.meta, None, fake.grad_fn
+        fake.look = None  # that of the clone, which may lie otherwise
         return fake
 
     def release(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch import nn
 import ingot
 from ingot.errors import Unsupported
 from ingot.graph import FakeContext, FakeTensor, storage_key
+from ingot.graph.fakes import look_of
 from ingot.graph.meta import trials, untried
 
 torch.manual_seed(0)
@@ -253,3 +256,22 @@ def test_what_has_a_rule_is_not_tried_out_where_it_is_large(
     for ours, eagers in zip(*gradients):
         torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-5)
         assert ours.stride() == eagers.stride()
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "every other column": lambda x: x[:, ::2],
+    "expanded": lambda x: x[:1].expand(5, 6),
+    "from the second row on": lambda x: x[1:],
+    "transposed": lambda x: x.t(),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_fake_with_a_history_looks_like_one_without(name: str) -> None:
+    """Results of ops are kept by the looks of their arguments."""
+    leaf = torch.rand(4, 6, requires_grad=True)
+    with_history = LAYOUTS[name](leaf * 1)
+    assert with_history.grad_fn is not None
+    context = FakeContext()
+    fakes = context.fake(with_history), context.fake(with_history.detach())
+    assert look_of(fakes[0]) == look_of(fakes[1])
