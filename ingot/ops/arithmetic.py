@@ -440,7 +440,7 @@ def times_number(x: Tensor, number: Any) -> Tensor:
     """By one of the factors of torch's formulas that depend on symbolic sizes."""
     if not isinstance(number, torch.SymFloat):
         return NotImplemented
-    value, (above, below) = widened(x), number.node.parts()
+    value, (above, below) = widened(x), number.node.quotient()
     return (value * quotient(above, below, value.dtype)).to(x.dtype)
 
 
