@@ -23,4 +23,5 @@ def hand_over() -> None:
     schemas.MAY_RAISE.update(table("may_raise"))
     data_dependent.TAKES_NO_ELEMENTS.update(table("takes_no_elements"))
     geometry.LAST_FIRST.update(table("last_operand_first"))
+    schemas.COSTS.update(table("cost"))
     lowering.RULES.update(table("lower"))

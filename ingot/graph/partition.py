@@ -36,7 +36,7 @@ from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.replay import drawn_again
-from ingot.graph.schemas import draws
+from ingot.graph.schemas import Cost, cost_of, draws
 from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
@@ -403,7 +403,7 @@ def _repeats(node: Node) -> bool:
         return True
     if not isinstance(node.target, OpOverload) or node.meta.get("may_raise"):
         return False
-    return torch.Tag.pointwise in node.target.tags or node.target in _CHEAP
+    return torch.Tag.pointwise in node.target.tags or cost_of(node.target) is Cost.LIGHT
 
 
 def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
@@ -426,7 +426,7 @@ def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
 def _is_of_library(node: Node) -> bool:
     """Whether a value is a contraction of a library's, which computes nothing that follows: on a
     GPU, or of halves."""
-    if node.target not in _PRODUCTS:
+    if cost_of(node.target) is not Cost.CONTRACTION:
         return False
     value: torch.Tensor = node.meta["val"]
     return value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64)
@@ -444,49 +444,15 @@ def _readers(node: Node, late: set[Node]) -> Iterator[Node]:
 
 
 def _reads_memory(node: Node) -> bool:
-    if not isinstance(node.target, OpOverload) or _repeats(node) or node.target in _LOOKUPS:
+    if not isinstance(node.target, OpOverload) or _repeats(node):
+        return False
+    if cost_of(node.target) is Cost.LOOKUP:
         return False
     return _REDUCTION not in node.target.tags
 
 
 STATISTIC = 16  # elements that are reduced to each element of a statistic, at least
 _REDUCTION = getattr(torch.Tag, "reduction", None)
-_PRODUCTS = {
-    aten.mm.default,
-    aten.addmm.default,
-    aten.bmm.default,
-    aten.baddbmm.default,
-    aten.convolution.default,
-}
-_LOOKUPS = {aten.index.Tensor, aten.gather.default, aten.index_select.default}
-
-_CHEAP = {
-    aten.full.default,
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.clone.default,
-    aten._to_copy.default,
-    aten.cat.default,
-    aten.constant_pad_nd.default,
-    aten.slice_scatter.default,
-    aten.select_scatter.default,
-}
-
-
-def _overloads(names: str, overload: str) -> set[Any]:
-    return {getattr(getattr(aten, name), overload) for name in names.split()}
-
-
-_LIGHT = {
-    *_CHEAP,
-    *_overloads("add sub mul div eq ne lt le gt ge", "Tensor"),
-    *_overloads("eq ne lt le gt ge", "Scalar"),
-    *_overloads("neg abs relu maximum minimum clamp", "default"),
-    *_overloads("logical_not logical_and logical_or", "default"),
-    aten.where.self,
-}
-"""Ops that take no longer than reading what they give."""
 
 
 def _work(node: Node, stored: bool) -> int:
@@ -497,7 +463,8 @@ def _work(node: Node, stored: bool) -> int:
         return 0
     if stored:
         return _bytes(node) * 5 // 8
-    return _bytes(node) // (256 if node.target in _LIGHT else 32)
+    is_light = cost_of(node.target) is Cost.LIGHT
+    return _bytes(node) // (256 if is_light else 32)
 
 
 def _bytes(node: Node) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -80,6 +81,23 @@ def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
         return True
     rule = MAY_RAISE.get(op)
     return rule is not None and rule(args, result)
+
+
+class Cost(Enum):
+    """What the partition must know of an op's cost, beside its tags."""
+
+    LIGHT = "takes no longer than reading its result"
+    CONTRACTION = "a library computes it on a GPU, and of halves, with nothing that follows"
+    LOOKUP = "reads a few elements of its argument, which need not be in memory"
+
+
+COSTS: dict[OpOverload, Cost] = {}
+"""The costs of ops, as `rules.py` hands them over."""
+
+
+def cost_of(target: Any) -> Cost | None:
+    """The cost of a node's target, where it is known to be unlike others'."""
+    return COSTS.get(target)
 
 
 @cache

@@ -15,7 +15,7 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import like_self, pointwise_meta
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
-from ingot.graph.schemas import bind
+from ingot.graph.schemas import Cost, bind
 from ingot.loops import ops
 from ingot.loops.lowering.pointwise import apply, constant_like, elementwise
 from ingot.ops.arithmetic import clamped
@@ -261,7 +261,7 @@ def threshold_refusal(x: Tensor, threshold: float, value: float) -> str:
 
 
 OPS = (
-    op(aten.relu.default, lower=elementwise(_relu, 1)),
+    op(aten.relu.default, cost=Cost.LIGHT, lower=elementwise(_relu, 1)),
     op(aten.gelu.default, lower=elementwise(_gelu, 1)),
     op(aten.gelu_backward.default, decompose=gelu_backward),
     op(aten.sigmoid_backward.default, decompose=sigmoid_backward),

@@ -14,7 +14,7 @@ from ingot.graph.decompositions import quotient, rounded_once, widened
 from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self, pointwise_meta
 from ingot.graph.meta.trials import dtype_of
-from ingot.graph.schemas import divides
+from ingot.graph.schemas import Cost, divides
 from ingot.loops import ops
 from ingot.loops.expr import Expr
 from ingot.loops.lowering.context import Lowering
@@ -496,11 +496,11 @@ def pow_refusal(exponent: Any, x: Any = None, **_: Any) -> str:
 
 
 OPS = (
-    op(aten.neg.default, lower=elementwise(simple("neg"), 1)),
+    op(aten.neg.default, cost=Cost.LIGHT, lower=elementwise(simple("neg"), 1)),
     op(aten.sqrt.default, lower=elementwise(simple("sqrt"), 1)),
     op(aten.rsqrt.default, lower=elementwise(simple("rsqrt"), 1)),
     op(aten.reciprocal.default, lower=elementwise(simple("reciprocal"), 1)),
-    op(aten.abs.default, lower=elementwise(_absolute, 1)),
+    op(aten.abs.default, cost=Cost.LIGHT, lower=elementwise(_absolute, 1)),
     op(aten.sign.default, aten.sgn.default, lower=elementwise(_sign, 1)),
     op(aten.angle.default, meta=angle_meta, lower=elementwise(_angle, 1)),
     op(aten.floor.default, lower=elementwise(_rounding("floor"), 1)),
@@ -512,16 +512,17 @@ OPS = (
     op(aten.nan_to_num.default, lower=_nan_to_num),
     op(aten.deg2rad.default, decompose=deg2rad),
     op(aten.rad2deg.default, decompose=rad2deg),
-    op(aten.add.Tensor, aten.add.Scalar, lower=elementwise(_add, 2, "summed")),
-    op(aten.sub.Tensor, aten.sub.Scalar, lower=elementwise(_sub, 2, "summed")),
+    op(aten.add.Tensor, aten.add.Scalar, cost=Cost.LIGHT, lower=elementwise(_add, 2, "summed")),
+    op(aten.sub.Tensor, aten.sub.Scalar, cost=Cost.LIGHT, lower=elementwise(_sub, 2, "summed")),
     op(aten.rsub.Tensor, decompose=rsub, meta=pointwise_meta, last_operand_first=True),
     op(aten.rsub.Scalar, meta=pointwise_meta, lower=elementwise(_rsub, 2, "summed")),
-    op(aten.mul.Tensor, lower=elementwise(_mul, 2, "scaled")),
+    op(aten.mul.Tensor, cost=Cost.LIGHT, lower=elementwise(_mul, 2, "scaled")),
     op(aten.mul.Scalar, decompose=times_number, lower=elementwise(_mul, 2, "scaled")),
     op(
         aten.div.Tensor,
         aten.div.Scalar,
         may_raise=divides,
+        cost=Cost.LIGHT,
         lower=elementwise(simple("div"), 2, "scaled"),
     ),
     op(
@@ -556,11 +557,11 @@ OPS = (
     op(aten.heaviside.default, lower=elementwise(_heaviside, 2)),
     op(aten.gcd.default, lower=elementwise(simple("gcd"), 2)),
     op(aten.lcm.default, lower=elementwise(_least_common_multiple, 2)),
-    op(aten.maximum.default, lower=elementwise(_extreme("maximum"), 2)),
-    op(aten.minimum.default, lower=elementwise(_extreme("minimum"), 2)),
+    op(aten.maximum.default, cost=Cost.LIGHT, lower=elementwise(_extreme("maximum"), 2)),
+    op(aten.minimum.default, cost=Cost.LIGHT, lower=elementwise(_extreme("minimum"), 2)),
     op(aten.fmax.default, lower=elementwise(_number_wins("maximum"), 2)),
     op(aten.fmin.default, lower=elementwise(_number_wins("minimum"), 2)),
-    op(aten.clamp.default, lower=elementwise(clamped, 1)),
+    op(aten.clamp.default, cost=Cost.LIGHT, lower=elementwise(clamped, 1)),
     op(aten.clamp.Tensor, lower=clamp_tensor),
     op(aten.clamp_min.default, lower=elementwise(lambda x, low: clamped(x, low), 1)),
     op(aten.clamp_max.default, lower=elementwise(lambda x, high: clamped(x, None, high), 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ingot.graph.meta.families import exact_self, formatted_copy, pointwise_meta
+from ingot.graph.schemas import Cost
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.values import Spec, TensorValue
@@ -30,6 +31,7 @@ OPS = (
         aten.clone.default,
         meta=formatted_copy,
         takes_no_elements=True,
+        cost=Cost.LIGHT,
         lower=to_copy,
     ),
     op(aten._conj_physical.default, meta=pointwise_meta, lower=to_copy),

@@ -18,6 +18,7 @@ from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
+from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.expr import (
     ONE,
@@ -676,6 +677,7 @@ OPS = (
         aten.convolution.default,
         meta=convolution_meta,
         refuses=convolution_refusal,
+        cost=Cost.CONTRACTION,
         lower=convolution,
     ),
 )

@@ -17,7 +17,7 @@ from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import factory, formatted_copy, like_self, native, new_factory
 from ingot.graph.meta.trials import dtype_of
-from ingot.graph.schemas import bind
+from ingot.graph.schemas import Cost, bind
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
 from ingot.loops.lowering.context import WINDOW, Lowering
@@ -381,7 +381,14 @@ def stack_refusal(tensors: Sequence[Tensor], dim: int) -> str:
 
 
 OPS = (
-    op(aten.full.default, meta=factory, refuses=full_refusal, takes_no_elements=True, lower=full),
+    op(
+        aten.full.default,
+        meta=factory,
+        refuses=full_refusal,
+        takes_no_elements=True,
+        cost=Cost.LIGHT,
+        lower=full,
+    ),
     op(aten.fill.Scalar, meta=like_self, refuses=number_overflows, lower=fill),
     op(aten.fill.Tensor, meta=like_self, refuses=number_overflows),
     op(aten.zero.default, meta=like_self),
@@ -420,9 +427,17 @@ OPS = (
         meta=arange_meta,
         refuses=arange_refusal,
         takes_no_elements=True,
+        cost=Cost.LIGHT,
         lower=arange,
     ),
-    op(aten.cat.default, meta=cat_meta, refuses=cat_refusal, takes_no_elements=True, lower=cat),
+    op(
+        aten.cat.default,
+        meta=cat_meta,
+        refuses=cat_refusal,
+        takes_no_elements=True,
+        cost=Cost.LIGHT,
+        lower=cat,
+    ),
     op(
         aten.stack.default,
         meta=stack_meta,

@@ -15,7 +15,7 @@ from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self, exact_self, new_factory
 from ingot.graph.meta.trials import probe
 from ingot.graph.meta.untried import unless_known
-from ingot.graph.schemas import bind, indexes
+from ingot.graph.schemas import Cost, bind, indexes
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
@@ -485,6 +485,7 @@ OPS = (
         refuses=gather_refusal,
         may_raise=indexes,
         takes_no_elements=True,
+        cost=Cost.LOOKUP,
         lower=gather,
     ),
     op(
@@ -493,6 +494,7 @@ OPS = (
         refuses=index_select_refusal,
         may_raise=indexes,
         takes_no_elements=True,
+        cost=Cost.LOOKUP,
         lower=index_select,
     ),
     op(
@@ -501,6 +503,7 @@ OPS = (
         refuses=index_refusal,
         may_raise=indexes,
         takes_no_elements=True,
+        cost=Cost.LOOKUP,
         lower=index,
     ),
     op(
@@ -517,12 +520,14 @@ OPS = (
         aten.select_scatter.default,
         meta=exact_self,
         refuses=_of_a_part(aten.select.int),
+        cost=Cost.LIGHT,
         lower=select_scatter,
     ),
     op(
         aten.slice_scatter.default,
         meta=exact_self,
         refuses=_of_a_part(aten.slice.Tensor),
+        cost=Cost.LIGHT,
         lower=slice_scatter,
     ),
     op(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ingot.graph.checks import overflows
 from ingot.graph.meta.families import masked
+from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import (
@@ -102,6 +103,7 @@ OPS = (
         op(
             getattr(aten, name).Tensor,
             getattr(aten, name).Scalar,
+            cost=Cost.LIGHT,
             lower=elementwise(_comparison(name), 2, "compare"),
         )
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -109,6 +111,7 @@ OPS = (
     *(
         op(
             getattr(aten, f"logical_{name}").default,
+            cost=Cost.LIGHT,
             lower=elementwise(_logical(f"logical_{name}"), 2, "own"),
         )
         for name in ("and", "or", "xor")
@@ -121,7 +124,11 @@ OPS = (
         )
         for name in ("and", "or", "xor")
     ),
-    op(aten.logical_not.default, lower=elementwise(_logical("logical_not"), 1, "own")),
+    op(
+        aten.logical_not.default,
+        cost=Cost.LIGHT,
+        lower=elementwise(_logical("logical_not"), 1, "own"),
+    ),
     op(aten.bitwise_not.default, lower=elementwise(_bitwise("bitwise_not", "logical_not"), 1)),
     op(
         aten.bitwise_left_shift.Tensor,
@@ -138,7 +145,7 @@ OPS = (
     op(aten.isposinf.default, lower=elementwise(_infinite("eq", math.inf), 1, "own")),
     op(aten.isneginf.default, lower=elementwise(_infinite("eq", -math.inf), 1, "own")),
     op(aten.signbit.default, lower=elementwise(_sign_bit, 1, "own")),
-    op(aten.where.self, lower=where),
+    op(aten.where.self, cost=Cost.LIGHT, lower=where),
     op(
         aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot.graph.meta.basis import Rule as MetaRule
+from ingot.graph.schemas import Cost
 from ingot.torch_private import OpOverload
 
 
@@ -45,6 +46,10 @@ class Op:
     last_operand_first: bool = False
     """Whether a pointwise op asks its last operand first how the result lies."""
 
+    cost: Cost | None = None
+    """What computing it again costs the backward, where that is not plain. See
+    graph/schemas.py."""
+
     lower: Callable[..., Any] | None = None
     """The op as loop IR. See loops/lowering/rules.py."""
 
@@ -58,6 +63,7 @@ def op(
     may_raise: Callable[..., bool] | None = None,
     takes_no_elements: bool = False,
     last_operand_first: bool = False,
+    cost: Cost | None = None,
     lower: Callable[..., Any] | None = None,
 ) -> Op:
     """A record; see the fields of `Op`."""
@@ -70,5 +76,6 @@ def op(
         may_raise,
         takes_no_elements,
         last_operand_first,
+        cost,
         lower,
     )

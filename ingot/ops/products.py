@@ -13,6 +13,7 @@ from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.trials import dtype_of
+from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.apart import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
@@ -314,12 +315,24 @@ def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
 
 
 OPS = (
-    op(aten.mm.default, meta=matmul_meta, lower=mm),
-    op(aten.bmm.default, meta=matmul_meta, refuses=bmm_refusal, lower=mm),
+    op(aten.mm.default, meta=matmul_meta, cost=Cost.CONTRACTION, lower=mm),
+    op(aten.bmm.default, meta=matmul_meta, refuses=bmm_refusal, cost=Cost.CONTRACTION, lower=mm),
     op(aten.mv.default, aten.dot.default, meta=matmul_meta, lower=mv),
     op(aten.addmv.default, meta=matmul_meta),
-    op(aten.addmm.default, meta=matmul_meta, refuses=addmm_refusal, lower=addmm),
-    op(aten.baddbmm.default, meta=matmul_meta, refuses=baddbmm_refusal, lower=addmm),
+    op(
+        aten.addmm.default,
+        meta=matmul_meta,
+        refuses=addmm_refusal,
+        cost=Cost.CONTRACTION,
+        lower=addmm,
+    ),
+    op(
+        aten.baddbmm.default,
+        meta=matmul_meta,
+        refuses=baddbmm_refusal,
+        cost=Cost.CONTRACTION,
+        lower=addmm,
+    ),
     op(aten.mm.dtype, meta=matmul_meta),
     op(aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal),
     op(aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal),

@@ -16,7 +16,7 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import contiguous_self, like_self
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
-from ingot.graph.schemas import bind
+from ingot.graph.schemas import Cost, bind
 from ingot.graph.symbols import is_decided_by_data
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less_equal, maximum, minimum
@@ -329,6 +329,7 @@ OPS = (
         meta=constant_pad_meta,
         refuses=constant_pad_refusal,
         takes_no_elements=True,
+        cost=Cost.LIGHT,
         lower=constant_pad,
     ),
     op(

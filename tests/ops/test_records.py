@@ -19,6 +19,7 @@ TABLES = {
     "may_raise": schemas.MAY_RAISE,
     "takes_no_elements": data_dependent.TAKES_NO_ELEMENTS,
     "last_operand_first": geometry.LAST_FIRST,
+    "cost": schemas.COSTS,
     "lower": RULES,
 }
 
