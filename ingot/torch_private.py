@@ -368,13 +368,23 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "torch.Tensor": (
         ALL,
         torch.Tensor,
-        ("_backward_hooks", "_base", "_cdata", "_is_view", "_is_zerotensor", "_make_wrapper_subclass",
-         "_post_accumulate_grad_hooks", "_use_count", "_version"),
+        tuple(
+            """
+            _backward_hooks _base _cdata _is_view _is_zerotensor _make_wrapper_subclass
+            _post_accumulate_grad_hooks _use_count _version
+            """.split()
+        ),
     ),
     "torch.UntypedStorage": (ALL, torch.UntypedStorage, ("_cdata",)),
     "torch.nn.Module": (ALL, torch.nn.Module(), ("_buffers", "_modules", "_parameters", *_HOOKS)),
-    "torch.nn.modules.module": (ALL, torch.nn.modules.module, tuple([f"_global{name}" for name in _HOOKS])),
-    "torch.nn.RNNBase": ("", torch.nn.RNN(1, 1, device="meta"), ("_flat_weights", "_flat_weights_names")),
+    "torch.nn.modules.module": (
+        ALL, torch.nn.modules.module,
+        tuple([f"_global{name}" for name in _HOOKS]),
+    ),
+    "torch.nn.RNNBase": (
+        "", torch.nn.RNN(1, 1, device="meta"),
+        ("_flat_weights", "_flat_weights_names"),
+    ),
     "torch.fx.Graph": (ALL, torch.fx.Graph(), ("_root", "_target_to_str")),
     "an operator": (ALL, getattr(torch.ops.aten.sin, "default", None), ("_op_dk", "_schema")),
     "torch's registry of custom operators": (ALL, library_registry, ("_data",)),

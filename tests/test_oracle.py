@@ -1,4 +1,4 @@
-"""The oracle notices: each way in which a call can differ from eager's fails, and rounding does not."""
+"""The oracle notices each way in which a call can differ from eager's, and allows rounding."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _ABOUT_LOOKS = frozenset(
     """
-    dim ndimension numel nelement size stride storage_offset element_size dim_order get_device is_complex
-    is_floating_point is_signed is_contiguous is_conj is_neg is_inference is_same_size is_distributed has_names
-    sparse_dim dense_dim is_non_overlapping_and_dense result_type can_cast promote_types _parse_to broadcast_shapes
-    eq ne _has_compatible_shallow_copy_type
+    dim ndimension numel nelement size stride storage_offset element_size dim_order get_device
+    is_complex is_floating_point is_signed is_contiguous is_conj is_neg is_inference is_same_size
+    is_distributed has_names sparse_dim dense_dim is_non_overlapping_and_dense result_type can_cast
+    promote_types _parse_to broadcast_shapes eq ne _has_compatible_shallow_copy_type
     """.split()
 )
 """The names of functions and methods that answer such a question; `==` and `!=` of a tensor and

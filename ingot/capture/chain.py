@@ -54,7 +54,8 @@ class Chain(NamedTuple):
         """The user's "file:line" where it goes on."""
         innermost = self.points[-1]
         instructions = program_of(innermost.code).instructions
-        return f"{innermost.code.co_filename}:{instructions[min(innermost.position, len(instructions) - 1)].line}"
+        instruction = instructions[min(innermost.position, len(instructions) - 1)]
+        return f"{innermost.code.co_filename}:{instruction.line}"
 
 
 Continuations = Callable[[Chain], Any]

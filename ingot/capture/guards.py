@@ -195,7 +195,8 @@ class Guard:
     def _rule_text(self) -> str:
         rule = _RULES[self.kind]
         relation = "is" if rule.same is operator.is_ else "=="
-        return f"{rule.facet.format(self.name, self.data)} {relation} {_short(rule.expected(self.data))}"
+        expected = _short(rule.expected(self.data))
+        return f"{rule.facet.format(self.name, self.data)} {relation} {expected}"
 
     @property
     def name(self) -> str:

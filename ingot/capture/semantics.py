@@ -339,7 +339,8 @@ class Semantics:
         raw = self.class_lookup(value.cls, "__format__")
         if raw is vars(object)["__format__"]:
             if spec:
-                message = f"unsupported format string passed to {type_name(value.python_type())}.__format__"
+                name = type_name(value.python_type())
+                message = f"unsupported format string passed to {name}.__format__"
                 raise self.raised(TypeError, message)
             return self.text_of(value, str)
         made = self.realize(

@@ -266,10 +266,12 @@ def attention(
         query.dtype is key.dtype is value.dtype and not query.dim() == key.dim() == value.dim() == 4
     )
     if (
-        of_known_kind and query.dtype in (torch.float32, torch.float64) and min(query.dim(), key.dim(), value.dim()) > 1
+        of_known_kind
+        and query.dtype in (torch.float32, torch.float64)
+        and min(query.dim(), key.dim(), value.dim()) > 1
         and not (dropout_p or enable_gqa or (is_causal and mask is not None))
         and not torch.is_autocast_enabled(query.device.type)
-    ):  # fmt: skip
+    ):
         return attention_written_out(query, key, value, mask, is_causal, scale)
     if (
         mask is not None

@@ -20,18 +20,24 @@ MOST = 64
 COMPUTES = frozenset(
     """
     tensor as_tensor scalar_tensor arange zeros ones full linspace eye
-    zeros_like ones_like full_like new_tensor new_zeros new_ones new_full clone detach to type_as int long float double
-    bool add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg abs floor ceil round trunc
-    sqrt pow exp log log2 log10 min max amin amax clamp clip minimum maximum sum prod mean any all cumsum cumprod argmin
-    argmax sort flip diff where eq ne lt le gt ge logical_and logical_or logical_not logical_xor isin view reshape
-    flatten ravel unsqueeze squeeze expand unbind stack cat concat select narrow t permute transpose repeat tile split
-    chunk getitem truediv floordiv mod and_ or_ xor invert inv pos rsub lshift rshift contiguous __rtruediv__
-    __rfloordiv__ __rpow__ __rmod__
+    zeros_like ones_like full_like new_tensor new_zeros new_ones new_full
+    clone detach to type_as int long float double bool
+    add sub subtract mul multiply div divide true_divide floor_divide remainder fmod neg abs
+    floor ceil round trunc sqrt pow exp log log2 log10 min max amin amax clamp clip minimum maximum
+    sum prod mean any all cumsum cumprod argmin argmax sort flip diff where eq ne lt le gt ge
+    logical_and logical_or logical_not logical_xor isin
+    view reshape flatten ravel unsqueeze squeeze expand unbind stack cat concat select narrow t
+    permute transpose repeat tile split chunk getitem contiguous
+    truediv floordiv mod and_ or_ xor invert inv pos rsub lshift rshift
+    __rtruediv__ __rfloordiv__ __rpow__ __rmod__
     """.split()
 )
 """Functions and methods that do the same whenever they are called, by their names."""
 _WRITES = frozenset(
-    "setitem iadd isub imul itruediv ifloordiv add_ sub_ mul_ div_ fill_ zero_ clamp_ copy_ masked_fill_".split()
+    """
+    setitem iadd isub imul itruediv ifloordiv
+    add_ sub_ mul_ div_ fill_ zero_ clamp_ copy_ masked_fill_
+    """.split()
 )
 _NO_TREES = frozenset((FakeTensor, float, int, bool, str, type(None), torch.dtype))
 

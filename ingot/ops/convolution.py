@@ -642,7 +642,7 @@ def convolution_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
-    """Whether eager's convolution_meta gives its result channels last: where an operand lies so, and the
+    """Whether eager's convolution gives its result channels last: where an operand lies so, and the
     kernel that it chooses for these sizes knows of that layout."""
     likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
     if not likely or any(

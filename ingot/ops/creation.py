@@ -261,7 +261,7 @@ def block_diag(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_legacy_empty(t: Tensor) -> bool:
-    """Whether cat_meta takes it whatever the others' rank is: the tensor of one dimension without
+    """Whether cat takes it whatever the others' rank is: the tensor of one dimension without
     elements."""
     return t.dim() == 1 and isinstance(t.shape[0], int) and t.shape[0] == 0
 
@@ -293,7 +293,7 @@ def stack_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise EagerRaises("stack_meta of tensors of different sizes")
     dim = bind(op, args, kwargs)["dim"] % (len(sizes) + 1)
     strides = None
-    # a cat_meta along dim, taken apart
+    # a cat along dim, taken apart
     if dim < len(sizes) and all(geometry.like_channels_last(t) for t in tensors):
         joined = geometry.channels_last(
             [s * len(tensors) if d == dim else s for d, s in enumerate(sizes)]
@@ -327,7 +327,7 @@ def arange_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 @cache
 def _arange_truncates() -> bool:
-    """Whether eager truncates the numbers of an int64 arange_meta before it counts its elements: until
+    """Whether eager truncates the numbers of an int64 arange before it counts its elements: until
     torch 2.14."""
     return torch.arange(0, 1.5, 1.0, dtype=torch.int64, device="cpu").shape[0] == 1
 

@@ -17,10 +17,10 @@ from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, rounde
 from ingot.ops.op import op
 from ingot.torch_private import aten
 
-_UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc erfinv lgamma digamma sigmoid"
-)
+_UNARY = """
+exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+erf erfc erfinv lgamma digamma sigmoid
+"""
 """Scalar ops of loop IR by the names that ATen has for them, too."""
 
 

@@ -1,4 +1,7 @@
-"""Layer, group, batch and RMS norms, and their gradients. A gradient that was not asked for is None."""
+"""Layer, group, batch and RMS norms, and their gradients.
+
+A gradient that was not asked for is None.
+"""
 
 from __future__ import annotations
 

@@ -93,9 +93,11 @@ def _padded(
 
     def part(length: Expr, at: Callable[[Expr], Expr]) -> TensorValue:
         def index_map(index: Index) -> Index:
-            outer = (position(i - b, n) if b is not ZERO or whole is not n else i for i, b, n, whole in
-                     zip(index[:-1], before, x.sizes, out.sizes))  # fmt: skip
-            return (*outer, at(index[-1]))
+            places = [*index[:-1], at(index[-1])]
+            for k, size in enumerate(x.sizes[:-1]):
+                if before[k] is not ZERO or out.sizes[k] is not size:
+                    places[k] = position(places[k] - before[k], size)
+            return tuple(places)
 
         return lw.mapped(x, out._replace(sizes=(*out.sizes[:-1], length)), index_map)
 

@@ -1,5 +1,7 @@
-"""Reductions: sums, extremes, variances and norms of vectors. The result of one that is loops is always in
-memory."""
+"""Reductions: sums, extremes, variances and norms of vectors.
+
+The result of one that is lowered to loops is materialized.
+"""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[
         )
     if count > len(names):
         plural = "" if len(names) == 1 else "s"
-        message = f"{known.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
+        accepted = f"{len(names)} positional sub-pattern{plural}"
+        message = f"{known.__name__}() accepts {accepted} ({count} given)"
         raise session.raised(TypeError, message)
     return names[:count]

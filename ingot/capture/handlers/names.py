@@ -84,8 +84,8 @@ def _empty(frame: InterpreterFrame, slot: int, cell: CellValue) -> Exception:
         return session.unsupported("unbound-name", f"the outer variable {name!r} is not bound yet")
     if name not in frame.program.code.co_freevars:
         return _unbound(frame, slot)
-    message = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-    return session.raised(NameError, message)
+    message = "where it is not associated with a value in enclosing scope"
+    return session.raised(NameError, f"cannot access free variable '{name}' {message}")
 
 
 @handles("STORE_DEREF")

@@ -256,7 +256,8 @@ class SuperValue(Value):
         instance = self.instance
         what = f"type {instance.object.__name__}" if isinstance(instance, ClassValue) else ""
         what = what or f"instance of {type_name(instance.python_type())}"
-        return f"super(type, obj): obj ({what}) is not an instance or subtype of type ({type_name(self.cls)})."
+        wrong = f"obj ({what}) is not an instance or subtype of type ({type_name(self.cls)})."
+        return f"super(type, obj): {wrong}"
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "__class__":

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _PLAIN = """
-abs acos add asin atan ceil clamp_max clamp_min clone cos cosh div erf erfc exp expm1 floor frac lerp lgamma log log10
-log1p log2 max mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
+abs acos add asin atan ceil clamp_max clamp_min clone cos cosh div erf erfc exp expm1 floor frac
+lerp lgamma log log10 log1p log2 max mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt
+sub tan tanh trunc
 """.split()
 _RENAMED = {"maximum": "clamp_min", "minimum": "clamp_max"}
 _METHODS = {

@@ -45,7 +45,8 @@ class ForeignValue(OpaqueValue):
 
     def describe(self) -> str:
         cls = type(self.object)
-        return f"{self.source.name if self.source else 'an object'}, a {cls.__module__}.{cls.__name__},"
+        name = self.source.name if self.source else "an object"
+        return f"{name}, a {cls.__module__}.{cls.__name__},"
 
     def identity(self) -> Any:
         return self.object

@@ -35,20 +35,19 @@ _DATA |= frozenset("__array__ __bool__ __int__ __float__ __index__ __complex__".
 
 _REFUSED = frozenset(
     """
-    retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_
-    swapaxes_ swapdims_
-    detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook __reduce_ex__ __deepcopy__
-    __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names to_sparse to_dense is_shared
-    as_subclass
+    retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_
+    detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook
+    __reduce_ex__ __deepcopy__ __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names
+    to_sparse to_dense is_shared as_subclass
     """.split()
 )
 """Methods that change the tensor object itself, or that have no place in a graph."""
 
 _PROPERTIES = frozenset(
-    "dtype device layout ndim requires_grad is_leaf itemsize nbytes names is_nested is_quantized".split()
-)
-_PROPERTIES |= frozenset(
-    "is_cuda is_cpu is_meta is_mps is_xpu is_xla is_mkldnn is_sparse is_sparse_csr is_mtia".split()
+    """
+    dtype device layout ndim requires_grad is_leaf itemsize nbytes names is_nested is_quantized
+    is_cuda is_cpu is_meta is_mps is_xpu is_xla is_mkldnn is_sparse is_sparse_csr is_mtia
+    """.split()
 )
 """Attributes whose value follows from what TENSOR guards."""
 

@@ -18,7 +18,7 @@ from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.objects import in_parts, objects_of, optimized
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Body, Fault, Instruction, Origin
+from ingot.loops.ir import Fault, Origin
 from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
 from ingot.serial import safe_point
 
@@ -174,19 +174,7 @@ def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)}
     names |= {r.name: f"r{k}" for k, r in enumerate(kernel.rows)}
 
-    def rename(i: Instruction) -> Instruction:
-        if i.op != "load":
-            return i
-        return i._replace(attrs=(names[i.attrs[0]], *i.attrs[1:]))
-
-    stages = tuple(
-        replace(
-            stage,
-            body=Body(tuple(map(rename, stage.body.instructions)), stage.body.results),
-            stores=tuple(replace(s, buffer=names[s.buffer]) for s in stage.stores),
-        )
-        for stage in kernel.stages
-    )
+    stages = tuple([stage.with_buffers(names.__getitem__) for stage in kernel.stages])
     parameters = tuple(
         p._replace(name=names[p.name], length=p.length if keep_lengths else None)
         for p in kernel.parameters

@@ -121,8 +121,6 @@ class _Walk:
             return value
         return TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1)
 
-    # ----------------------------------------------------------------------------------------------------------------
-
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
         fake = node.meta["val"]
