@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ingot.capture import Captured, Request
 from ingot.capture.chain import Continuations
 from ingot.capture.guard_set import GuardSet
-from ingot.capture.guards import Plausible, Quantity, Varying
+from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
 from ingot.compilation import Compilation, stage
 from ingot.errors import BackendError, Evidence, Unsupported, without_frames
 from ingot.failures import PASSING
@@ -62,8 +62,8 @@ class SizePolicy:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.observed: Varying = frozenset()
-        self.speculative: Plausible | None = None  # once there is an entry
+        self.observed: Observed = frozenset()
+        self.speculative: SpeculativeSizes | None = None  # once there is an entry
         self.is_symbolic = options.dynamic is not False and options.is_native
         self.speculates = self.is_symbolic
         self.is_static = False  # symbols could not be compiled
@@ -100,7 +100,7 @@ class SizePolicy:
         places = beside - stable
         if self.speculative is not None:
             places |= self.speculative.places
-        self.speculative = Plausible(frozenset(places), frozenset(known))
+        self.speculative = SpeculativeSizes(frozenset(places), frozenset(known))
 
     def allows(self, rung: Rung) -> bool:
         if rung.data_dependent is not self.data_dependent:

@@ -22,7 +22,7 @@ from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
 from ingot.capture.guard_set import GuardSet
-from ingot.capture.guards import Plausible, Quantity, Varying
+from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
 from ingot.capture.interpreter import InterpreterFrame, run_chain
 from ingot.capture.recorder import GraphInput, GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
@@ -151,11 +151,11 @@ class Request:
 
     options: Options
     continuations: Continuations | None = None
-    symbols: Varying = frozenset()
-    speculative: Plausible | None = None
+    symbols: Observed = frozenset()
+    speculative: SpeculativeSizes | None = None
     data_dependent_sizes: bool = False
     expects_errors: bool = True
-    observed: Varying = frozenset()
+    observed: Observed = frozenset()
     inputs: frozenset[type] = frozenset()
 
 
@@ -259,8 +259,8 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
     guards.add_global_state()
     context = FakeContext(request.data_dependent_sizes)
     session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
-    session.varying, session.plausible = request.symbols, request.speculative
-    session.varied = request.observed
+    session.symbols, session.speculative = request.symbols, request.speculative
+    session.observed = request.observed
     session.input_types = request.inputs
     session.says_compiling = attempt.says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
@@ -339,7 +339,7 @@ def _finish(
         handles=session.handles,
         protects=session.protects,
         marked=frozenset(recorder.marked),
-        speculative=frozenset(recorder.supposed),
+        speculative=frozenset(recorder.speculative),
     )
     captured.collect_shape_guards()
     return captured

@@ -251,14 +251,16 @@ class Quantity(NamedTuple):
         return forms[self.what].format(self.source.name, self.dim)
 
 
-Varying = frozenset[Source | Quantity]
-"""Floats, ints and sizes of tensors that were seen to differ from call to call."""
+Observed = frozenset[Source | Quantity]
+"""Floats, ints and sizes of tensors that a later call changed."""
 
 
-class Plausible(NamedTuple):
-    """Which sizes of the arguments' tensors may vary as well, though they were not seen to: those
-    beside sizes that vary (`places`), and all those of tensors that no earlier entry has met (all
-    but the `known`), as a cache that is None at first."""
+class SpeculativeSizes(NamedTuple):
+    """Sizes of the arguments' tensors that are made symbols though no call changed them.
+
+    These are the other sizes of a tensor that has an observed one (`places`), and all sizes of
+    tensors that no earlier entry has met, such as a cache that is None at first: all but those of
+    the `known`."""
 
     places: frozenset[Quantity] = frozenset()
     known: frozenset[Source] = frozenset()

@@ -96,7 +96,7 @@ class GraphRecorder:
         self._numbers: set[Source] = set()
         self.writes = False
         self.marked: list[Quantity] = []  # the dimensions that are marked to be symbols
-        self.supposed: list[Quantity] = []  # those that are, as they may vary
+        self.speculative: list[Quantity] = []  # those that are, as they may vary
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
@@ -157,21 +157,19 @@ class GraphRecorder:
         if self.dynamic is False:
             return frozenset(), {}
         marks = marks_of(tensor)
-        if not (marks or self.dynamic or session.varying or session.plausible is not None):
+        if not (marks or self.dynamic or session.symbols or session.speculative is not None):
             return frozenset(), {}
         sizes = [Quantity(source, "size", d) for d in range(tensor.dim())]
-        seen = {size.dim for size in sizes if size in session.varying}
+        seen = {size.dim for size in sizes if size in session.symbols}
         if session.is_given(source):
             if self.dynamic:
                 seen.update(range(tensor.dim()))
-            elif session.plausible is not None and not isinstance(tensor, torch.nn.Parameter):
-                also = [
-                    s
-                    for s in sizes
-                    if s.dim not in seen and s.dim not in marks and session.plausible.includes(s)
-                ]
-                self.supposed += also
-                seen.update(size.dim for size in also)
+            elif session.speculative is not None and not isinstance(tensor, torch.nn.Parameter):
+                for size in sizes:
+                    is_free = size.dim not in seen and size.dim not in marks
+                    if is_free and session.speculative.includes(size):
+                        self.speculative.append(size)
+                        seen.add(size.dim)
         bounds = {d: mark for d, mark in marks.items() if mark is not None}
         self.marked += [Quantity(source, "size", d) for d in bounds]
         return frozenset(seen - marks.keys() | bounds.keys()), bounds

@@ -62,8 +62,8 @@ from ingot.capture.values.sequences import (
     RangeValue,
     SequenceIterator,
     SliceValue,
+    SymbolicRange,
     TupleValue,
-    VaryingRange,
 )
 from ingot.capture.values.sets import SetIterator, SetValue
 from ingot.capture.values.subclasses import BuiltinObject
@@ -609,7 +609,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     DequeIterator: Results._deque_iterator,
     SliceValue: Results._slice,
     RangeValue: Results._range,
-    VaryingRange: Results._range,
+    SymbolicRange: Results._range,
     UnreadNumber: Results._unread,
     LateText: Results._late_text,
     SequenceIterator: Results._sequence_iterator,

@@ -14,7 +14,7 @@ from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.error_paths import leaves_no_trace
-from ingot.capture.guards import MISSING, Kind, Plausible, Varying
+from ingot.capture.guards import MISSING, Kind, Observed, SpeculativeSizes
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.meanings import How, Meaning, is_known_in_c, stated
 from ingot.capture.reading import Reading
@@ -88,11 +88,11 @@ class Session(Semantics, Reading):
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
         # the number of instructions after which capture ends in a graph break or is given up
         self.stop_at = STEP_LIMIT
-        self.varying: Varying = frozenset()
-        self.varied: Varying = frozenset()
+        self.symbols: Observed = frozenset()
+        self.observed: Observed = frozenset()
         # of numbers that are inputs where they are given as arguments
         self.input_types: frozenset[type] = frozenset()
-        self.plausible: Plausible | None = None
+        self.speculative: SpeculativeSizes | None = None
         self.continues = False  # whether it begins behind a graph break
         self.says_compiling = True  # to a program that asks whether it is compiled
         self.asked_compiling = False

@@ -25,7 +25,7 @@ from ingot.capture.values.base import (
     find_missing,
     type_name,
 )
-from ingot.capture.values.builtins import call_pure, of_varying_number, special_first
+from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import (
@@ -431,7 +431,7 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
     found = special_first(session, number, "__round__", *digits)
     if found is not None:
         return found
-    made = of_varying_number(session, round, [number, *digits], {})
+    made = of_number_in_graph(session, round, [number, *digits], {})
     return made or session.wrap_constant(session.really(round, [number, *digits], {}))
 
 

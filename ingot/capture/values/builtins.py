@@ -259,7 +259,7 @@ def _check_arguments(session: Session, function: Any, args: Arguments, kwargs: K
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    if (made := of_varying_number(session, function, args, kwargs)) is not None:
+    if (made := of_number_in_graph(session, function, args, kwargs)) is not None:
         return made
     asked = (
         ()
@@ -274,7 +274,7 @@ def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords
     )
 
 
-def of_varying_number(
+def of_number_in_graph(
     session: Session, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     """What a pure function gives for constants and one number that varies; None for all else."""

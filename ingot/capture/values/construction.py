@@ -41,8 +41,8 @@ from ingot.capture.values.sequences import (
     ListValue,
     RangeValue,
     SliceValue,
+    SymbolicRange,
     TupleValue,
-    VaryingRange,
     is_struct_sequence,
 )
 from ingot.capture.values.sets import SetValue
@@ -402,7 +402,7 @@ def range_(session: Session, *bounds: Value) -> Value:
     if len(bounds) in (1, 2) and any(isinstance(b, SymIntValue) for b in bounds):
         start, stop = (ConstantValue(0), *bounds)[-2:]
         if all(_is_known_before(bound) for bound in (start, stop)):
-            return VaryingRange(session, start, stop)
+            return SymbolicRange(session, start, stop)
     return RangeValue(session.python(range, *map(session.integer, bounds)))
 
 

@@ -98,7 +98,7 @@ def _computed(session: Session, tensor: TensorValue) -> Any:
         facts = [
             fact for known in outside.values() for fact in _facts(known.entry.source, known.value)
         ]
-        if any(Quantity(source, "value") in session.varied for source, _ in facts):
+        if any(Quantity(source, "value") in session.observed for source, _ in facts):
             return None
         values: dict[fx.Node, Any] = {}
         with torch.no_grad():

@@ -549,7 +549,7 @@ def of_size(
     shapes = session.graph.context.shapes
     expr = shapes.simplified(to_expr(size.fake))
     quantities = [session.guards.symbols.get(symbol) for symbol in expr.symbols]
-    if len(quantities) != 1 or quantities[0] is None or quantities[0] in session.graph.supposed:
+    if len(quantities) != 1 or quantities[0] is None or quantities[0] in session.graph.speculative:
         return None
     try:
         result = function(*before, shapes.hint(expr), *after)

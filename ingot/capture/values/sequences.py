@@ -588,7 +588,7 @@ class RangeValue(Value):
         return ConstantValue(self.range).binary(session, function, other, reflected)
 
 
-class VaryingRange(RangeValue):
+class SymbolicRange(RangeValue):
     """A range by 1 with bounds that vary from call to call: of its length and of single elements no
     more is relied on than whether they are there; all else compiles for the bounds."""
 

@@ -539,11 +539,11 @@ class SymIntValue(Value):
 
         return of_size(session, self, function, before, after) if self.in_graph else None
 
-    def is_supposed(self, session: Session) -> bool:
+    def is_speculative(self, session: Session) -> bool:
         """Whether it is made of sizes that may vary, and were not seen to."""
         quantities = [session.guards.symbols.get(symbol) for symbol in to_expr(self.fake).symbols]
         return bool(quantities) and all(
-            quantity in session.graph.supposed for quantity in quantities
+            quantity in session.graph.speculative for quantity in quantities
         )
 
     def convert(self, session: Session, cls: type) -> Value:
@@ -609,10 +609,10 @@ class SymIntValue(Value):
         """An operator that symbols do not have: computed before the graph runs, or of numbers that
         guards fix."""
         if isinstance(other, SymIntValue):
-            if other.is_supposed(session):
+            if other.is_speculative(session):
                 fixed = ConstantValue(other.specialize(session))
                 return self.binary(session, function, fixed, reflected)
-            if self.is_supposed(session):
+            if self.is_speculative(session):
                 fixed = ConstantValue(self.specialize(session))
                 return other.binary(session, function, fixed, not reflected)
         if isinstance(other, ConstantValue):

@@ -336,7 +336,7 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
 @wraps(float)
 def wrap_float(session: Session, object_: Any, source: Source) -> Value:
     """A float, compiled for its value unless that varies, or may well do so."""
-    varies = source in session.varying
+    varies = source in session.symbols
     scheduled = _is_scheduled(source) or session.is_input(object_, source)
     if type(object_) is float and (
         varies or scheduled or session.continues and isinstance(source, ArgSource)
@@ -365,7 +365,7 @@ def wrap_int(session: Session, object_: Any, source: Source) -> Value:
     comparisons."""
     if type(object_) is not int:
         return wrap_literal(session, object_, source)
-    varies = Quantity(source, "value") in session.varying
+    varies = Quantity(source, "value") in session.symbols
     fits = INTEGERS[0] <= object_ <= INTEGERS[1]
     if varies and not fits:
         raise too_large()
