@@ -255,6 +255,20 @@ class Effects:
         """What was written to a dict or namespace; None where nothing was."""
         return self._fields.get(id(storage))
 
+    def written(self, storage: Any, key: Any) -> Value | None:
+        """What was written there under a key: NULL where it was deleted, None where neither was."""
+        return self._read(self.fields(storage), key)
+
+    def written_slot(self, object_: Any, name: str) -> Value | None:
+        """The same of the `__slots__` of an instance."""
+        return self._read(self.slots(object_), name)
+
+    @staticmethod
+    def _read(fields: Fields | None, key: Any) -> Value | None:
+        if fields is None:
+            return None
+        return fields.read(key)
+
     def slots(self, object_: Any) -> Fields | None:
         """What was written to the `__slots__` of an instance; None where nothing was."""
         return self._slots.get(id(object_))
@@ -314,8 +328,7 @@ class Effects:
         """Such an attribute; None where there is none."""
         assert owner.source is not None
         self.admit(session, owner, object_)
-        fields = self.fields(vars(object_))
-        written = None if fields is None else fields.read(name)
+        written = self.written(vars(object_), name)
         if written is not None:
             return None if written is NULL else written
         if name in vars(object_):

@@ -56,6 +56,10 @@ class Reading:
         """The elements of an iterable, as *args or an unpacking see them."""
         return self.list_of(value).items
 
+    def realized_items(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
+        """The same, realized."""
+        return list(map(self.realize, self.unpacked(value)))
+
     def list_of(self: Session, value: Value) -> ListValue:  # type: ignore[misc]
         """A new list of the elements of an iterable."""
         value = self.realize(value)

@@ -25,6 +25,7 @@ from ingot.capture.values.base import (
     class_is_type,
     find_missing,
     find_owner,
+    map_values,
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -177,7 +178,7 @@ class Semantics:
     # -- conversions -------------------------------------------------------------------------------
 
     def realize_all(self: Session, values: Keywords) -> Keywords:  # type: ignore[misc]
-        return {name: self.realize(value) for name, value in values.items()}
+        return map_values(self.realize, values)
 
     def tuple_of_values(self, values: Arguments) -> Value:
         return TupleValue(values, tuple)

@@ -3,10 +3,11 @@ errors included."""
 
 from __future__ import annotations
 
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import NULL, Arguments, Keywords, Value
+from ingot.capture.values.base import NULL, Arguments, Keywords, Value, empty_cells
+from ingot.capture.values.functions import is_ingots
 from ingot.capture.values.keys import argument_key
 
 if TYPE_CHECKING:
@@ -45,12 +46,8 @@ def _place_keywords(
     code, rest = function.code, {}
     names = code.co_varnames[: len(bound)]
     for name, value in kwargs.items():
-        place = (
-            names.index(name, code.co_posonlyargcount)
-            if name in names[code.co_posonlyargcount :]
-            else -1
-        )
-        if place >= 0:
+        if name in names[code.co_posonlyargcount :]:
+            place = names.index(name, code.co_posonlyargcount)
             if bound[place] is not NULL:
                 return None
             bound[place] = value
@@ -79,21 +76,22 @@ def _refused(
     nothing."""
     code = function.code
     # the C function says something else
-    if function.namespace.get("__name__", "").startswith("ingot.capture."):
+    if is_ingots(function):
         return session.unsupported(
             "wrong-arguments", f"{function.qualname}() is called with wrong arguments"
         )
-    does_nothing = {
-        n: getattr(_nothing.__code__, n)
-        for n in ("co_code", "co_consts", "co_names", "co_exceptiontable")
-    }
-    cells = tuple(CellType() for _ in code.co_freevars)
-    model = FunctionType(
-        code.replace(**does_nothing), {}, function.qualname, (None,) * len(function.defaults), cells
+    nothing = _nothing.__code__
+    empty = code.replace(
+        co_code=nothing.co_code,
+        co_consts=nothing.co_consts,
+        co_names=nothing.co_names,
+        co_exceptiontable=nothing.co_exceptiontable,
     )
+    defaults = (None,) * len(function.defaults)
+    model = FunctionType(empty, {}, function.qualname, defaults, empty_cells(code))
     model.__kwdefaults__ = dict.fromkeys(function.keyword_defaults)
     model.__qualname__ = function.qualname
-    session.python(lambda: model(*(None for _ in args), **dict.fromkeys(kwargs)))
+    session.python(lambda: model(*[None] * len(args), **dict.fromkeys(kwargs)))
     return session.unsupported(
         "wrong-arguments", f"{function.qualname}() is called with wrong arguments"
     )

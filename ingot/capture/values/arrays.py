@@ -147,14 +147,17 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
     """torch.from_numpy, torch.as_tensor or torch.tensor of an array and nothing else."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-        array = session.realize(args[0]) if len(args) == 1 and not kwargs else None
-        if not isinstance(array, ArrayValue):
-            found = tensor_of_number(session, args, kwargs) or tensor_of_numbers(
-                session, args, kwargs
-            )
-            return found or _of_known_integers(session, args, kwargs)
-        name = "clone" if copies else "detach"  # a tensor of its own
-        return session.graph.call(session, "call_method", name, (array.tensor(session),), {})
+        if len(args) == 1 and not kwargs:
+            array = session.realize(args[0])
+            if isinstance(array, ArrayValue):
+                name = "clone" if copies else "detach"  # a tensor of its own
+                operand = (array.tensor(session),)
+                return session.graph.call(session, "call_method", name, operand, {})
+        return (
+            tensor_of_number(session, args, kwargs)
+            or tensor_of_numbers(session, args, kwargs)
+            or _of_known_integers(session, args, kwargs)
+        )
 
     return rule
 
@@ -239,7 +242,7 @@ class NumpyFunction(BuiltinValue):
         raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        known = [session.known(arg) for arg in args]
+        known = list(map(session.known, args))
         if kwargs or not (isinstance(self.object, np.ufunc) or self.object in _OF_NUMBERS):
             raise session.unsupported("compilation-call", f"{self.describe()} is called")
         with np.errstate(all="raise"):
@@ -270,7 +273,7 @@ def wrap_numpy_function(session: Session, object_: Any, source: Source) -> Value
 def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     if kwargs or not issubclass(cls, (np.floating, np.integer)):
         raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
-    made = session.python(cls, *[session.known(arg) for arg in args])
+    made = session.python(cls, *map(session.known, args))
     if type(made) is not cls:
         raise session.unsupported("numpy", f"numpy.{cls.__name__}() gives a {type(made).__name__}")
     return session.wrap_constant(made)

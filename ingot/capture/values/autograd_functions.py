@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import ClassMethodDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,16 +13,17 @@ from torch import fx
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ingot.capture.meanings import How, means, stated
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value, positions
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.mapped_functions import (
     Level,
     Lowered,
+    all_lowered,
+    all_raised,
     innermost_batched,
     is_mapped,
     levels_of,
-    lowered,
     lowered_gradient,
     outside,
     raised,
@@ -33,7 +33,7 @@ from ingot.capture.values.mapped_functions import (
     within,
 )
 from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import Backward, CustomGradient
@@ -77,14 +77,14 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
 
 def forward_only(cls: Any, *args: Any) -> Any:
     """Inlined in place of `Function.apply` where no gradients are wanted."""
-    return run_forward(cls, tuple([False for _ in args]), *args)[1]
+    return run_forward(cls, (False,) * len(args), *args)[1]
 
 
 def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
     """The gradients as a tuple."""
     context.saved_tensors = saved
     # autograd may always have none
-    context._input_grad_buffers = tuple([None for _ in context.needs_input_grad])
+    context._input_grad_buffers = (None,) * len(context.needs_input_grad)
     if _LISTS_TANGENTS and cls.boxed_grads_call:
         gradients = cls.backward(context, [*tangents])
     else:
@@ -116,27 +116,24 @@ _APPLY: Any = vars(_BASE)["apply"]
 """A classmethod, or since torch 2.14 a class method that is written in C."""
 
 
-@means(
-    _APPLY if isinstance(_APPLY, ClassMethodDescriptorType) else _APPLY.__func__,
-    how=How.UNREALIZED,
-)
+@means(getattr(_APPLY, "__func__", _APPLY), how=How.UNREALIZED)
 def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    function, *values = [session.realize(arg) for arg in args]
+    function, *values = map(session.realize, args)
     cls: Any = session.known(function)
-    if (own := stated(_APPLY.__get__(None, cls))) is not None:
-        made: Value = own.rule(session, values)
-        return made
-    given = values + [session.realize(value) for value in kwargs.values()]
+    if (meaning := stated(_APPLY.__get__(None, cls))) is not None:
+        result: Value = meaning.rule(session, values)
+        return result
+    operands = values + list(map(session.realize, kwargs.values()))
     if is_mapped():
         refuse_unmapped(session, cls, function.describe())
-        if not cls.generate_vmap_rule and (number := innermost_batched(given)):
+        if not cls.generate_vmap_rule and (number := innermost_batched(operands)):
             if kwargs:
                 raise session.unsupported(
                     "autograd-function",
                     f"{function.describe()}.apply with keywords, inside of vmap",
                 )
             return with_own_rule(session, function, values, number)
-    if not (torch.is_grad_enabled() and any(map(wants_gradient, given))):
+    if not (torch.is_grad_enabled() and any(map(wants_gradient, operands))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)
     if kwargs:
         raise session.unsupported(
@@ -156,45 +153,44 @@ def _with_gradients(
     needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
     made = session.call(session.builtin(run_forward), [function, needed, *args], {})
-    context, result, writes, without, zeros, saved = [
-        session.realize(part) for part in session.unpacked(made)
-    ]
+    context, result, writes, without, zeros, saved = session.realized_items(made)
     if session.truth(writes):
         raise session.unsupported(
             "autograd-function-gradients",
             f"{function.describe()} writes its arguments, and gradients are wanted",
         )
-    parts = [
-        session.realize(part)
-        for part in (result.items if isinstance(result, SequenceValue) else [result])
-    ]
-    outputs = [part for part in parts if isinstance(part, TensorValue)]
+    results = [result]
+    if isinstance(result, SequenceValue):
+        results = list(map(session.realize, result.items))
+    outputs = tensors_in(results)
     if not are_new(outputs, before):
         raise session.unsupported(
             "autograd-function", f"{function.describe()} returns what it has not made"
         )
     if not outputs:
         return result
-    apart = frozenset(k for k, flag in enumerate(session.unpacked(without)) if session.truth(flag))
+    constant = frozenset(positions(session.truth, session.unpacked(without)))
     with outside(session, levels) as inside:
         call = _Call(
             function,
             context,
-            [lowered(session, arg, levels) for arg in args],
-            [lowered(session, part, levels) for part in parts],
-            [lowered(session, session.realize(value), levels) for value in session.unpacked(saved)],
+            all_lowered(session, args, levels),
+            all_lowered(session, results, levels),
+            all_lowered(session, session.realized_items(saved), levels),
             levels,
         )
-        _give_history(session, call, cls, apart, session.truth(zeros))
+        _give_history(session, call, cls, constant, session.truth(zeros))
     if not levels:
         return result
-    again = [raised(session, part.value, part.dims, inside) for part in call.parts]
-    return TupleValue(again, tuple) if isinstance(result, SequenceValue) else again[0]
+    again = all_raised(session, call.results, inside)
+    if isinstance(result, SequenceValue):
+        return TupleValue(again, tuple)
+    return again[0]
 
 
 def are_new(outputs: Sequence[TensorValue], before: fx.Node) -> bool:
     """Whether tensors are all different, and made behind a node of the graph."""
-    is_repeated = len({id(output) for output in outputs}) < len(outputs)
+    is_repeated = len(set(map(id, outputs))) < len(outputs)
     return not is_repeated and all(before < output.fx_node for output in outputs)
 
 
@@ -205,59 +201,55 @@ class _Call(NamedTuple):
     function: Value
     context: Value
     args: list[Lowered]
-    parts: list[Lowered]
+    results: list[Lowered]
     saved: list[Lowered]
     levels: Sequence[Level]
 
     def gradients(
         self, session: Session, tangents: dict[int, TensorValue]
     ) -> list[TensorValue | None]:
-        """What the backward makes of the tangents of the parts, by the id of these."""
+        """What the backward makes of the tangents of the results, by the id of these."""
         with within(session, self.levels) as inside:
-            saved = [raised(session, value, dims, inside) for value, dims in self.saved]
-            given = [
-                raised(session, tangents.get(id(part), NONE), dims, inside)
-                for part, dims in self.parts
-            ]
-            known = [self.function, self.context, TupleValue(saved, tuple)]
-            made = session.unpacked(
-                session.call(session.builtin(run_backward), [*known, *given], {})
+            saved = TupleValue(all_raised(session, self.saved, inside), tuple)
+            operands = [self.function, self.context, saved]
+            for result, dims in self.results:
+                tangent = tangents.get(id(result), NONE)
+                operands.append(raised(session, tangent, dims, inside))
+            gradients = session.realized_items(
+                session.call(session.builtin(run_backward), operands, {})
             )
-            found = [session.realize(gradient) for gradient in made]
-            for k, argument in enumerate(self.args[: len(found)]):
-                found[k] = lowered_gradient(session, found[k], argument, self.levels)
-        return _of_tensors(session, self.function, [arg.value for arg in self.args], found)
+            for k, argument in enumerate(self.args[: len(gradients)]):
+                gradients[k] = lowered_gradient(session, gradients[k], argument, self.levels)
+        return _of_tensors(session, self.function, [arg.value for arg in self.args], gradients)
 
 
 def _give_history(
-    session: Session, call: _Call, cls: Any, apart: frozenset[int], with_zeros: bool
+    session: Session, call: _Call, cls: Any, constant: frozenset[int], with_zeros: bool
 ) -> None:
-    """Captures the backward, and gives the results of a call the history that it is theirs. Those
-    at the positions `apart` have none; `with_zeros`: tangents that are not there are zeros."""
-    outputs = [value for value, _ in call.parts if isinstance(value, TensorValue)]
-    inputs = [value for value, _ in call.args if isinstance(value, TensorValue)]
+    """Captures the backward, and makes it the history of a call's results.
+
+    Results at the positions `constant` have none; `with_zeros`: missing tangents are zeros."""
+    outputs = tensors_in(value for value, _ in call.results)
+    inputs = tensors_in(value for value, _ in call.args)
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
     kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
     what, modes = f"the backward of {call.function.describe()}", Modes.now()
-    choices = (
-        choices_of_tangents(session, what, outputs, apart)
-        if not with_zeros
-        else [(True,) * len(outputs)]
-    )
-    for given in choices:
+    choices: Iterable[tuple[bool, ...]] = [(True,) * len(outputs)]
+    if not with_zeros:
+        choices = choices_of_tangents(session, what, outputs, constant)
+    for choice in choices:
         try:
-            chosen = list(itertools.compress(outputs, given))
+            chosen = list(itertools.compress(outputs, choice))
             graph, reads = captured_backward(
                 session, what, chosen, partial(call.gradients, session), modes
             )
-            backwards[given] = Backward(
-                graph, tuple(kept.setdefault(node, len(kept)) for node in reads)
-            )
+            places = tuple(kept.setdefault(node, len(kept)) for node in reads)
+            backwards[choice] = Backward(graph, places)
         except (Raised, EagerRaises) as error:
             if with_zeros:
                 raise
-            backwards[given] = eager_error(error)
-    node = CustomGradient(cls.__name__, backwards, apart, _is_once(cls), with_zeros)
+            backwards[choice] = eager_error(error)
+    node = CustomGradient(cls.__name__, backwards, constant, _is_once(cls), with_zeros)
     session.graph.give_history(session, node, inputs, outputs, list(kept))
 
 
@@ -270,22 +262,33 @@ def choices_of_tangents(
 ) -> Iterable[tuple[bool, ...]]:
     """The choices of outputs whose tangents may be there when a backward runs. `what` is the
     backward in words."""
-    kinds = [output.fake.dtype for output in outputs]
-    optional = [
-        k not in constant and (kind.is_floating_point or kind.is_complex)
-        for k, kind in enumerate(kinds)
-    ]
-    if sum(optional) > _MOST_OPTIONAL:
+    choices: list[tuple[bool, ...]] = [(False,)] * len(outputs)
+    for k, output in enumerate(outputs):
+        if k not in constant and may_have_gradient(output):
+            choices[k] = (True, False)
+    if choices.count((True, False)) > _MOST_OPTIONAL:
         raise session.unsupported(
             "autograd-function", f"{what} tells gradients of many results that are None from zeros"
         )
-    return itertools.product(*[(True, False) if may_be else (False,) for may_be in optional])
+    return itertools.product(*choices)
+
+
+def may_have_gradient(tensor: TensorValue) -> bool:
+    return tensor.fake.is_floating_point() or tensor.fake.is_complex()
+
+
+def gradient_or_none(value: Value) -> TensorValue | None:
+    if isinstance(value, TensorValue):
+        return value
+    return None
 
 
 def eager_error(error: Raised | EagerRaises) -> Exception:
     """What eager raises where the program is seen to raise an error."""
     if isinstance(error, EagerRaises):
-        return error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(error.__cause__, Exception):
+            return error.__cause__
+        return error
     value = error.value
     assert isinstance(value, ExceptionValue)
     try:
@@ -299,24 +302,20 @@ def _of_tensors(
 ) -> list[TensorValue | None]:
     """The gradients of the tensors among the arguments. Raises Unsupported for what autograd may
     refuse."""
-    found: list[TensorValue | None] = []
+    of_tensors: list[TensorValue | None] = []
     for k, gradient in enumerate(gradients):
         is_tensor = k < len(args) and isinstance(args[k], TensorValue)
-        if isinstance(gradient, TensorValue) != is_tensor and not _is_none(gradient):
+        if isinstance(gradient, TensorValue) != is_tensor and not is_none(gradient):
             raise session.unsupported(
                 "autograd-function", f"{function.describe()} gives a gradient of what is no tensor"
             )
         if is_tensor:
-            found.append(gradient if isinstance(gradient, TensorValue) else None)
+            of_tensors.append(gradient_or_none(gradient))
     if len(gradients) < len(args):
         raise session.unsupported(
             "autograd-function", f"{function.describe()} gives too few gradients"
         )
-    return found
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.object is None
+    return of_tensors
 
 
 def captured_backward(
@@ -339,11 +338,11 @@ def captured_backward(
     set_modes(inside)
     begun = recorder.begin_part(session, outputs)
     try:
-        found = backward({id(output): tangent for output, tangent in zip(outputs, begun.tangents)})
+        gradients = backward(dict(zip(map(id, outputs), begun.tangents)))
         if session.effects.since(effects) != 0:
             raise session.unsupported("autograd-function", f"{what} has effects")
         set_modes(inside)
-        return recorder.end_part(session, begun, found)
+        return recorder.end_part(session, begun, gradients)
     except (Raised, EagerRaises):
         set_modes(inside)
         recorder.drop_part(session, begun)

@@ -23,12 +23,13 @@ from ingot.capture.values.autograd_functions import (
     captured_backward,
     choices_of_tangents,
     eager_error,
+    gradient_or_none,
 )
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in, views_of, with_tensors
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
 from ingot.graph.module_hooks import HookedInputs, HookedOutputs, Link, ModuleHooks
@@ -52,24 +53,18 @@ class _HookedCalls(dict[int, Hooked]):
     """By id of the value that stands for a call of a module with hooks on its backward."""
 
 
-def _views(tensors: Any) -> Any:
-    """Inlined: the tensors, with a history yet to be given."""
-    with torch.no_grad():
-        return [tensor.view_as(tensor) for tensor in tensors]
-
-
 @means(BackwardHook.setup_input_hook, how=How.UNREALIZED)
 def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Before the forward."""
-    call, given = map(session.realize, args)
-    inputs = [session.realize(item) for item in session.unpacked(given)]
+    call, arguments = map(session.realize, args)
+    inputs = session.realized_items(arguments)
     if not torch.is_grad_enabled():
-        return given
+        return arguments
     module = session.realize(call.get_attribute(session, "module"))
     what = f"hooks on the backward of {module.describe()}"
     if session.graph.autograd:
         raise session.unsupported("module-hook", what)
-    if not any(_is_tracked(value) for value in inputs):  # torch warns of it, in the backward
+    if not any(map(_is_tracked, inputs)):  # torch warns of it, in the backward
         raise session.unsupported(
             "module-hook", f"{what}, none of whose arguments requires a gradient"
         )
@@ -82,7 +77,7 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     link = session.graph.switch(session, Link)
     link.meta["val"] = Link()
     hooks = ModuleHooks(module.describe(), session.truth(call.get_attribute(session, "user_hooks")))
-    views = _given_history(session, HookedInputs, inputs, link, hooks)
+    views = _with_history(session, HookedInputs, inputs, link, hooks)
     session.state(_HookedCalls)[id(call)] = Hooked(call, views, link, hooks)
     return TupleValue(views, tuple)
 
@@ -99,83 +94,83 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(
             "module-hook", f"hooks on the backward of a module that gives {result.describe()}"
         )
-    results = [result] if alone else [session.realize(item) for item in session.unpacked(result)]
+    results = [result] if alone else session.realized_items(result)
     if not any(map(_is_tracked, results)):
         return result
-    views = _given_history(session, HookedOutputs, results, hooked.link, hooked.hooks)
-    tensors = _tensors(views)
-    constant = frozenset(k for k, tensor in enumerate(_tensors(results)) if not _is_tracked(tensor))
+    views = _with_history(session, HookedOutputs, results, hooked.link, hooked.hooks)
+    tensors, constant = tensors_in(views), _untracked(tensors_in(results))
     what = f"a hook on the backward of {hooked.hooks.name}"
     for present in choices_of_tangents(session, what, tensors, constant):
         try:
-            found = _captured(
-                session, what, hooked, views, list(itertools.compress(tensors, present))
-            )
+            chosen = list(itertools.compress(tensors, present))
+            hooked.hooks.graphs[present] = _captured(session, what, hooked, views, chosen)
         except (Raised, EagerRaises) as error:
             hooked.hooks.graphs[present] = eager_error(error)
-        else:
-            hooked.hooks.graphs[present] = found
-    return views[0] if alone else TupleValue(views, tuple)
+    if alone:
+        return views[0]
+    return TupleValue(views, tuple)
 
 
 def _is_tracked(value: Value) -> bool:
     return isinstance(value, TensorValue) and value.fake.requires_grad
 
 
-def _tensors(values: list[Value]) -> list[TensorValue]:
-    return [value for value in values if isinstance(value, TensorValue)]
+def _untracked(tensors: list[TensorValue]) -> frozenset[int]:
+    return frozenset(k for k, tensor in enumerate(tensors) if not _is_tracked(tensor))
 
 
-def _given_history(
+def _with_history(
     session: Session, kind: Any, values: list[Value], link: fx.Node, hooks: ModuleHooks
 ) -> list[Value]:
     """The values with views in place of the tensors, which have a node of autograd's behind
     them."""
-    tensors = _tensors(values)
+    tensors = tensors_in(values)
     views = session.unpacked(
-        session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
+        session.call(session.builtin(views_of), [TupleValue(tensors, tuple)], {})
     )
-    node = kind(hooks, frozenset(k for k, tensor in enumerate(tensors) if not _is_tracked(tensor)))
+    node = kind(hooks, _untracked(tensors))
     session.graph.give_history(session, node, tensors, views, [link])
-    remaining = iter(views)
-    return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
+    return with_tensors(values, views)
 
 
 # -- what the hooks do -----------------------------------------------------------------------------
 
 
 def _captured(
-    session: Session, what: str, hooked: Hooked, outputs: list[Value], given: list[TensorValue]
+    session: Session, what: str, hooked: Hooked, outputs: list[Value], present: list[TensorValue]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The graphs of the hooks where the gradients of the outputs `given` are there: of those that
-    see these alone, and of the others."""
+    """The graphs of the hooks where the gradients of the outputs `present` are there: of those
+    that see these alone, and of the others."""
     seen: list[Value] = []
 
     def of_outputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
-        gradients: list[Value] = [tangents.get(id(output), NONE) for output in outputs]
+        gradients = _gradients_or_none(tangents, outputs)
         seen[:] = _hooks_called(session, hooked.call, "user_pre_hooks", gradients)
         return _gradients(session, what, outputs, seen)
 
     def of_inputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
-        gradients: list[Value] = [tangents.get(id(value), NONE) for value in hooked.inputs]
+        gradients = _gradients_or_none(tangents, hooked.inputs)
         behind = TupleValue([tangents.get(id(value), value) for value in seen], tuple)
         found = _hooks_called(session, hooked.call, "user_hooks", gradients, behind)
         return _gradients(session, what, hooked.inputs, found)
 
     modes = Modes.now()._replace(grad=False)
-    first, *rest = captured_backward(session, what, given, of_outputs, modes)
-    those_seen = [g for g in _gradients(session, what, outputs, seen) if g is not None]
-    second, *others = captured_backward(
-        session, what, [*_tensors(hooked.inputs), *those_seen], of_inputs, modes
-    )
-    switched = any(
-        node.target in SWITCHES for graph in (first, second) for node in graph.graph.nodes
-    )
-    if any(rest + others) or switched:
+    first, reads = captured_backward(session, what, present, of_outputs, modes)
+    watched = tensors_in([*hooked.inputs, *filter(None, _gradients(session, what, outputs, seen))])
+    second, more_reads = captured_backward(session, what, watched, of_inputs, modes)
+    if reads or more_reads or sets_mode(first) or sets_mode(second):
         raise session.unsupported(
             "module-hook", f"{what} reads more than the gradients, or sets a mode"
         )
     return first, second
+
+
+def sets_mode(graph: fx.GraphModule) -> bool:
+    return any(node.target in SWITCHES for node in graph.graph.nodes)
+
+
+def _gradients_or_none(tangents: dict[int, TensorValue], values: list[Value]) -> list[Value]:
+    return [tangents.get(id(value), NONE) for value in values]
 
 
 def _hooks_called(
@@ -184,36 +179,35 @@ def _hooks_called(
     """What the hooks of a kind make of gradients, one after the other."""
     module = call.get_attribute(session, "module")
     for hook in session.unpacked(call.get_attribute(session, name)):
-        found = session.realize(
+        answer = session.realize(
             session.call(hook, [module, TupleValue(gradients, tuple), *behind], {})
         )
-        if is_none(found):
+        if is_none(answer):
             continue
-        made = [session.realize(item) for item in session.unpacked(found)]
-        if len(made) != len(gradients):
+        changed = session.realized_items(answer)
+        if len(changed) != len(gradients):
             raise session.unsupported(
                 "gradient-hook-arguments",
                 f"{hook.describe()} returns another number of gradients than it is given",
             )
-        gradients = made
+        gradients = changed
     return gradients
 
 
 def _gradients(
-    session: Session, what: str, values: list[Value], found: list[Value]
+    session: Session, what: str, values: list[Value], gradients: list[Value]
 ) -> list[TensorValue | None]:
     """The gradients of the tensors among some values."""
-    pairs = [
-        (value, gradient)
-        for value, gradient in zip(values, found)
-        if isinstance(value, TensorValue)
-    ]
-    for _, gradient in pairs:
+    of_tensors: list[TensorValue | None] = []
+    for value, gradient in zip(values, gradients):
+        if not isinstance(value, TensorValue):
+            continue
         if not isinstance(gradient, TensorValue) and not is_none(gradient):
             raise session.unsupported(
                 "module-hook", f"{what} gives {gradient.describe()} in place of a gradient"
             )
-    return [gradient if isinstance(gradient, TensorValue) else None for _, gradient in pairs]
+        of_tensors.append(gradient_or_none(gradient))
+    return of_tensors
 
 
 def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
@@ -221,7 +215,7 @@ def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
     gradients, and nothing else that may change: no variables from around it, and of its module's
     variables but what torch and the standard library have."""
     function = hook.object if isinstance(hook, FunctionValue) else None
-    if not isinstance(function, FunctionType) or function.__closure__ or function.__defaults__:
+    if function is None or function.__closure__ or function.__defaults__:
         return False
     code = function.__code__
     # *args, **kwargs
@@ -237,14 +231,12 @@ def names_of(code: CodeType) -> Iterator[tuple[str, bool]]:
     """The variables that a function and those within it read or write, and whether they are
     global."""
     for instruction in dis.get_instructions(code):
-        found = (
-            instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-        )
-        if instruction.opcode in _VARIABLES:
-            yield from (
-                (name, "GLOBAL" in instruction.opname or "NAME" in instruction.opname)
-                for name in found
-            )
+        if instruction.opcode not in _VARIABLES:
+            continue
+        is_global = "GLOBAL" in instruction.opname or "NAME" in instruction.opname
+        names = instruction.argval
+        for name in names if isinstance(names, tuple) else (names,):
+            yield name, is_global
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_of(constant)

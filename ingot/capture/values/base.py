@@ -11,7 +11,8 @@ import functools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CellType, CodeType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values import signatures
@@ -92,7 +93,9 @@ class Value:
     def describe(self) -> str:
         """A few words for messages."""
         name = self.python_type().__name__
-        return f"{name} {self.source.name}" if self.source else f"a {name}"
+        if self.source:
+            return f"{name} {self.source.name}"
+        return f"a {name}"
 
     def constant(self) -> Any:
         """The Python object itself, where capture knows all of it. Raises NotConstant."""
@@ -280,7 +283,8 @@ class Value:
 
     def contains(self, session: Session, item: Value) -> bool:
         cls = self.python_type()
-        if not any(hasattr(cls, name) for name in ("__contains__", "__iter__", "__getitem__")):
+        has_name = functools.partial(hasattr, cls)
+        if not any(map(has_name, ("__contains__", "__iter__", "__getitem__"))):
             raise session.raised(TypeError, f"argument of type '{type_name(cls)}' is not iterable")
         iterator = session.iterate(self)
         while (element := iterator.next(session)) is not None:
@@ -353,11 +357,9 @@ NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (
 def type_name(cls: type) -> str:
     """What error messages call the type: those written in C are named with their module."""
     in_c = is_c_class(cls) or hasattr(cls, "n_sequence_fields")
-    return (
-        f"{cls.__module__}.{cls.__qualname__}"
-        if in_c and cls.__module__ != "builtins"
-        else cls.__name__
-    )
+    if in_c and cls.__module__ != "builtins":
+        return f"{cls.__module__}.{cls.__qualname__}"
+    return cls.__name__
 
 
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_...
@@ -371,21 +373,56 @@ def is_c_class(cls: type) -> bool:
 
 def full_name(cls: type) -> str:
     """The name of a class with its module, as `%T` gives it to C code."""
-    return (
-        cls.__qualname__
-        if cls.__module__ in ("builtins", "__main__")
-        else f"{cls.__module__}.{cls.__qualname__}"
-    )
+    if cls.__module__ in ("builtins", "__main__"):
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def find_missing(cls: type, name: str) -> bool:
     """Whether no class along the resolution order has the name."""
-    return all(name not in vars(owner) for owner in cls.__mro__)
+    return find_owner(cls, name) is None
 
 
 def find_owner(cls: type, name: str) -> type | None:
     """The first class along the resolution order that has the name."""
-    return next((owner for owner in cls.__mro__ if name in vars(owner)), None)
+    for owner in cls.__mro__:
+        if name in vars(owner):
+            return owner
+    return None
+
+
+def in_order(value: Any, other: Any, reflected: bool) -> tuple[Any, Any]:
+    """The operands of an operator from left to right."""
+    if reflected:
+        return other, value
+    return value, other
+
+
+def is_not_implemented(answer: Value) -> bool:
+    """Whether a special method has declined."""
+    return answer.python_type() is type(NotImplemented)
+
+
+def implemented(answer: Value | None) -> Value | None:
+    """What a special method has answered; None where there is none, or it has declined."""
+    if answer is None or is_not_implemented(answer):
+        return None
+    return answer
+
+
+def map_values(function: Callable[[Any], Any], mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same keys, with what a function makes of the values."""
+    return dict(zip(mapping, map(function, mapping.values())))
+
+
+def empty_cells(code: CodeType) -> tuple[CellType, ...]:
+    """A closure for a function of this code that is not to be run."""
+    return tuple(CellType() for _ in code.co_freevars)
+
+
+def positions(test: Callable[[Any], Any], values: Iterable[Any]) -> list[int]:
+    """Where the values are that pass a test."""
+    return [k for k, value in enumerate(values) if test(value)]
 
 
 def class_is_type(cls: type) -> bool:
@@ -463,7 +500,7 @@ def wrong_arguments(
         session.python(
             model,
             *map(session.stand_in, args),
-            **{k: session.stand_in(v) for k, v in kwargs.items()},
+            **map_values(session.stand_in, kwargs),
         )
     return session.unsupported(
         "wrong-arguments", f"{callee.describe()} is called with wrong arguments"

@@ -23,6 +23,8 @@ from ingot.capture.values.base import (
     Raised,
     Value,
     find_missing,
+    is_not_implemented,
+    map_values,
     type_name,
 )
 from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
@@ -45,10 +47,8 @@ if TYPE_CHECKING:
 
 @means(polyfills.fails)
 def fails(session: Session, function: Value, *args: Value, **kwargs: Value) -> Value:
-    known = [session.stand_in(a) for a in args]
-    session.python(
-        function.constant(), *known, **{k: session.stand_in(v) for k, v in kwargs.items()}
-    )
+    known = list(map(session.stand_in, args))
+    session.python(function.constant(), *known, **map_values(session.stand_in, kwargs))
     raise session.unsupported(
         "argument-kind", f"{function.describe()} is given arguments that it may refuse"
     )
@@ -64,7 +64,7 @@ def _is_plain(value: Any) -> bool:
 @means(polyfills.ranking)
 def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     try:
-        known = [session.realize(rank).constant() for rank in session.unpacked(ranks)]
+        known = [rank.constant() for rank in session.realized_items(ranks)]
     except NotConstant:
         return NONE
     if not all(map(_is_plain, known)):
@@ -113,7 +113,9 @@ def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
 @means(builtins.len)
 def len_(session: Session, value: Value) -> Value:
     length = value.length(session)
-    return length if isinstance(length, Value) else ConstantValue(length)
+    if isinstance(length, Value):
+        return length
+    return ConstantValue(length)
 
 
 @means(builtins.callable)
@@ -203,17 +205,18 @@ def object_init(session: Session, *args: Value, **kwargs: Value) -> Value:
 
 @means(object.__eq__)
 def object_eq(session: Session, a: Value, b: Value) -> Value:
-    return ConstantValue(True if session.same(a, b) else NotImplemented)
+    return ConstantValue(session.same(a, b) or NotImplemented)
 
 
 @means(object.__ne__)
 def object_ne(session: Session, a: Value, b: Value) -> Value:
     answer = session.call(a.get_attribute(session, "__eq__"), [b], {})
-    is_known = answer.python_type() is not type(NotImplemented)
-    return ConstantValue(not session.truth(answer) if is_known else NotImplemented)
+    if is_not_implemented(answer):
+        return answer
+    return ConstantValue(not session.truth(answer))
 
 
-@means(*(vars(object)[name] for name in ("__lt__", "__le__", "__gt__", "__ge__")))
+@means(*map(vars(object).get, ("__lt__", "__le__", "__gt__", "__ge__")))
 def object_order(session: Session, a: Value, b: Value) -> Value:
     return ConstantValue(NotImplemented)
 
@@ -280,7 +283,9 @@ def globals_(session: Session) -> Value:
 
 @means(builtins.hash)
 def hash_(session: Session, value: Value) -> Value:
-    raw = session.class_lookup(value.cls, "__hash__") if isinstance(value, ObjectValue) else MISSING
+    raw = MISSING
+    if isinstance(value, ObjectValue):
+        raw = session.class_lookup(value.cls, "__hash__")
     if isinstance(raw, FunctionType):
         answer = session.realize(session.call(session.wrap_class_member(raw), [value], {}))
         if not issubclass(answer.python_type(), int):
@@ -292,9 +297,10 @@ def hash_(session: Session, value: Value) -> Value:
         or value.python_type().__hash__ is None
     ):
         raise session.raised(TypeError, f"unhashable type: '{type_name(value.python_type())}'")
-    content = getattr(value, "content", None)  # of an instance of a subclass of a built-in class
-    known = value if content is None or raw is object.__hash__ else content
-    return ConstantValue(session.python(hash, session.known(known)))
+    if raw is not object.__hash__:
+        # of an instance of a subclass of a built-in class
+        value = getattr(value, "content", None) or value
+    return ConstantValue(session.python(hash, session.known(value)))
 
 
 class _Hashed:
@@ -376,8 +382,8 @@ def concat(session: Session, a: Value, b: Value) -> Value:
     if kind in SEQUENCES and not (
         isinstance(a, ObjectValue) and is_overridden(session, a.cls, name)
     ):
-        contents = [getattr(value, "content", value) for value in (a, b)]
-        made = contents[0].binary(session, operator.add, contents[1], False)
+        left, right = getattr(a, "content", a), getattr(b, "content", b)
+        made = left.binary(session, operator.add, right, False)
         if made is None:
             session.python(operator.concat, session.refused(a), session.refused(b))
             raise session.unsupported(
@@ -412,14 +418,21 @@ def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
     return session.wrap_constant(session.really(pow, [base, exp, mod], {}))
 
 
+_OBJECTS = (ConstantValue, ObjectValue)
+
+
+def _is_real(value: Value) -> bool:
+    return issubclass(value.python_type(), (int, float))
+
+
 @means(builtins.divmod)
 def divmod_(session: Session, a: Value, b: Value) -> Value:
     for owner, name, other in ((a, "__divmod__", b), (b, "__rdivmod__", a)):
         found = special_first(session, owner, name, other)
-        if found is not None and found.python_type() is not type(NotImplemented):
+        if found is not None and not is_not_implemented(found):
             return found
-    numbers = [issubclass(v.python_type(), (int, float)) for v in (a, b)]
-    if all(numbers) and not all(isinstance(v, (ConstantValue, ObjectValue)) for v in (a, b)):
+    are_objects = isinstance(a, _OBJECTS) and isinstance(b, _OBJECTS)
+    if not are_objects and _is_real(a) and _is_real(b):
         quotient = session.binary(operator.floordiv, a, b)
         return session.tuple_of_values([quotient, session.binary(operator.mod, a, b)])
     return session.wrap_constant(session.really(divmod, [a, b], {}))
@@ -438,8 +451,7 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
 def _to_integer(function: Any, name: str) -> None:
     @means(function)
     def convert(session: Session, number: Value) -> Value:
-        found = special_first(session, number, name)
-        return call_pure(session, function, [number], {}) if found is None else found
+        return special_first(session, number, name) or call_pure(session, function, [number], {})
 
 
 _to_integer(math.floor, "__floor__")
@@ -449,8 +461,9 @@ _to_integer(math.trunc, "__trunc__")
 
 @means(operator.index)
 def index(session: Session, value: Value) -> Value:
-    varies = value.is_symbolic and value.python_type() is int
-    return value if varies else ConstantValue(operator.index(session.integer(value)))
+    if value.is_symbolic and value.python_type() is int:
+        return value
+    return ConstantValue(operator.index(session.integer(value)))
 
 
 @means(builtins.format)
@@ -489,13 +502,11 @@ def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
     if isinstance(iterator, ObjectValue):
         return iterator.step(session)
     found = iterator.next(session)
-    if found is None:
-        raise (
-            iterator.stopped(session)
-            if isinstance(iterator, GeneratorValue)
-            else session.raised(StopIteration)
-        )
-    return found
+    if found is not None:
+        return found
+    if isinstance(iterator, GeneratorValue):
+        raise iterator.stopped(session)
+    raise session.raised(StopIteration)
 
 
 @means(range.__reversed__)
@@ -513,7 +524,7 @@ def cast(session: Session, typ: Value, val: Value) -> Value:
 
 # -- pure functions --------------------------------------------------------------------------------
 
-means_pure(*(getattr(builtins, name) for name in "bin chr hex oct ord".split()))
+means_pure(bin, chr, hex, oct, ord)
 means_pure(str.maketrans, bytes.maketrans, os.fspath)
 for _module in (math, cmath):  # all of their functions that have no rule and no polyfill
     means_pure(*(f for n, f in vars(_module).items() if callable(f) and not n.startswith("_")))

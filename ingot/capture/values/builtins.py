@@ -21,6 +21,7 @@ from ingot.capture.values.base import (
     NotConstant,
     Value,
     find_missing,
+    map_values,
     wrong_arguments,
 )
 from ingot.capture.values.constant import ConstantValue
@@ -45,10 +46,11 @@ _OF_FLOATS = {
     f for module in (math, cmath) for f in vars(module).values() if callable(f)
 } - _OF_INTEGERS
 _HARMLESS = frozenset(
-    getattr(builtins, n)
-    for n in (
-        "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round format"
-    ).split()
+    map(
+        vars(builtins).__getitem__,
+        "len isinstance issubclass callable hasattr getattr repr hash iter divmod pow round "
+        "format".split(),
+    )
 )
 """May be called for real to see how they fail."""
 
@@ -191,7 +193,7 @@ def _call_method(
     session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value:
     """A method of a built-in type, called on an instance that is its first argument."""
-    args = [session.realize(a) for a in args]
+    args = list(map(session.realize, args))
     if not args or not issubclass(args[0].python_type(), function.__objclass__):
         return _call_unknown(session, meaning, function, args, kwargs)
     first = args[0]
@@ -203,13 +205,13 @@ def _call_method(
 def _call_new(
     session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value:
-    return session.new(function.__self__, [session.realize(a) for a in args], kwargs)
+    return session.new(function.__self__, list(map(session.realize, args)), kwargs)
 
 
 def _call_pure(
     session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value:
-    return call_pure(session, function, [session.realize(a) for a in args], kwargs)
+    return call_pure(session, function, list(map(session.realize, args)), kwargs)
 
 
 def _call_unknown(
@@ -259,32 +261,35 @@ def _check_arguments(session: Session, function: Any, args: Arguments, kwargs: K
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """Calls a pure function for real, as all its arguments are known."""
-    if (made := of_number_in_graph(session, function, args, kwargs)) is not None:
-        return made
-    asked = (
-        ()
-        if function in _UNASKED
-        else ("__float__", "__index__")
-        if function in _OF_FLOATS
-        else ("__index__",)
-    )
-    known = [_number_of(session, a, asked) for a in args]
+    result = of_number_in_graph(session, function, args, kwargs)
+    if result is not None:
+        return result
+    methods: tuple[str, ...] = ("__index__",)
+    if function in _UNASKED:
+        methods = ()
+    elif function in _OF_FLOATS:
+        methods = ("__float__", "__index__")
+    known = [_number_of(session, a, methods) for a in args]
     return session.wrap_constant(
-        session.python(function, *known, **{k: session.known(v) for k, v in kwargs.items()})
+        session.python(function, *known, **map_values(session.known, kwargs))
     )
 
 
 def of_number_in_graph(
     session: Session, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value | None:
-    """What a pure function gives for constants and one number that varies; None for all else."""
-    values = [session.realize(arg) for arg in args]
-    places = [i for i, value in enumerate(values) if not isinstance(value, ConstantValue)]
-    if len(places) != 1 or kwargs or not values[places[0]].in_graph:
+    """The result of a pure function of constants and one symbolic number; None for all else."""
+    numbers, before, after = list[Value](), list[Any](), list[Any]()
+    for value in map(session.realize, args):
+        if not isinstance(value, ConstantValue):
+            numbers.append(value)
+        elif numbers:
+            after.append(value.object)
+        else:
+            before.append(value.object)
+    if len(numbers) != 1 or kwargs or not numbers[0].in_graph:
         return None
-    sides = values[: places[0]], values[places[0] + 1 :]
-    constants = [tuple([value.object for value in side]) for side in sides]  # type: ignore[attr-defined]
-    return values[places[0]].applied(session, function, *constants)
+    return numbers[0].applied(session, function, tuple(before), tuple(after))
 
 
 _KINDS = {"__float__": float, "__index__": int}
@@ -317,4 +322,6 @@ def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception
 def special_first(session: Session, value: Value, name: str, *args: Value) -> Value | None:
     """What a special method of an instance gives; None for other values, and where its class has
     none."""
-    return value.special(session, name, *args) if isinstance(value, ObjectValue) else None
+    if isinstance(value, ObjectValue):
+        return value.special(session, name, *args)
+    return None

@@ -7,12 +7,11 @@ import functools
 import gc
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.deferred import is_none, logged, seen_from, user_frames
+from ingot.capture.values.deferred import is_none, logged_call, user_frames
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.wrap import wraps
 from ingot.errors import Unsupported, without_frames
@@ -51,11 +50,10 @@ class CachedFunction(Value):
             raise session.unsupported(
                 "library-function", f"{name} of {self.inner(session).describe()}"
             )
-        return (
-            self.inner(session)
-            if name == "__wrapped__"
-            else self.inner(session).get_attribute(session, name)
-        )
+        inner = self.inner(session)
+        if name == "__wrapped__":
+            return inner
+        return inner.get_attribute(session, name)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         parameters: dict[str, Any] = getattr(self.object, "cache_parameters", dict)()
@@ -89,8 +87,8 @@ class CachedFunction(Value):
     def _hit(self, session: Session, args: Arguments, kwargs: Keywords) -> tuple[Hit | None, Any]:
         """The place of a result in the cache; None and the reason if it is not known."""
         try:
-            known = [_argument(session, arg) for arg in args]
-            by_name = {name: _argument(session, arg) for name, arg in kwargs.items()}
+            argument = functools.partial(_argument, session)
+            known, by_name = list(map(argument, args)), map_values(argument, kwargs)
         except Unsupported as unknown:
             return None, without_frames(unknown)
         key = session.python(_key_of, self.object, known, by_name)
@@ -98,17 +96,10 @@ class CachedFunction(Value):
 
     def _show(self, session: Session, args: Arguments, kwargs: Keywords, mark: int) -> Value:
         """Leaves it to a real call, after the graph, to show what it shows the first time."""
-        values = [logged(session, arg) for arg in (*args, *kwargs.values())]
-        parameters = [f"a{i}" for i in range(len(values))]
-        texts = [
-            *parameters[: len(args)],
-            *(f"{n}={p}" for n, p in zip(kwargs, parameters[len(args) :])),
-        ]
+        frames = functools.partial(user_frames, session)
+        operation = logged_call(session, self.object, args, kwargs, frames)
         session.effects.take_back(mark)
-        step = seen_from(
-            user_frames(session), f"call({', '.join(texts)})", parameters, {"call": self.object}
-        )
-        session.effects.defer(Operation(step, tuple(values)))
+        session.effects.defer(operation)
         return NONE
 
 
@@ -182,13 +173,11 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _cache_of(function: Any) -> dict[Any, Any]:
     """The dict that holds its results, which is not an attribute: of the dicts it refers to, the
     last but its own."""
-    found = [
-        held
-        for held in gc.get_referents(function)
-        if type(held) is dict and held is not function.__dict__
-    ][-1]
-    assert len(found) == function.cache_info().currsize
-    return found
+    for held in gc.get_referents(function):
+        if type(held) is dict and held is not function.__dict__:
+            results = held
+    assert len(results) == function.cache_info().currsize
+    return results
 
 
 @wraps(functools._lru_cache_wrapper)

@@ -16,12 +16,18 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.autograd_functions import are_new
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.autograd_functions import are_new, may_have_gradient
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import GradientQuestions, TensorValue
+from ingot.capture.values.tensor import (
+    GradientQuestions,
+    TensorValue,
+    tensors_in,
+    views_of,
+    with_tensors,
+)
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 
@@ -43,16 +49,18 @@ def _plain_call(
     reentrant = session.known(kwargs.get("use_reentrant", NONE))
     if reentrant is None:  # of which torch warns
         return None
-    given = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in _DEFAULTS.keys() | {"use_reentrant"}
-    }
-    if (reentrant and given) or "context_fn" in given or "debug" in given:
+    passed = _passed_on(kwargs)
+    if (reentrant and passed) or "context_fn" in passed or "debug" in passed:
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
-    return session.realize(args[0]), args[1:], given
+    return session.realize(args[0]), args[1:], passed
+
+
+def _passed_on(kwargs: Keywords) -> Keywords:
+    """The keywords that checkpoint() gives to the function."""
+    options = (*_DEFAULTS, "use_reentrant")
+    return {name: value for name, value in kwargs.items() if name not in options}
 
 
 def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -69,23 +77,17 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
             "checkpoint",
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
-    options = {
-        name: kwargs.get(name, ConstantValue(default)) for name, default in _DEFAULTS.items()
-    }
-    given = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in _DEFAULTS.keys() | {"use_reentrant"}
-    }
+    options = map_values(ConstantValue, _DEFAULTS) | kwargs
+    passed = _passed_on(kwargs)
     if (
-        "context_fn" in given
-        or "debug" in given
+        "context_fn" in passed
+        or "debug" in passed
         or session.known(options["determinism_check"]) not in _CHECKS
     ):
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
-    return _region(session, args, given, bool(session.known(options["preserve_rng_state"])))
+    return _region(session, args, passed, bool(session.known(options["preserve_rng_state"])))
 
 
 _CHECKPOINT = inspect.unwrap(checkpoint)
@@ -105,9 +107,8 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
         raise session.unsupported(
             "checkpoint", "a checkpointed function has effects, which it has again in the backward"
         )
-    if any(fake._version != version for fake, version in versions) or any(
-        map(_updates_statistics, nodes)
-    ):
+    is_written = any(fake._version != version for fake, version in versions)
+    if is_written or any(map(_updates_statistics, nodes)):
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function writes what was there before, and again in the backward",
@@ -142,63 +143,63 @@ def _untracked(function: Any, *args: Any) -> Any:
         return function(*args)
 
 
-def _views(tensors: Any) -> Any:
-    """Inlined: the tensors, with a history yet to be given."""
-    with torch.no_grad():
-        return [tensor.view_as(tensor) for tensor in tensors]
-
-
 @means(CheckpointFunction.apply, how=How.APPLY)
 def _reentrant(session: Session, args: list[Value]) -> Value:
     """CheckpointFunction.apply."""
-    function, keeps_numbers, *given = args
-    session.call(session.builtin(check_backward_validity), [TupleValue(given, tuple)], {})
+    function, keeps_numbers, *arguments = args
+    session.call(session.builtin(check_backward_validity), [TupleValue(arguments, tuple)], {})
     if not torch.is_grad_enabled():
-        return session.call(function, given, {})
+        return session.call(function, arguments, {})
     recorder = session.graph
     before, questions = recorder.last, session.state(GradientQuestions)
     asked = questions.count
-    is_tracked = any(isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in given)
+    is_tracked = _any_requires_gradient(tensors_in(arguments))
     if is_tracked and recorder.autograd:
         raise session.unsupported(
             "checkpoint",
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
     if is_tracked:
-        called = _region(session, [function, *given], {}, bool(session.known(keeps_numbers)))
+        called = _region(session, [function, *arguments], {}, bool(session.known(keeps_numbers)))
     else:
-        called = session.call(session.builtin(_untracked), [function, *given], {})
+        called = session.call(session.builtin(_untracked), [function, *arguments], {})
     result = session.realize(called)
-    parts = _parts(session, result, before)
+    results = _results(session, result, before)
     if not is_tracked:
         return result
-    tensors = [part for part in parts if isinstance(part, TensorValue)]
+    tensors = tensors_in(results)
     if questions.count != asked:
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function asks for gradients, which it has in the backward alone",
         )
-    if not any(t.fake.requires_grad for t in tensors):
+    if not _any_requires_gradient(tensors):
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function whose results do not depend on what requires a gradient",
         )
-    outputs = iter(_with_history(session, tensors))
-    behind = [next(outputs) if isinstance(part, TensorValue) else part for part in parts]
-    return behind[0] if isinstance(result, TensorValue) else TupleValue(behind, tuple)
+    outputs = with_tensors(results, _with_history(session, tensors))
+    if isinstance(result, TensorValue):
+        return outputs[0]
+    return TupleValue(outputs, tuple)
 
 
-def _parts(session: Session, result: Value, before: fx.Node) -> list[Value]:
+def _any_requires_gradient(tensors: list[TensorValue]) -> bool:
+    return any(tensor.fake.requires_grad for tensor in tensors)
+
+
+def _results(session: Session, result: Value, before: fx.Node) -> list[Value]:
     """What a checkpointed function gives: tensors that it has made, and constants."""
     is_tensor = isinstance(result, TensorValue)
     if not is_tensor and result.python_type() is not tuple:
         raise _refused(session, "gives no tensors")
-    parts = [result] if is_tensor else [session.realize(item) for item in session.unpacked(result)]
-    if not are_new([part for part in parts if isinstance(part, TensorValue)], before):
+    results = [result] if is_tensor else session.realized_items(result)
+    if not are_new(tensors_in(results), before):
         raise _refused(session, "returns what it has not made")
-    if not all(isinstance(part, TensorValue) or part.is_constant() for part in parts):
-        raise _refused(session, "gives containers")
-    return parts
+    for part in results:
+        if not isinstance(part, TensorValue) and not part.is_constant():
+            raise _refused(session, "gives containers")
+    return results
 
 
 def _refused(session: Session, what: str) -> Unsupported:
@@ -208,16 +209,11 @@ def _refused(session: Session, what: str) -> Unsupported:
 
 def _with_history(session: Session, tensors: list[TensorValue]) -> list[TensorValue]:
     """The results of the region as views, whose history is the backward that eager has."""
-    without = frozenset(k for k, t in enumerate(tensors) if not _may_have_gradient(t))
-    views = session.call(session.builtin(_views), [TupleValue(tensors, tuple)], {})
-    realized = map(session.realize, session.unpacked(views))
-    outputs = [view for view in realized if isinstance(view, TensorValue)]
+    without = frozenset(k for k, t in enumerate(tensors) if not may_have_gradient(t))
+    views = session.call(session.builtin(views_of), [TupleValue(tensors, tuple)], {})
+    outputs = tensors_in(session.realized_items(views))
     session.graph.give_history(session, Reentrant(without), tensors, outputs, [])
     return outputs
-
-
-def _may_have_gradient(tensor: TensorValue) -> bool:
-    return tensor.fake.is_floating_point() or tensor.fake.is_complex()
 
 
 means(checkpoint, _CHECKPOINT, how=How.FORWARD, otherwise=_call)(_plain_call)

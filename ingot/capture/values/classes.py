@@ -19,6 +19,7 @@ from ingot.capture.values.base import (
     NativeMethod,
     Value,
     class_is_type,
+    implemented,
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -122,12 +123,10 @@ class ClassValue(Value):
         if function in BINARY_METHODS:
             answer = self.special(session, BINARY_METHODS[function][reflected], other)
             if answer is not None:
-                return None if answer.python_type() is type(NotImplemented) else answer
-        return (
-            ConstantValue(self.object).binary(session, function, other, reflected)
-            if other.is_constant()
-            else None
-        )
+                return implemented(answer)
+        if other.is_constant():
+            return ConstantValue(self.object).binary(session, function, other, reflected)
+        return None
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
@@ -161,7 +160,9 @@ class ClassValue(Value):
 
     def length(self, session: Session) -> int:
         answer = self.special(session, "__len__")
-        return session.python(len, self.object) if answer is None else session.integer(answer)
+        if answer is None:
+            return session.python(len, self.object)
+        return session.integer(answer)
 
     def contains(self, session: Session, item: Value) -> bool:
         answer = self.special(session, "__contains__", item)
@@ -175,11 +176,9 @@ class ClassValue(Value):
 
 def _lookup(session: Session, cls: type, name: str) -> Any:
     """What a metaclass has under a name; `type` itself never changes."""
-    return (
-        vars(type).get(name, vars(object).get(name, MISSING))
-        if cls is type
-        else session.class_lookup(cls, name)
-    )
+    if cls is type:
+        return vars(type).get(name, vars(object).get(name, MISSING))
+    return session.class_lookup(cls, name)
 
 
 class ClassDict(Value):
@@ -238,9 +237,9 @@ class SuperValue(Value):
             return self.instance.object, True
         if self.said is not None:
             return self.said, False
-        return self.instance.cls if isinstance(
-            self.instance, ObjectValue
-        ) else self.instance.python_type(), False
+        if isinstance(self.instance, ObjectValue):
+            return self.instance.cls, False
+        return self.instance.python_type(), False
 
     def check(self, session: Session) -> None:
         """Raises TypeError where the instance is none of the class."""
@@ -254,8 +253,9 @@ class SuperValue(Value):
         if sys.version_info < (3, 13):
             return "super(type, obj): obj must be an instance or subtype of type"
         instance = self.instance
-        what = f"type {instance.object.__name__}" if isinstance(instance, ClassValue) else ""
-        what = what or f"instance of {type_name(instance.python_type())}"
+        what = f"instance of {type_name(instance.python_type())}"
+        if isinstance(instance, ClassValue):
+            what = f"type {instance.object.__name__}"
         wrong = f"obj ({what}) is not an instance or subtype of type ({type_name(self.cls)})."
         return f"super(type, obj): {wrong}"
 
@@ -271,12 +271,12 @@ class SuperValue(Value):
                     return self.instance.bind(session, raw, name)
                 return bind_member(session, raw, None if of_class else self.instance, start, name)
             session.class_lookup(owner, name)
-        if name in ("__self__", "__thisclass__", "__self_class__"):
-            return (
-                self.instance
-                if name == "__self__"
-                else session.wrap_constant(start if "f" in name else self.cls)
-            )
+        if name == "__self__":
+            return self.instance
+        if name == "__self_class__":
+            return session.wrap_constant(start)
+        if name == "__thisclass__":
+            return session.wrap_constant(self.cls)
         raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
 

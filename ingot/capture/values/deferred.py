@@ -23,6 +23,7 @@ from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.functions import is_ingots
 from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import ListValue, RangeValue, TupleValue
@@ -111,11 +112,7 @@ def _required(session: Session, value: Value, action: str) -> Value:
 def user_frames(session: Session) -> list[InterpreterFrame]:
     """The frames that run, innermost first; those of Ingot's own versions of C functions have no
     frame in eager."""
-    return [
-        f
-        for f in reversed(session.frames)
-        if not f.function.namespace["__name__"].startswith("ingot.capture.")
-    ]
+    return [f for f in reversed(session.frames) if not is_ingots(f.function)]
 
 
 def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
@@ -148,6 +145,22 @@ def seen_from(
     return made
 
 
+def logged_call(
+    session: Session,
+    function: Any,
+    args: Arguments,
+    kwargs: Keywords,
+    frames: Callable[[], list[InterpreterFrame]],
+) -> Operation:
+    """A call that is made after the graph has run, and seems to come from these frames."""
+    values = tuple(logged(session, arg) for arg in (*args, *kwargs.values()))
+    parameters = [f"a{i}" for i in range(len(values))]
+    texts = parameters[: len(args)]
+    texts += map("{}={}".format, kwargs, parameters[len(args) :])
+    body = f"call({', '.join(texts)})"
+    return Operation(seen_from(frames(), body, parameters, {"call": function}), values)
+
+
 # -- print -----------------------------------------------------------------------------------------
 
 
@@ -155,7 +168,7 @@ def _print(file: Any, sep: Any, end: Any, flush: Any, *texts: Any) -> None:
     print(*texts, file=file, sep=sep, end=end, flush=flush)
 
 
-_STREAMS = {GlobalSource(vars(sys), name) for name in ("stdout", "stderr")}
+_STREAMS = {GlobalSource(vars(sys), "stdout"), GlobalSource(vars(sys), "stderr")}
 
 
 def is_none(session: Session, value: Value) -> bool:
@@ -239,7 +252,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(
             "warning", "side effect: warnings.warn, where the filters of warnings were changed"
         )
-    level = session.known(given["stacklevel"]) if "stacklevel" in given else 1
+    level = session.known(given.get("stacklevel", ConstantValue(1)))
     frames = user_frames(session)
     if (
         not isinstance(level, int)
@@ -251,7 +264,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         )
     frame = frames[max(level, 1) - 1]
     message = _message(session, given["message"])
-    category = session.known(given["category"]) if "category" in given else None
+    category = session.known(given.get("category", NONE))
     source = given.get("source", NONE)
     if not is_none(session, source):
         raise session.unsupported("warning", "side effect: warnings.warn with a source")
@@ -282,19 +295,19 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 def _message(session: Session, value: Value) -> Value:
     """A text, or a warning whose parts are settled."""
-    realized = session.realize(value) if type(value) is not LazyValue else value
-    if isinstance(realized, ExceptionValue) and not realized.attributes:
-        return ExceptionValue(
-            realized.cls,
-            [_required(session, arg, "side effect: a warning of") for arg in realized.args],
-        )
-    return _required(session, value, "side effect: a warning of")
+    text = functools.partial(_required, session, action="side effect: a warning of")
+    if type(value) is not LazyValue:
+        realized = session.realize(value)
+        if isinstance(realized, ExceptionValue) and not realized.attributes:
+            return ExceptionValue(realized.cls, list(map(text, realized.args)))
+    return text(value)
 
 
 def _category(session: Session, message: Value, category: Any) -> Any:
     if isinstance(message, ExceptionValue):
         return message.cls
-    category = UserWarning if category is None else category
+    if category is None:
+        return UserWarning
     if not (isinstance(category, type) and issubclass(category, Warning)):
         text = f"category must be a Warning subclass, not '{type(category).__name__}'"
         raise session.raised(TypeError, text)
@@ -311,21 +324,8 @@ def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
             raise session.unsupported("logging", f"side effect: logging with {', '.join(kwargs)}")
-        values = [logged(session, arg) for arg in args]
-        named = {name: logged(session, value) for name, value in kwargs.items()}
-        stacklevel = session.known(kwargs["stacklevel"]) if "stacklevel" in kwargs else 1
-        frames = _frames_of_record(session, stacklevel)
-        parameters = [f"a{i}" for i in range(len(values) + len(named))]
-        texts = [
-            *parameters[: len(values)],
-            *(f"{n}={p}" for n, p in zip(named, parameters[len(values) :])),
-        ]
-        body = f"log({', '.join(texts)})"
-        session.effects.defer(
-            Operation(
-                seen_from(frames, body, parameters, {"log": function}), (*values, *named.values())
-            )
-        )
+        frames = functools.partial(_frames_of_record, session, kwargs)
+        session.effects.defer(logged_call(session, function, args, kwargs, frames))
         return NONE
 
     return rule
@@ -344,20 +344,20 @@ def _is_logger(value: Value) -> bool:
     return isinstance(getattr(value, "object", None), logging.Logger) and value.source is not None
 
 
-def _frames_of_record(session: Session, stacklevel: int) -> list[InterpreterFrame]:
-    """The frames that must be there for a record to find its caller: those inside logging, and
-    `stacklevel` more."""
+def _frames_of_record(session: Session, kwargs: Keywords) -> list[InterpreterFrame]:
+    """The frames by which a record finds its caller: those inside logging, and `stacklevel`
+    more."""
+    stacklevel = session.known(kwargs.get("stacklevel", ConstantValue(1)))
     frames = user_frames(session)
-    inside = next(
-        (i for i, f in enumerate(frames) if f.program.code.co_filename != _LOGGING_FILE),
-        len(frames),
-    )
-    wanted = inside + stacklevel
-    if wanted > len(frames) or not _calls_are_frames(frames[inside : wanted - 1]):
+    inside = 0
+    while inside < len(frames) and frames[inside].program.code.co_filename == _LOGGING_FILE:
+        inside += 1
+    count = inside + stacklevel
+    if count > len(frames) or not _calls_are_frames(frames[inside : count - 1]):
         raise session.unsupported(
             "logging", "side effect: logging for a caller outside the compiled function"
         )
-    return frames[:wanted]
+    return frames[:count]
 
 
 _LOGGING_FILE = logging.Logger.info.__code__.co_filename
@@ -378,10 +378,8 @@ def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywo
     """The rule of a method of loggers that asks about levels, which may change at any time."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        logger, known = (
-            session.realize(args[0]),
-            tuple(session.known(a) for a in [*args[1:], *kwargs.values()]),
-        )
+        logger = session.realize(args[0])
+        known = tuple(map(session.known, [*args[1:], *kwargs.values()]))
         changed = session.effects.has_changed(logging.Logger, logging.Manager)
         if changed or not _is_logger(logger):
             raise session.unsupported("library-function", f"a question to {logger.describe()}")

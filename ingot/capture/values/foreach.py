@@ -5,12 +5,13 @@ tensors share a launch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorMethod, TensorValue
@@ -33,7 +34,7 @@ sub tan tanh trunc
 """.split()
 _RENAMED = {"maximum": "clamp_min", "minimum": "clamp_max"}
 _METHODS = {
-    **{name: name for name in _PLAIN},
+    **dict(zip(_PLAIN, _PLAIN)),
     **_RENAMED,
     "addcmul": "addcmul",
     "addcdiv": "addcdiv",
@@ -47,11 +48,15 @@ _KEYWORDS = frozenset({"alpha", "value", "non_blocking"})
 def _shares(session: Session, value: Value) -> list[Value] | Value:
     """The elements of a list, one for each tensor; what is none is everyone's."""
     value = session.realize(value)
-    return (
-        [session.realize(item) for item in session.unpacked(value)]
-        if isinstance(value, SequenceValue)
-        else value
-    )
+    if isinstance(value, SequenceValue):
+        return session.realized_items(value)
+    return value
+
+
+def _share(shares: list[Value] | Value, k: int) -> Value:
+    if isinstance(shares, list):
+        return shares[k]
+    return shares
 
 
 def _distributed(
@@ -59,23 +64,19 @@ def _distributed(
 ) -> Iterator[tuple[TensorValue, list[Value], dict[str, Value]]]:
     """For each tensor of the first list what the function is to do with it: the tensor, and its
     share of the rest."""
-    tensors, *rest = [_shares(session, arg) for arg in args] or [[]]
-    named = {key: _shares(session, value) for key, value in kwargs.items()}
-    lists = [part for part in (tensors, *rest, *named.values()) if isinstance(part, list)]
-    if (
-        not isinstance(tensors, list)
-        or not tensors
-        or any(len(part) != len(tensors) for part in lists)
-    ):
+    shares = partial(_shares, session)
+    tensors, *others = map(shares, args or [TupleValue([], tuple)])
+    named = map_values(shares, kwargs)
+    lengths = {len(part) for part in (tensors, *others, *named.values()) if isinstance(part, list)}
+    if not isinstance(tensors, list) or not tensors or len(lengths) > 1:
         raise session.unsupported("foreach", f"{name}() of something else than lists of one length")
     for k, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorValue):
             raise session.unsupported("foreach", f"{name}() of {tensor.describe()}")
-        own = [part[k] if isinstance(part, list) else part for part in rest]
         yield (
             tensor,
-            own,
-            {key: part[k] if isinstance(part, list) else part for key, part in named.items()},
+            [_share(part, k) for part in others],
+            {key: _share(part, k) for key, part in named.items()},
         )
 
 
@@ -89,12 +90,12 @@ def _rule(name: str, method: str) -> Callable[..., Value | None]:
         many = isinstance(scale, TensorValue) and scale.fake.dim() > 0
         if not kwargs.keys() <= _KEYWORDS or many:
             raise session.unsupported("foreach", f"{name}() with the arguments {', '.join(kwargs)}")
-        made = [
-            TensorMethod(tensor, method).call(session, own, named)
-            for tensor, own, named in _distributed(session, name, args, kwargs)
+        results = [
+            TensorMethod(tensor, method).call(session, shares, named)
+            for tensor, shares, named in _distributed(session, name, args, kwargs)
         ]
         if not method.endswith("_"):
-            return TupleValue(made, tuple)
+            return TupleValue(results, tuple)
         return session.realize(args[0]) if _GIVES_LIST else NONE
 
     return call
@@ -124,19 +125,16 @@ def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     norm = session.builtin(torch.linalg.vector_norm)
     shares = _distributed(session, "_foreach_norm", args, kwargs)
     return TupleValue(
-        [session.call(norm, [tensor, *own], named) for tensor, own, named in shares], tuple
+        [session.call(norm, [tensor, *others], named) for tensor, others, named in shares], tuple
     )
 
 
 @means(group_tensors_by_device_and_dtype)
 def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Value:
     """Lists of tensors, taken apart by device and dtype of those in the first one."""
-    parts = [
-        [session.realize(item) for item in session.unpacked(part)]
-        for part in session.unpacked(lists)
-    ]
+    columns = list(map(session.realized_items, session.unpacked(lists)))
     groups: dict[Any, list[int]] = {}
-    for k, tensor in enumerate(parts[0]):
+    for k, tensor in enumerate(columns[0]):
         if not isinstance(tensor, TensorValue):
             raise session.unsupported(
                 "foreach", "_group_tensors_by_device_and_dtype() of something else than tensors"
@@ -144,12 +142,10 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
         groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}
     for key, members in groups.items():
-        taken: list[Value] = [
-            ListValue([part[k] for k in members] if part else [], list) for part in parts
-        ]
-        indices = ListValue(
-            [ConstantValue(k) for k in members] if session.truth(with_indices) else [], list
-        )
+        taken = [ListValue([part[k] for k in members if part], list) for part in columns]
+        indices = ListValue([], list)
+        if session.truth(with_indices):
+            indices.items += map(ConstantValue, members)
         entries[key] = TupleValue([ListValue(taken, list), indices], tuple)
     return session.dict_of_values(entries)
 

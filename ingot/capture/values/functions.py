@@ -19,7 +19,16 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, Raised, Value, find_missing
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Callee,
+    Keywords,
+    Raised,
+    Value,
+    empty_cells,
+    find_missing,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.origins import trusts_function
 
@@ -298,6 +307,11 @@ class BoundMethod(Value):
 INHERITED = ConstantValue(object())
 """Stands for the exception that the caller of a generator handles, where the generator has set it
 aside."""
+
+
+def is_ingots(function: FunctionValue) -> bool:
+    """Whether it is Ingot's own version of a C function."""
+    return bool(function.namespace.get("__name__", "").startswith("ingot.capture."))
 
 
 class GeneratorValue(Value):
@@ -583,7 +597,7 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__name__": lambda f, session: ConstantValue(f.code.co_name),
     "__qualname__": lambda f, session: ConstantValue(f.code.co_qualname),
     "__doc__": lambda f, session: ConstantValue(
-        FunctionType(f.code, {}, closure=tuple(CellType() for _ in f.code.co_freevars)).__doc__
+        FunctionType(f.code, {}, closure=empty_cells(f.code)).__doc__
     ),
     "__module__": lambda f, session: (
         session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE

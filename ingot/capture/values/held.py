@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
+from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value, implemented
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, UNARY_METHODS, ObjectValue, bind_member
 from ingot.origins import trusts_function
@@ -63,22 +63,19 @@ class EnumValue(ConstantValue):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        answer = (
-            self.special(session, BINARY_METHODS[function][reflected], other)
-            if function in BINARY_METHODS
-            else None
-        )
-        if answer is not None:
-            return None if answer.python_type() is type(NotImplemented) else answer
-        return (
-            super().binary(session, function, other, reflected)
-            if isinstance(other, ConstantValue)
-            else None
-        )
+        if function in BINARY_METHODS:
+            answer = self.special(session, BINARY_METHODS[function][reflected], other)
+            if answer is not None:
+                return implemented(answer)
+        if isinstance(other, ConstantValue):
+            return super().binary(session, function, other, reflected)
+        return None
 
     def truth(self, session: Session) -> bool:
         answer = self.special(session, "__bool__") or self.special(session, "__len__")
-        return super().truth(session) if answer is None else session.truth(answer)
+        if answer is None:
+            return super().truth(session)
+        return session.truth(answer)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raw = session.class_lookup(type(self.object), "__call__")
@@ -118,11 +115,12 @@ class MemberValue(ConstantValue):
 
     def get(self, session: Session, instance: Value, owner: Value = NONE) -> Value:
         """`__get__`."""
-        cls = instance.python_type() if owner.identity() is None else session.known(owner)
-        found = bind_member(
-            session, self.object, None if instance.identity() is None else instance, cls, ""
-        )
-        return session.realize(found)
+        if owner.identity() is None:
+            cls = instance.python_type()
+        else:
+            cls = session.known(owner)
+        bound_to = None if instance.identity() is None else instance
+        return session.realize(bind_member(session, self.object, bound_to, cls, ""))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if isinstance(self.object, staticmethod):

@@ -10,7 +10,7 @@ import operator
 import re
 import sys
 from collections import OrderedDict
-from types import CellType, FunctionType, MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import residual
@@ -18,7 +18,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, empty_cells
 from ingot.capture.values.builtins import call_pure
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
@@ -191,9 +191,7 @@ def _is_bare(session: Session, function: FunctionValue) -> bool:
 
 def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, read: Any) -> Value:
     """Of a function made during capture: its defaults and annotations are values."""
-    model = FunctionType(
-        function.code, {}, closure=tuple(CellType() for _ in function.code.co_freevars)
-    )
+    model = FunctionType(function.code, {}, closure=empty_cells(function.code))
     model.__defaults__ = tuple(function.defaults) or None
     model.__kwdefaults__ = dict(function.keyword_defaults) or None
     model.__annotations__ = dict(session.entries_of(function.annotation_dict(session)))

@@ -8,7 +8,7 @@ left, and entered again behind it; in the backward it is entered as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor import TensorValue, tensors_in
 from ingot.capture.values.transforms import LevelValue
 from ingot.torch_private import (
     CVmapInterpreterPtr,
@@ -86,8 +86,8 @@ def is_mapped() -> bool:
 def innermost_batched(args: Sequence[Value]) -> int:
     """The number of the innermost level that one of the arguments is batched at; 0 if there is
     none."""
-    fakes = [arg.fake for arg in args if isinstance(arg, TensorValue)]
-    return max([maybe_get_level(fake) for fake in fakes if is_batchedtensor(fake)], default=0)
+    fakes = [tensor.fake for tensor in tensors_in(args)]
+    return max(map(maybe_get_level, filter(is_batchedtensor, fakes)), default=0)
 
 
 _RANDOMNESS = {
@@ -164,15 +164,25 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
         if isinstance(value, TensorValue) and maybe_get_level(value.fake) == level.number:
             dim = maybe_get_bdim(value.fake)
             value = session.graph.call(session, "call_function", get_unwrapped, (value,), {})
-        elif isinstance(value, SequenceValue) and any(
-            isinstance(v, TensorValue) for v in value.items
-        ):
+        elif isinstance(value, SequenceValue) and tensors_in(value.items):
             raise session.unsupported(
                 "argument-kind",
                 "tensors in a container that an autograd.Function is given inside of vmap",
             )
         dims.append(dim)
     return Lowered(value, tuple(reversed(dims)))
+
+
+def all_lowered(
+    session: Session, values: Iterable[Value], levels: Sequence[Level]
+) -> list[Lowered]:
+    return [lowered(session, value, levels) for value in values]
+
+
+def all_raised(
+    session: Session, values: Iterable[tuple[Value, Dims]], inside: Sequence[LevelValue]
+) -> list[Value]:
+    return [raised(session, value, dims, inside) for value, dims in values]
 
 
 def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelValue]) -> Value:
@@ -198,28 +208,29 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
     arguments are batched at."""
     levels = [level for level in levels_of(session, function.describe()) if level.number >= number]
     level = levels[0]
-    given = [lowered(session, arg, [level]) for arg in args]
-    dims = TupleValue([ConstantValue(where[0]) for _, where in given], tuple)
+    values, dims = list[Value](), list[Value]()
+    for value, (dim,) in all_lowered(session, args, [level]):
+        values.append(value)
+        dims.append(ConstantValue(dim))
     with outside(session, levels) as inside:
-        known = [ConstantValue(level.size), ConstantValue(level.randomness), dims]
-        found = session.call(
-            session.builtin(run_vmap), [function, *known, *(value for value, _ in given)], {}
-        )
-        result, of_result = _two(session, function, session.realize(found))
+        facts = [ConstantValue(level.size), ConstantValue(level.randomness)]
+        operands = [function, *facts, TupleValue(dims, tuple), *values]
+        pair = session.call(session.builtin(run_vmap), operands, {})
+        result, of_result = _two(session, function, session.realize(pair))
     if not isinstance(result, TupleValue):
         return raised(session, result, (_dim(session, of_result),), inside)
-    parts = [session.realize(part) for part in result.items]
-    places = [of_result] * len(parts)
+    results = list(map(session.realize, result.items))
+    places = [of_result] * len(results)
     if isinstance(of_result, SequenceValue):
-        places = [session.realize(place) for place in of_result.items]
-    if len(places) != len(parts):
+        places = list(map(session.realize, of_result.items))
+    if len(places) != len(results):
         raise session.unsupported(
             "autograd-function",
             f"the vmap of {function.describe()} gives no dimension for each result",
         )
-    return TupleValue(
-        [raised(session, p, (_dim(session, d),), inside) for p, d in zip(parts, places)], tuple
-    )
+    for k, place in enumerate(places):
+        results[k] = raised(session, results[k], (_dim(session, place),), inside)
+    return TupleValue(results, tuple)
 
 
 def _two(session: Session, function: Value, found: Value) -> list[Value]:
@@ -227,7 +238,7 @@ def _two(session: Session, function: Value, found: Value) -> list[Value]:
         raise session.unsupported(
             "autograd-function", f"the vmap of {function.describe()} gives no two results"
         )
-    return [session.realize(item) for item in found.items]
+    return list(map(session.realize, found.items))
 
 
 def _dim(session: Session, value: Value) -> int | None:

@@ -37,7 +37,7 @@ class ModuleValue(ObjectValue):
         return f"module {self.source.name}" if self.source else f"a {self.cls.__name__}"
 
     def as_bool(self, session: Session) -> Value:
-        return ConstantValue(self.length(session) > 0 if hasattr(self.cls, "__len__") else True)
+        return ConstantValue(not hasattr(self.cls, "__len__") or self.length(session) > 0)
 
     def own_attribute(self, session: Session, name: str) -> Value | None:
         """What the instance `__dict__` holds, or else, as Module.__getattr__ would, the tables of
@@ -49,8 +49,7 @@ class ModuleValue(ObjectValue):
         if self.source is None:
             return self.attributes.get(name) or self.member(session, name)
         namespace = instance_dict(self.object) or {}
-        fields = session.effects.fields(namespace)
-        written = None if fields is None else fields.read(name)
+        written = session.effects.written(namespace, name)
         if written is not None and written is not NULL:
             return written
         if written is None and name in namespace:
@@ -65,24 +64,24 @@ class ModuleValue(ObjectValue):
     def member(self, session: Session, name: str) -> Value | None:
         """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
         if self.source is None:
-            tables = [self.attributes.get(table) for table in _TABLES]
-            found = [
-                t.entries[name] for t in tables if isinstance(t, DictValue) and name in t.entries
-            ]
-            return found[0] if found else None
+            found: Value | None = None
+            for held in map(self.attributes.get, _TABLES):
+                if isinstance(held, DictValue) and name in held.entries:
+                    found = found or held.entries[name]
+            return found
         namespace = instance_dict(self.object) or {}
         unwritten = []
         for table in _TABLES:
             entries = namespace.get(table, {})
-            fields = session.effects.fields(entries)
-            written = None if fields is None else fields.read(name)
+            written = session.effects.written(entries, name)
             if written is not None and written is not NULL:
                 return written
             if written is None and name in entries:
                 return session.effects.found(
                     entries[name], ItemSource(AttrSource(self.source, table), name)
                 )
-            unwritten += [table] if written is None else []
+            if written is None:
+                unwritten.append(table)
         for table in unwritten:
             session.guard(AttrSource(self.source, table), Kind.ABSENT_KEY, name)
         return None
@@ -98,9 +97,12 @@ class ModuleValue(ObjectValue):
 
     def _called(self, session: Session) -> Value:
         """Its `__call__`, bound to it. A compiled module in another one is inlined."""
-        made = vars(type(self.object)) if is_stand_in(type(self.object)) else {}
-        stands_for_call = "__call__" in made and "__ingot_dispatcher__" not in made
-        raw = made["__call__"] if stands_for_call else session.class_lookup(self.cls, "__call__")
+        cls = type(self.object)
+        members = vars(cls)
+        if is_stand_in(cls) and "__call__" in members and "__ingot_dispatcher__" not in members:
+            raw = members["__call__"]
+        else:
+            raw = session.class_lookup(self.cls, "__call__")
         return bind_member(session, raw, self, self.cls, "__call__")
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
@@ -212,9 +214,10 @@ def is_stand_in(cls: type) -> bool:
 @wraps(nn.Module)
 def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return ModuleValue(
-        object_.__class__ if is_stand_in(type(object_)) else type(object_), source, object_
-    )
+    cls = type(object_)
+    if is_stand_in(cls):
+        cls = object_.__class__
+    return ModuleValue(cls, source, object_)
 
 
 @means(nn.Module, how=How.INSTANCE)

@@ -30,6 +30,7 @@ from ingot.capture.values.base import (
     class_is_type,
     find_missing,
     full_name,
+    implemented,
     is_c_class,
     type_name,
 )
@@ -161,8 +162,7 @@ class ObjectValue(Value):
         namespace = instance_dict(self.object)
         if namespace is None:
             return None
-        fields = session.effects.fields(namespace)
-        written = None if fields is None else fields.read(name)
+        written = session.effects.written(namespace, name)
         if written is not None:
             return None if written is NULL else written
         if name in namespace:
@@ -477,22 +477,21 @@ class ObjectValue(Value):
     ) -> Value | None:
         if function in INPLACE_METHODS:
             name, plain = INPLACE_METHODS[function]
-            answer = None if reflected else self._implemented(self.special(session, name, other))
-            return answer or self.binary(session, plain, other, reflected)
+            if not reflected:
+                answer = implemented(self.special(session, name, other))
+                if answer is not None:
+                    return answer
+            return self.binary(session, plain, other, reflected)
         if function is operator.ne and self._inherits_ne(session):
-            answer = self._implemented(self.special(session, "__eq__", other))
-            return None if answer is None else ConstantValue(not session.truth(answer))
-        return self._implemented(self.special(session, BINARY_METHODS[function][reflected], other))
+            answer = implemented(self.special(session, "__eq__", other))
+            if answer is None:
+                return None
+            return ConstantValue(not session.truth(answer))
+        return implemented(self.special(session, BINARY_METHODS[function][reflected], other))
 
     def _inherits_ne(self, session: Session) -> bool:
         """Whether `!=` is object's, the opposite of `==`."""
         return session.class_lookup(self.cls, "__ne__") is vars(object)["__ne__"]
-
-    @staticmethod
-    def _implemented(answer: Value | None) -> Value | None:
-        if answer is not None and answer.python_type() is type(NotImplemented):
-            return None
-        return answer
 
 
 class StandIn(ObjectValue):

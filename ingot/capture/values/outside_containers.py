@@ -58,8 +58,7 @@ class OutsideDict(DictValue):
 
     def find(self, session: Session, key: Any) -> Value | None:
         key = outside_key(session, key)
-        fields = session.effects.fields(self.object)
-        written = None if fields is None else fields.read(key)
+        written = session.effects.written(self.object, key)
         if written is not None:
             return None if written is NULL else written
         if self._entries or not is_plain_key(key):
@@ -113,15 +112,15 @@ class OutsideSet(SetValue):
         """Takes the members that the set had before the call, and then what was done to it
         since."""
         self._whole, self._entries = True, held
-        self.hashed = (
-            set(iter(held))
-            if any(isinstance(key, IdentityKey) for key in held)
-            else set(self.object)
-        )
+        self.hashed = set(self.object)
+        if any(isinstance(key, IdentityKey) for key in held):
+            self.hashed = set(iter(held))
         self._in_order = list(self.hashed) == list(held)
         fields = session.effects.fields(self.object)
-        for key, member in fields.written.items() if fields is not None else ():
-            if key in fields.moved or member is NULL:  # type: ignore[union-attr]
+        if fields is None:
+            return
+        for key, member in fields.written.items():
+            if key in fields.moved or member is NULL:
                 SetValue.discard(self, session, key)
             if member is not NULL:
                 SetValue.add(self, session, key, member)
@@ -137,8 +136,7 @@ class OutsideSet(SetValue):
 
     def holds(self, session: Session, key: Any) -> bool:
         key = outside_key(session, key)
-        fields = session.effects.fields(self.object)
-        written = None if fields is None else fields.read(key)
+        written = session.effects.written(self.object, key)
         if written is not None:
             return written is not NULL
         if self._whole or not is_plain_key(key):

@@ -10,7 +10,7 @@ from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDe
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
-from ingot.capture.values.base import NativeMethod, Value, find_missing
+from ingot.capture.values.base import NativeMethod, Value, find_missing, implemented
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import require_plain_names
 from ingot.capture.values.objects import (
@@ -119,14 +119,12 @@ class BuiltinObject(ObjectValue):
         name, plain = INPLACE_METHODS.get(function, ("", function))
         answer = None
         if name and self.overrides(session, name):
-            answer = self._implemented(self.special(session, name, other))
+            answer = implemented(self.special(session, name, other))
         elif name == "__iadd__" and hasattr(plain_base(self.cls), name):
             self.content.binary(session, function, other, reflected)
             return self
         if answer is None and self.overrides(session, *BINARY_METHODS[plain]):
-            answer = self._implemented(
-                self.special(session, BINARY_METHODS[plain][reflected], other)
-            )
+            answer = implemented(self.special(session, BINARY_METHODS[plain][reflected], other))
         if answer is not None or reflected and plain is operator.add:
             return answer
         content = self.content

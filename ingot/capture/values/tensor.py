@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
@@ -200,8 +200,7 @@ class TensorValue(Value):
         if self.source is None:
             return self.gradient
         tensor = session.graph.value_of(self)
-        fields = session.effects.slots(tensor)
-        written = None if fields is None else fields.read(name)
+        written = session.effects.written_slot(tensor, name)
         return written or session.realize(
             session.wrap(tensor.grad, AttrSource(self.source, name, "slot"))
         )
@@ -431,6 +430,22 @@ def _pair(value: Value, other: Value, reflected: bool) -> tuple[Value, Value]:
 
 def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
+
+
+def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
+    return [value for value in values if isinstance(value, TensorValue)]
+
+
+def with_tensors(values: Iterable[Value], tensors: Iterable[Value]) -> list[Value]:
+    """The values with others in the place of the tensors among them."""
+    remaining = iter(tensors)
+    return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
+
+
+def views_of(tensors: Any) -> Any:
+    """Inlined: the tensors, with a history yet to be given."""
+    with torch.no_grad():
+        return [tensor.view_as(tensor) for tensor in tensors]
 
 
 class TensorMethod(Value):

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ingot.capture.meanings import How, means
 from ingot.capture.values.autograd_functions import captured_backward
-from ingot.capture.values.backward_hooks import names_of, stays
+from ingot.capture.values.backward_hooks import names_of, sets_mode, stays
 from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import CellValue, FunctionValue
@@ -25,7 +25,7 @@ from ingot.capture.values.partials import PartialValue
 from ingot.capture.values.tensor import GradientQuestions, TensorValue, is_none
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.errors import EagerRaises
-from ingot.graph.ambient import SWITCHES, Modes
+from ingot.graph.ambient import Modes
 from ingot.graph.tensor_hooks import TensorHook, take_off
 from ingot.wrapped import is_transformed
 
@@ -85,7 +85,7 @@ def _break_at(session: Session, step: int, reason: str) -> NoReturn:
 @means(torch.Tensor.register_hook, how=How.METHOD)
 def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.register_hook."""
-    (hook,) = [session.realize(value) for value in (*args, *kwargs.values())]
+    (hook,) = map(session.realize, (*args, *kwargs.values()))
     what = f"a hook on {tensor.describe()}"
     if (
         tensor.source is not None
@@ -107,16 +107,16 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradient = tangents[id(tensor)]
         written = gradient.fake._version
-        found = session.realize(session.call(hook, [gradient], {}))
+        answer = session.realize(session.call(hook, [gradient], {}))
         if gradient.fake._version != written:  # others may read the same memory
             raise session.unsupported("tensor-hook", f"{what} that writes the gradient")
-        if is_none(found):
+        if is_none(answer):
             return [None]
-        if not isinstance(found, TensorValue):
+        if not isinstance(answer, TensorValue):
             raise session.unsupported(
-                "tensor-hook", f"{what} gives {found.describe()} in place of a gradient"
+                "tensor-hook", f"{what} gives {answer.describe()} in place of a gradient"
             )
-        return [found]
+        return [answer]
 
     try:
         graph, read = captured_backward(
@@ -124,9 +124,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         )
     except (Raised, EagerRaises):
         raise session.unsupported("tensor-hook", f"{what}, which raises an error") from None
-    switched = any(node.target in SWITCHES for node in graph.graph.nodes)
     if (
-        switched
+        sets_mode(graph)
         or questions.count != asked
         or (recorder.context.draws, recorder.context.effects) != acted
     ):
@@ -185,14 +184,12 @@ def _is_function_of_gradient(session: Session, hook: Value, cells: list[CellValu
     if isinstance(hook, TorchFunction):
         return True
     if isinstance(hook, PartialValue):
-        bound = [session.realize(value) for value in (*hook.args, *hook.kwargs.values())]
+        bound = list(map(session.realize, (*hook.args, *hook.kwargs.values())))
         alone = hook.source is None and not hook.attributes and all(map(_is_fixed, bound))
         return alone and _is_function_of_gradient(session, session.realize(hook.function), cells)
     if not isinstance(hook, FunctionValue) or hook.attributes:
         return False
-    defaults = [
-        session.realize(value) for value in (*hook.defaults, *hook.keyword_defaults.values())
-    ]
+    defaults = list(map(session.realize, (*hook.defaults, *hook.keyword_defaults.values())))
     if hook.object is not None and (defaults or hook.object.__closure__):
         return False
     for cell in hook.cells:
