@@ -336,12 +336,11 @@ class _Flattener:
         used = {symbol for left, _, right in self.shapes for symbol in left.symbols | right.symbols}
         positions = {symbol: position for position, symbol in enumerate(sorted(used, key=str))}
         quantities = [self.guards.symbols[symbol] for symbol in positions]
+        places = [(self.node(q.source), q.what, q.dim) for q in quantities]
+        shapes = [(postfix(a, positions), how, postfix(b, positions)) for a, how, b in self.shapes]
         return {
-            "quantities": [(self.node(q.source), q.what, q.dim) for q in quantities],
-            "shapes": [
-                (postfix(a, positions), relation, postfix(b, positions))
-                for a, relation, b in self.shapes
-            ],
+            "quantities": places,
+            "shapes": shapes,
             "inputs": [self.node(source) for source in self.inputs],
             "nodes": self.nodes,
             "relations": self.relations,

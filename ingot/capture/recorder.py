@@ -473,10 +473,11 @@ class GraphRecorder:
         """Adds a node with a backward of its own, which takes the three: from here on the outputs
         are what it gives."""
         self.modes.reach(self.graph, session.where)
-        fakes = ([v.fake for v in inputs], [v.fake for v in outputs], [n.meta["val"] for n in kept])
-        result = self._run(session, "call_function", target, list(fakes), {})
-        nodes = ([v.fx_node for v in inputs], [v.fx_node for v in outputs], list(kept))
-        node = self.graph.call_function(target, nodes)  # type: ignore[arg-type]
+        fakes = [[v.fake for v in values] for values in (inputs, outputs)]
+        fakes.append([node.meta["val"] for node in kept])
+        result = self._run(session, "call_function", target, fakes, {})
+        nodes = [[v.fx_node for v in values] for values in (inputs, outputs)]
+        node = self.graph.call_function(target, (*nodes, list(kept)))
         node.meta.update(val=result, where=session.where)
         for k, output in enumerate(outputs):
             output.fx_node = self.item(node, k, output.fake)

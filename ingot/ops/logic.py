@@ -98,32 +98,36 @@ def masked_fill_refusal(x: Tensor, mask: Tensor, value: Any) -> str:
     return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
 
 
+COMPARISONS = [
+    op(
+        getattr(aten, name).Tensor,
+        getattr(aten, name).Scalar,
+        cost=Cost.LIGHT,
+        lower=elementwise(_comparison(name), 2, "compare"),
+    )
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+]
+LOGICAL = [
+    op(
+        getattr(aten, f"logical_{name}").default,
+        cost=Cost.LIGHT,
+        lower=elementwise(_logical(f"logical_{name}"), 2, "own"),
+    )
+    for name in ("and", "or", "xor")
+]
+BITWISE = [
+    op(
+        getattr(aten, f"bitwise_{name}").Tensor,
+        getattr(aten, f"bitwise_{name}").Scalar,
+        lower=elementwise(_bitwise(f"bitwise_{name}", f"logical_{name}"), 2),
+    )
+    for name in ("and", "or", "xor")
+]
+
 OPS = (
-    *(
-        op(
-            getattr(aten, name).Tensor,
-            getattr(aten, name).Scalar,
-            cost=Cost.LIGHT,
-            lower=elementwise(_comparison(name), 2, "compare"),
-        )
-        for name in ("eq", "ne", "lt", "le", "gt", "ge")
-    ),
-    *(
-        op(
-            getattr(aten, f"logical_{name}").default,
-            cost=Cost.LIGHT,
-            lower=elementwise(_logical(f"logical_{name}"), 2, "own"),
-        )
-        for name in ("and", "or", "xor")
-    ),
-    *(
-        op(
-            getattr(aten, f"bitwise_{name}").Tensor,
-            getattr(aten, f"bitwise_{name}").Scalar,
-            lower=elementwise(_bitwise(f"bitwise_{name}", f"logical_{name}"), 2),
-        )
-        for name in ("and", "or", "xor")
-    ),
+    *COMPARISONS,
+    *LOGICAL,
+    *BITWISE,
     op(
         aten.logical_not.default,
         cost=Cost.LIGHT,

@@ -201,11 +201,10 @@ def layer_norm_backward(
     g = widened(grad)
     weighted = g if weight is None else g * widened(weight)
     inward, y = _normalized(weighted, widened(x) - widened(mean), widened(scale), inner)
-    return (
-        inward.to(x.dtype) if mask[0] else None,
-        _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None,
-        _summed(g, outer, bias.dtype) if mask[2] and bias is not None else None,
-    )
+    of_x = inward.to(x.dtype) if mask[0] else None
+    of_weight = _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None
+    of_bias = _summed(g, outer, bias.dtype) if mask[2] and bias is not None else None
+    return of_x, of_weight, of_bias
 
 
 def rms_norm_backward(
@@ -237,11 +236,10 @@ def group_norm_backward(
     centered = widened(x).reshape(sizes) - widened(mean).view(stats)
     inward, y = _normalized(weighted, centered, widened(scale).view(stats), [2, 3])
     dtype = x.dtype if weight is None else weight.dtype
-    return (
-        inward.reshape(x.shape).to(x.dtype) if mask[0] else None,
-        _summed(g * y, [0, 3], dtype).view(-1) if mask[1] else None,
-        _summed(g, [0, 3], dtype).view(-1) if mask[2] else None,
-    )
+    of_x = inward.reshape(x.shape).to(x.dtype) if mask[0] else None
+    of_weight = _summed(g * y, [0, 3], dtype).view(-1) if mask[1] else None
+    of_bias = _summed(g, [0, 3], dtype).view(-1) if mask[2] else None
+    return of_x, of_weight, of_bias
 
 
 def batch_norm_backward(
@@ -270,11 +268,10 @@ def batch_norm_backward(
             - centered * (moment * factor * factor / count).view(shape)
         )
     dtype = x.dtype if weight is None else weight.dtype
-    return (
-        (inward * slope.view(shape)).to(x.dtype) if mask[0] else None,
-        (moment * factor).to(dtype) if mask[1] else None,
-        total.to(dtype) if mask[2] else None,
-    )
+    of_x = (inward * slope.view(shape)).to(x.dtype) if mask[0] else None
+    of_weight = (moment * factor).to(dtype) if mask[1] else None
+    of_bias = total.to(dtype) if mask[2] else None
+    return of_x, of_weight, of_bias
 
 
 def cudnn_batch_norm_backward(

@@ -114,13 +114,16 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorVa
 # -- averages --------------------------------------------------------------------------------------
 
 
+def _inside(position: int, last: int) -> float:
+    """1 inside of a window; beyond it NaN, which marks taps that do not count."""
+    return 1.0 if position < last else math.nan
+
+
 def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> Taps:
     """The elements from the first to before the last of each window, each by one over the count."""
     longest = max(last - first for first, last in windows)
     positions = [[min(first + k, last - 1) for first, last in windows] for k in range(longest)]
-    inside = [
-        [1.0 if first + k < last else math.nan for first, last in windows] for k in range(longest)
-    ]
+    inside = [[_inside(first + k, last) for first, last in windows] for k in range(longest)]
     weights = torch.tensor(inside, dtype=torch.float64) / torch.tensor(counts, dtype=torch.float64)
     return Taps(torch.tensor(positions), weights, padded=True)
 
