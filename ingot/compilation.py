@@ -1,7 +1,7 @@
-"""`Compilation`: what one compilation of one function left behind, stage by stage.
+"""`Compilation`: one compilation of one function, as reports see it, and `Log`, its written record.
 
-Each stage of `pipeline.py` sets its field and adds its seconds; reports and dumps read them. The
-field of a stage that was not reached is None.
+The compiler fills in the call and its outcome; the steps of `pipeline.py` write to the log. Reports
+read both. No step reads a log: each takes what it needs as an argument.
 """
 
 from __future__ import annotations
@@ -15,50 +15,84 @@ from typing import TYPE_CHECKING, Any
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
+    from ingot.graph.aten_graph import AtenGraph
     from ingot.loops.expr import Symbol
     from ingot.loops.ir import LoopGraph
+    from ingot.runtime.cuda_graphs import Replayed
+    from ingot.runtime.program import Program
     from ingot.schedule.plan import KernelStep, Plan
 
 
 @dataclass
-class Compilation:
-    """One entry of a compiled function. A field is None for a stage that was not reached.
+class Log:
+    """What the steps from a graph to its program have written down.
 
-    `seconds` holds the stages in the order they ran. `skipped` says why the call runs in eager
-    instead, `break_` why the graph ends before the function does (None if it returned).
-    `is_continuation` says that it begins at `where`, a graph break in the function `name`, and
-    `region` tells the places apart where one may begin. `recompiled` names the fact that differed
-    when this is not the region's first entry. `fixed_sizes` says why sizes that vary, or are marked
-    as dynamic, are compiled for. `decisions` are the schedule's notes and `rewrites` those of the
-    graph passes, in order, `tuned` what was measured to choose how products are computed.
-    `replayed` is what replays the program as a CUDA graph, where that is asked for, or why nothing
-    does. `backward` is of the graph that computes gradients, whose later stages are reached when
-    the first gradient comes in; `partial_backwards` are of those for calls where only some of the
-    outputs get one.
+    The artefacts are those of `built.Built`, each from the moment at which it was there; None for a
+    step that was not reached. `replayed` may be the reason why nothing replays the program instead.
+    `seconds` holds the stages in the order they ran, `decisions` the schedule's notes, `rewrites`
+    those of the graph passes, and `tuned` what was measured to choose how products are computed.
+    """
+
+    aten: AtenGraph | None = None
+    loops: LoopGraph | None = None
+    plan: Plan | None = None
+    code: Any = None
+    program: Program | None = None
+    replayed: Replayed | str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    decisions: list[str] = field(default_factory=list)
+    rewrites: list[str] = field(default_factory=list)
+    tuned: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the seconds spent inside to the stage's, also when it raises."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    @property
+    def kernel_steps(self) -> list[KernelStep]:
+        """The launches of fused kernels, in run order."""
+        from ingot.schedule.plan import KernelStep
+
+        if self.plan is None:
+            return []
+        return [step for step in self.plan.steps if isinstance(step, KernelStep)]
+
+
+@dataclass
+class Compilation:
+    """One entry of a compiled function, or one program of its gradients.
+
+    `region` is the graph break that it begins at, in the function `name`; None for the function's
+    start. `recompiled` names the fact that differed if this is not the region's first entry.
+    `skipped` says why the call runs in eager instead, `break_` why the graph ends before the
+    function does (None if it returned). `fixed_sizes` says why sizes that vary, or are marked as
+    dynamic, are compiled for. `backward` is of the graph that computes gradients, whose later
+    stages are reached when the first gradient comes in; `partial_backwards` are of those for calls
+    where only some of the outputs get one.
     """
 
     name: str
     where: str = ""
+    recompiled: str = ""
+    region: Any = None
     captured: Any = None
-    aten: Any = None
-    loops: LoopGraph | None = None
-    plan: Plan | None = None
-    compiled: Any = None
-    program: Any = None
-    replayed: Any = None
+    break_: Unsupported | None = None
+    skipped: Unsupported | None = None
+    fixed_sizes: list[str] = field(default_factory=list)
+    first_call: float | None = None
     backward: Compilation | None = None
     partial_backwards: list[Compilation] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    first_call: float | None = None
-    skipped: Unsupported | None = None
-    break_: Unsupported | None = None
-    is_continuation: bool = False
-    region: Any = None
-    recompiled: str = ""
-    fixed_sizes: list[str] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
-    rewrites: list[str] = field(default_factory=list)
-    tuned: list[str] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
+
+    @property
+    def is_continuation(self) -> bool:
+        return self.region is not None
 
     @property
     def title(self) -> str:
@@ -85,22 +119,3 @@ class Compilation:
         elif self.skipped is not None:
             guards = self.skipped.evidence.guards
         return [str(guard) for guard in guards or ()]
-
-    @property
-    def kernel_steps(self) -> list[KernelStep]:
-        """The launches of fused kernels, in run order."""
-        from ingot.schedule.plan import KernelStep
-
-        if self.plan is None:
-            return []
-        return [step for step in self.plan.steps if isinstance(step, KernelStep)]
-
-
-@contextmanager
-def stage(compilation: Compilation, name: str) -> Iterator[None]:
-    """Add the seconds spent inside to the stage's, also when it raises."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        compilation.seconds[name] = compilation.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from ingot.backends import check_outputs, compile_with_backend
+from ingot.built import Built, CompiledGraph
 from ingot.capture import (
     Captured,
     Chain,
@@ -31,10 +32,11 @@ from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
 from ingot.capture.sources import Source
 from ingot.collection import paused_collection
-from ingot.compilation import Compilation, stage
+from ingot.compilation import Compilation
 from ingot.eager_calls import EagerCalls
 from ingot.errors import BackendError, Unsupported, of_hooks, unsupported, without_frames
 from ingot.graph.ambient import undisturbed
+from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta.basis import tensors_in
 from ingot.graph.schemas import draws
 from ingot.hot_sizes import HotSizes
@@ -56,7 +58,7 @@ _PIECES = (  # of the pipeline, each behind those that it imports
     "ingot.codegen.llvm",
     "ingot.loops.lowering",
     "ingot.runtime.program",
-    "ingot.gradients",
+    "ingot.gradients.higher_order",
     "ingot.pipeline",
 )
 # places where the graphs of one function are broken; behind further ones it runs in eager
@@ -207,7 +209,7 @@ class Compiler:
         return place_of(self.fn)
 
     def new_compilation(self, recompiled: str) -> Compilation:
-        return Compilation(display_name(self.fn), self.where, recompiled=recompiled)
+        return Compilation(display_name(self.fn), self.where, recompiled)
 
     def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
         return capture_call(self.dispatcher.fn, args, kwargs, request)
@@ -234,9 +236,9 @@ class Compiler:
         compilation.captured = captured
         if captured.break_ is not None:
             compilation.break_ = without_frames(captured.break_)
-        target = self._compiled(compilation, captured, slots)
+        target, built = self._compile_graph(compilation, captured, slots)
         tree = _guard_tree(compilation, captured, slots)
-        replay = Replay.of(captured, compilation)
+        replay = Replay.of(captured, built)
         if hot:
             from ingot.runtime.training import prepare_backward
 
@@ -255,20 +257,20 @@ class Compiler:
             self.entries.append(entry)
         return functools.partial(self._run_first, captured, target, replay)
 
-    def _compiled(
+    def _compile_graph(
         self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...]
-    ) -> Callable[..., Any]:
-        """What runs a captured graph."""
+    ) -> tuple[Callable[..., Any], Built | None]:
+        """What runs a captured graph, and what was built for it, if it was Ingot that did."""
         sources = [i.source for i in captured.inputs]
         if not captured.ops:
-            return _without_work(captured.graph_module.graph)
+            return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
             compile_graph = _import_pipeline()
             frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
             return compile_graph(captured, compilation, self.options, frozen)
-        with stage(compilation, "backend"):
+        with compilation.log.stage("backend"):
             examples = [s.load(slots) for s in sources]
-            return compile_with_backend(self.options, captured.graph_module, examples)
+            return compile_with_backend(self.options, captured.graph_module, examples), None
 
     def _run_first(
         self,
@@ -336,9 +338,7 @@ class Continuation(Compiler):
 
     def new_compilation(self, recompiled: str) -> Compilation:
         name = self.chain.points[-1].code.co_qualname
-        return Compilation(
-            name, self.where, recompiled=recompiled, is_continuation=True, region=self.chain
-        )
+        return Compilation(name, self.where, recompiled, self.chain)
 
     @property
     def where(self) -> str:
@@ -367,15 +367,15 @@ class Replay(NamedTuple):
     generators: tuple[torch.Generator, ...]
 
     @staticmethod
-    def of(captured: Captured, compilation: Compilation) -> Replay:
+    def of(captured: Captured, built: Built | None) -> Replay:
         """Raises Unsupported for an error of the data's that may be found too late."""
-        aten, program = compilation.aten, compilation.program
+        if built is None:
+            return Replay(not captured.writes, captured.handles, ())
+        aten, program = built.aten, built.program
         fails_at = may_fail_at(aten)
         generators = generators_of(aten) if fails_at is not None else ()
         replays = bool(generators) or not draws_random_numbers(aten)
-        if program is None:
-            replays = not captured.writes
-        elif not isinstance(compilation.replayed, str | None):
+        if built.replayed is not None:
             # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
         if fails_at is not None and not (replays and program.fails_first):
@@ -386,7 +386,7 @@ class Replay(NamedTuple):
                     fails_at,
                 )
         # what a check finds may be no error
-        handles = captured.handles or aten is not None and bool(aten.bindings)
+        handles = captured.handles or bool(aten.bindings)
         return Replay(replays, handles, generators)
 
 
@@ -394,7 +394,7 @@ def _guard_tree(compilation: Compilation, captured: Captured, slots: tuple[Any, 
     """The guards of a compiled graph for the dispatcher. Raises Unsupported where they do not hold
     for the call itself."""
     guards = captured.guards
-    with stage(compilation, "guards"):
+    with compilation.log.stage("guards"):
         captured.collect_shape_guards()  # those that later stages added
         captured.context.shapes.closed = True
         compilation.fixed_sizes += captured.fixed_marks()
@@ -408,7 +408,7 @@ def _guard_tree(compilation: Compilation, captured: Captured, slots: tuple[Any, 
     return tree
 
 
-def _import_pipeline() -> Callable[..., Any]:
+def _import_pipeline() -> Callable[..., CompiledGraph]:
     """`compile_graph`. Another backend needs nothing of what it imports. There are safe points
     between the pieces; an import that is cut off would have to be undone."""
     for name in _PIECES:
@@ -419,10 +419,9 @@ def _import_pipeline() -> Callable[..., Any]:
     return compile_graph
 
 
-def draws_random_numbers(aten: Any) -> bool:
-    """Whether an operation of an ATen graph (None: there is none) takes numbers from a
-    generator."""
-    return aten is not None and any(draws(node.target) for node in aten.graph.nodes)
+def draws_random_numbers(aten: AtenGraph) -> bool:
+    """Whether an operation of an ATen graph takes numbers from a generator."""
+    return any(draws(node.target) for node in aten.graph.nodes)
 
 
 def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
@@ -434,7 +433,7 @@ def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
     return lambda *args: tuple([args[place] for place in chosen])
 
 
-def generators_of(aten: Any) -> tuple[torch.Generator, ...]:
+def generators_of(aten: AtenGraph) -> tuple[torch.Generator, ...]:
     """The generators that an ATen graph takes numbers from."""
     drawn = (tensors_in(node.meta["val"])[0] for node in aten.graph.nodes if draws(node.target))
     devices = dict.fromkeys(tensor.device for tensor in drawn)
@@ -442,11 +441,9 @@ def generators_of(aten: Any) -> tuple[torch.Generator, ...]:
     return tuple(on_gpus[d.index] if d.type == "cuda" else torch.default_generator for d in devices)
 
 
-def may_fail_at(aten: Any) -> str | None:
+def may_fail_at(aten: AtenGraph) -> str | None:
     """Where an ATen graph may raise an error for what its tensors hold; None where it does not, or
     none is known."""
-    if aten is None:
-        return None
     if aten.checks:
         return aten.checks[0].where
     return next(

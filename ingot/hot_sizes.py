@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.inner_calls import captured_by
 from ingot.collection import paused_collection
-from ingot.compilation import stage
 from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.ladder import Sizes
@@ -74,7 +73,7 @@ class HotSizes:
             for compilation in reversed(self.compiler.compilations):
                 captured = compilation.captured
                 if captured is not None and captured.guards.symbols:
-                    compilation.decisions.append(
+                    compilation.log.decisions.append(
                         f"sizes that came {HOT} times in a row are not compiled for: {problem}"
                     )
                     return
@@ -96,7 +95,7 @@ class HotSizes:
             if compiler.entries[: len(entries)] != [*entries]:
                 return  # reset since then
             modes.set()
-            with stage(compilation, "capture"):
+            with compilation.log.stage("capture"):
                 request = compiler.sizes.request(Sizes.STATIC, compiler.continue_at)
                 captured = compiler.capture(args, kwargs, request)
             if captured.guards.symbols:

@@ -16,7 +16,7 @@ from ingot.capture import Captured, Request
 from ingot.capture.chain import Continuations
 from ingot.capture.guard_set import GuardSet
 from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
-from ingot.compilation import Compilation, stage
+from ingot.compilation import Compilation
 from ingot.errors import BackendError, Evidence, Unsupported, without_frames
 from ingot.failures import PASSING
 from ingot.graph.shape_context import too_large
@@ -190,7 +190,7 @@ class Ladder:
     def _capture(self, sizes: Sizes) -> Captured:
         compilation = self.compilation
         compilation.captured = None
-        with stage(compilation, "capture"):
+        with compilation.log.stage("capture"):
             captured = self._capture_call(self.policy.request(sizes, self.continuations))
             compilation.captured = captured
         return captured

@@ -1,5 +1,9 @@
-"""The way through: a captured graph becomes a program, in named steps that are timed and can be
-looked at one by one."""
+"""The way through: a captured graph goes in, and its program comes out.
+
+`compile_graph` is the whole way. `build` is what every ATen graph takes, be it a forward, a
+backward or a graph without gradients. Each step gets its input as an argument and gives its result.
+The log is written to for reports, and never read.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,26 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.built import Built, CompiledGraph
 from ingot.capture import Captured
 from ingot.codegen.llvm import compile_kernels, prepack
-from ingot.compilation import Compilation, stage
+from ingot.compilation import Compilation, Log
 from ingot.errors import unsupported
-from ingot.gradients import wants_gradients, with_history
+from ingot.gradients.backwards import Backwards
+from ingot.gradients.captured_graph import CapturedGraph, wants_gradients
+from ingot.gradients.higher_order import higher_order_program
 from ingot.graph import trace_alike
-from ingot.graph.differentiation import new_leaves
+from ingot.graph.ambient import Modes
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.differentiation import forget_histories, new_leaves
+from ingot.graph.joint import trace_joint
 from ingot.graph.output_windows import output_window, size_places
+from ingot.graph.partition import partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.graph.symbols import to_expr
 from ingot.loops import ops
@@ -26,24 +38,141 @@ from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU, Target
-from ingot.loops.training_contract import Slot
+from ingot.loops.training_contract import OutputWindow, Slot
 from ingot.loops.verify import verify
-from ingot.native import _native
 from ingot.options import Options
 from ingot.precision import float32_precisions
 from ingot.runtime.cuda_capture import machine_of
-from ingot.runtime.cuda_graphs import Replayed, why_not
+from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
 from ingot.runtime.traces import unaligned_inputs
-from ingot.runtime.training import WithLeaves
+from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import WithWindows, windows_by_sizes
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
+from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
     from ingot.runtime.tuning import Tuner
 
 DEVICES = ("cpu", "cuda")
+NO_HINTS: Mapping[Symbol, int] = MappingProxyType({})
+
+
+def compile_graph(
+    captured: Captured,
+    compilation: Compilation,
+    options: Options,
+    frozen: Mapping[int, torch.Tensor],
+) -> CompiledGraph:
+    """A captured graph becomes a program.
+
+    The inputs at the positions in `frozen` always have these values, which is made use of where no
+    gradients are wanted. Raises Unsupported for what cannot be compiled.
+    """
+    module, context = captured.graph_module, captured.context
+    fakes = [i.fake for i in captured.inputs]
+    _device(module.graph)
+    if wants_gradients(captured):
+        graph = CapturedGraph(module, fakes, context, Modes.now())
+        compiled = compile_training(graph, compilation, options, context.shapes.hints)
+    else:
+        compiled = compile_inference(captured, compilation.log, options, frozen)
+    leaves = new_leaves(fakes)
+    if not leaves:
+        return compiled
+    return compiled._replace(run=WithLeaves(compiled.run, leaves))
+
+
+def compile_inference(
+    captured: Captured, log: Log, options: Options, frozen: Mapping[int, torch.Tensor]
+) -> CompiledGraph:
+    """A captured graph without gradients: trace, build, and the views among its outputs."""
+    context, fakes = captured.context, [i.fake for i in captured.inputs]
+    with log.stage("trace"):
+        aten = log.aten = trace_alike(captured.graph_module, fakes, context, frozen)
+    built = build(aten, log, options, context.shapes.hints)
+    windows = _detached_windows(aten, fakes)
+    if not windows:
+        return CompiledGraph(built.run, built)
+    views = windows_by_sizes(windows, size_places(windows, aten.symbols, aten.outputs))
+    return CompiledGraph(WithWindows(built.run, views, len(aten.outputs)), built)
+
+
+def compile_training(
+    graph: CapturedGraph,
+    compilation: Compilation,
+    options: Options,
+    hints: Mapping[Symbol, int] = NO_HINTS,
+) -> CompiledGraph:
+    """A captured graph that records gradients: differentiate, partition, build the forward, and
+    join it to its backward programs, which are built when they are first asked for."""
+    require(GRADIENTS)
+    with compilation.log.stage("differentiate"):
+        joint = trace_joint(graph.module, graph.fakes, graph.context)
+        forget_histories(graph.module)
+        cut = partition(joint)
+        graph.context.shapes.unbacked.settle()
+    forward = compilation.log.aten = cut.forward
+    built = build(forward, compilation.log, options, hints, frugal=True)
+    contract = cut.contract()
+    run: Callable[..., Sequence[Any]] = built.run
+    if contract.tangents or contract.refused_outputs:
+        build_backward = functools.partial(build, options=options, frugal=True)
+        compile_vjp = functools.partial(compile_training, options=options)
+        backwards = Backwards(graph, cut, contract, compilation, build_backward)
+        higher_order = higher_order_program(graph, cut, backwards, compilation, compile_vjp)
+        if built.replayed is not None:
+            built.replayed.visible = len(contract.outputs)
+        run = TrainingProgram(run, contract, backwards, higher_order)
+    if contract.windows:
+        places = contract.window_places if contract.views else {}
+        run = WithWindows(run, windows_by_sizes(contract.views, places), contract.user_outputs)
+    return CompiledGraph(run, built)
+
+
+def build(
+    aten: AtenGraph,
+    log: Log,
+    options: Options,
+    hints: Mapping[Symbol, int] = NO_HINTS,
+    frugal: bool = False,
+) -> Built:
+    """An ATen graph becomes a program: lower, verify, schedule, prepack, generate code, load.
+
+    `hints` are the sizes of the call at hand. A `frugal` program keeps no memory between calls.
+    """
+    device = _device(aten.graph)
+    # which knows more that may follow a product in its kernel
+    if device.type == "cuda" and not options.tunes:
+        run_passes(aten, LIBRARY_PASSES)
+    log.rewrites += aten.rewrites
+    target, supported = _target(device)
+    machine = machine_of(device) if options.replays else None
+    if machine is not None:
+        target = replace(target, shares_launches=False)  # a table of buffers is made for each call
+    # a GPU's allocator keeps memory, for each stream
+    frugal = frugal or machine is not None or device.type != "cpu"
+    with log.stage("lower"):
+        loops = log.loops = lower(aten, supported, options.numerics == "fast", target)
+        verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
+    with log.stage("schedule"):
+        tuner = _tuner(device) if options.tunes else None
+        plan = log.plan = schedule(loops, log.decisions.append, frugal, target, tuner)
+    if tuner is not None:
+        log.tuned += tuner.notes
+    if options.freeze and device.type == "cpu":
+        with log.stage("prepack"):
+            prepack(plan)
+    with log.stage("codegen"):
+        code = log.code = _machine_code(plan, device, hints)
+    with log.stage("load"):
+        program = log.program = Program(plan, code, device)
+    replayed: Replayed | None = None
+    if options.replays:
+        replay = log.replayed = _replay(program, code, device, machine)
+        replayed = None if isinstance(replay, str) else replay
+    return Built(aten, loops, plan, code, program, replayed)
 
 
 def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], bool]]:
@@ -68,87 +197,28 @@ def _device(graph: torch.fx.Graph) -> torch.device:
     return device
 
 
-def compile_graph(
-    captured: Captured,
-    compilation: Compilation,
-    options: Options,
-    frozen: Mapping[int, torch.Tensor],
-) -> Callable[..., Sequence[Any]]:
-    """Compile a captured graph, leaving each artefact in `compilation`: what takes the graph's
-    inputs and returns its outputs. The inputs at the positions in `frozen` always have these
-    values, which is made use of where no gradients are wanted. Raises Unsupported for what cannot
-    be compiled."""
-    _device(captured.graph_module.graph)
-    graph, fakes = captured.graph_module, [i.fake for i in captured.inputs]
-    has_history = wants_gradients(captured)
-    if has_history:
-        frugal = functools.partial(_program, options=options, frugal=True)
-        run = with_history(graph, fakes, captured.context, compilation, frugal)
-    else:
-        with stage(compilation, "trace"):
-            aten = compilation.aten = trace_alike(graph, fakes, captured.context, frozen)
-        run = _program(compilation, options)
-        detached = []
-        for k, spec in enumerate(aten.outputs):
-            base = spec.position
-            if base is not None and fakes[base].requires_grad and not spec.tracked:
-                detached.append(output_window(k, Slot("input", base), spec).converted(to_expr))
-        if detached:
-            places = size_places(detached, aten.symbols, aten.outputs)
-            run = WithWindows(run, windows_by_sizes(detached, places), len(aten.outputs))
-    leaves = new_leaves(fakes)
-    return WithLeaves(run, leaves) if leaves else run
+def _replay(
+    program: Program, code: Any, device: torch.device, machine: Machine | None
+) -> Replayed | str:
+    """What replays a program as CUDA graphs, or why nothing does."""
+    if machine is None:
+        return "there are none on a CPU"
+    programs: tuple[Program, Program] | None = None
+    plans = program.plan.apart()
+    if plans:
+        programs = Program(plans[0], code, device), Program(plans[1], code, device)
+    recorded = programs[0] if programs else program
+    return why_not(recorded) or Replayed(program, machine, programs)
 
 
-def compile_aten(compilation: Compilation) -> _native.Program | Replayed:
-    """The program of the ATen graph in `compilation`, which keeps no memory between calls."""
-    return _program(compilation, Options(), frugal=True)
-
-
-def _program(
-    compilation: Compilation, options: Options, frugal: bool = False
-) -> _native.Program | Replayed:
-    """The program of the ATen graph in `compilation`; a frugal one keeps no memory between
-    calls."""
-    aten = compilation.aten
-    device = _device(aten.graph)
-    # which knows more that may follow a product in its kernel
-    if device.type == "cuda" and not options.tunes:
-        run_passes(aten, LIBRARY_PASSES)
-    compilation.rewrites += aten.rewrites
-    target, supported = _target(device)
-    machine = machine_of(device) if options.replays else None
-    if machine is not None:
-        target = replace(target, shares_launches=False)  # a table of buffers is made for each call
-    # a GPU's allocator keeps memory, for each stream
-    frugal = frugal or machine is not None or device.type != "cpu"
-    with stage(compilation, "lower"):
-        loops = compilation.loops = lower(aten, supported, options.numerics == "fast", target)
-        verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
-    with stage(compilation, "schedule"):
-        tuner = _tuner(device) if options.tunes else None
-        plan = compilation.plan = schedule(
-            loops, compilation.decisions.append, frugal, target, tuner
-        )
-    if tuner is not None:
-        compilation.tuned += tuner.notes
-    if options.freeze and device.type == "cpu":
-        with stage(compilation, "prepack"):
-            prepack(plan)
-    with stage(compilation, "codegen"):
-        compiled = compilation.compiled = _machine_code(plan, device, compilation.sizes)
-    with stage(compilation, "load"):
-        program = compilation.program = Program(plan, compiled, device)
-    if not options.replays:
-        return program.native
-    apart = plan.apart()
-    parts = apart and (Program(apart[0], compiled, device), Program(apart[1], compiled, device))
-    why = "there are none on a CPU" if machine is None else why_not(parts[0] if parts else program)
-    if machine is None or why:
-        compilation.replayed = why
-        return program.native
-    made = compilation.replayed = Replayed(program, machine, parts)
-    return made
+def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindow]:
+    """The outputs that are views of inputs with a history, and have none themselves."""
+    windows = []
+    for k, spec in enumerate(aten.outputs):
+        base = spec.position
+        if base is not None and fakes[base].requires_grad and not spec.tracked:
+            windows.append(output_window(k, Slot("input", base), spec).converted(to_expr))
+    return windows
 
 
 def _tuner(device: torch.device) -> Tuner | None:
@@ -163,8 +233,8 @@ def _tuner(device: torch.device) -> Tuner | None:
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
 
 
-def _machine_code(plan: Plan, device: torch.device, sizes: Mapping[Symbol, int]) -> Any:
-    """The code of a plan's kernels; `sizes` are those of the call at hand."""
+def _machine_code(plan: Plan, device: torch.device, hints: Mapping[Symbol, int]) -> Any:
+    """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
     if device.type == "cpu":
         return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
     from ingot.codegen import triton
@@ -174,7 +244,7 @@ def _machine_code(plan: Plan, device: torch.device, sizes: Mapping[Symbol, int])
     steps = [step for step in plan.steps if isinstance(step, KernelStep)]
     launched = [step for step in steps if not step.on_host]
     gpu = triton.Gpu("cuda", 10 * major + minor)
-    compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), sizes)
+    compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), hints)
     if len(launched) == len(steps):
         return compiled
     host = compile_kernels(

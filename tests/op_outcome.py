@@ -309,7 +309,7 @@ def made(compiled: Any) -> Made:
         for why in (compilation.break_, compilation.skipped):
             if why is not None:
                 result.left.append(re.sub(r"\d+", "#", why.reason)[:150])
-        for step in compilation.plan.steps if compilation.plan is not None else ():
+        for step in compilation.log.plan.steps if compilation.log.plan is not None else ():
             if isinstance(step, LibraryStep):
                 result.called.append(
                     step.node.origin.ops[0] if step.node.origin.ops else str(step.node.function)

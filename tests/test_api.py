@@ -613,7 +613,7 @@ class TestReport:
 
     def test_rewrites_are_kept(self):
         report = ingot.explain(lambda x: (x * 1).sin() + x.sin())(X)
-        text = "\n".join(report.compilations[0].rewrites)
+        text = "\n".join(report.compilations[0].log.rewrites)
         assert (
             "remove no-ops: - mul" in text
             and "share common subexpressions: - sin" in text

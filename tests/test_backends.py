@@ -350,7 +350,7 @@ class TestUnderTorchCompile:
 
     def report(self, made):
         return [
-            (c.skipped and c.skipped.reason, c.plan is not None)
+            (c.skipped and c.skipped.reason, c.log.plan is not None)
             for c in Compiler.of(made).compilations
         ]
 

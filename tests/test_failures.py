@@ -95,7 +95,7 @@ def test_good_variants_stay_and_the_like_is_tried_again(stage, error, fails):
     fails()
     for _ in range(2):
         assert_right(compiled, f, 6)
-    assert Compiler.of(compiled).compilations[-1].program is not None
+    assert Compiler.of(compiled).compilations[-1].log.program is not None
     served = hits(compiled)
     assert_right(compiled, f, 6)
     assert_right(compiled, f, 5)
@@ -176,7 +176,7 @@ def test_in_a_backward(error, fails):
         for _ in range(100):
             step()
     backward = Compiler.of(compiled).compilations[0].backward
-    assert (backward.program is None) == (error is RuntimeError)
+    assert (backward.log.program is None) == (error is RuntimeError)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, *PASSING])

@@ -53,7 +53,7 @@ def constants(fn, *args, freeze):
     (compilation,) = ingot.explain(ingot.compile(fn, options={"freeze": freeze}))(
         *args
     ).compilations
-    return len(compilation.loops.constants)
+    return len(compilation.log.loops.constants)
 
 
 def test_what_depends_on_parameters_alone_is_computed_once():

@@ -105,7 +105,7 @@ def test_gradients_and_their_program() -> None:
     wait()
     _, special = compiler.compilations
     (made,) = special.partial_backwards
-    assert made.program is not None
+    assert made.log.program is not None
     (found,), (expected,) = (torch.autograd.grad(g(x)[0].sum(), weight) for g in (compiled, f))
     torch.testing.assert_close(found, expected)
     assert hits(compiler) == [1, HOT] and len(special.partial_backwards) == 1
@@ -124,7 +124,7 @@ def test_errors_reach_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(compiled(x), softmax(x))
     wait()
     (general,) = compiler.compilations
-    assert "not compiled for: no such luck" in general.decisions[-1]
+    assert "not compiled for: no such luck" in general.log.decisions[-1]
 
 
 def test_sizes_that_are_marked_as_dynamic() -> None:

@@ -359,7 +359,7 @@ class TestHandlers:
         with signal_at_event(2000, number):
             assert is_right(compiled)
         assert calls == [(number, threading.main_thread())]
-        assert Compiler.of(compiled).compilations[0].program is not None
+        assert Compiler.of(compiled).compilations[0].log.program is not None
 
     def test_a_handler_that_is_called_all_the_time(self, handler_of):
         """Compilation comes to its end though it is given up now and then."""
@@ -371,7 +371,7 @@ class TestHandlers:
             assert is_right(compiled, looped)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        assert calls and Compiler.of(compiled).compilations[0].program is not None
+        assert calls and Compiler.of(compiled).compilations[0].log.program is not None
 
     def test_a_handler_computes_with_tensors(self, handler_of, tmp_path):
         """As one that writes a checkpoint: in no mode of the compilation's."""

@@ -198,7 +198,7 @@ def test_nothing_inside_is_kept():
     compiled(x)
     compiler = Compiler.of(compiled)
     assert compiler is not None
-    forward = compiler.compilations[-1].aten
+    forward = compiler.compilations[-1].log.aten
     kept = [
         spec.sizes
         for spec in forward.outputs

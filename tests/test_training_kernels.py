@@ -36,7 +36,7 @@ def called(compilation: Compilation) -> list[str]:
     """The ops that a library computes."""
     return [
         op
-        for step in compilation.plan.steps
+        for step in compilation.log.plan.steps
         if isinstance(step, LibraryStep)
         for op in step.node.origin.ops
     ]
@@ -44,7 +44,7 @@ def called(compilation: Compilation) -> list[str]:
 
 def kernels(compilation: Compilation) -> int:
     assert called(compilation) == []
-    return len(compilation.plan.kernels)
+    return len(compilation.log.plan.kernels)
 
 
 def wanted(*shape: int) -> Tensor:
@@ -85,11 +85,13 @@ def test_cross_entropy_keeps_the_scores_alone() -> None:
     forward, backward = programs(
         lambda x, w: F.cross_entropy(x @ w, target), wanted(rows, 8), wanted(8, classes)
     )
-    assert called(forward) == [] and len(forward.plan.kernels) == 3  # the product, rows, their mean
-    for plan, most in ((forward.plan, 1), (backward.plan, 2)):
+    assert (
+        called(forward) == [] and len(forward.log.plan.kernels) == 3
+    )  # the product, rows, their mean
+    for plan, most in ((forward.log.plan, 1), (backward.log.plan, 2)):
         large = {b.name for b in plan.graph.buffers.values() if b.length.constant == rows * classes}
         assert len(large.intersection(plan.places)) <= most
-    assert len(backward.plan.kernels) == 4  # two products, the loss's own gradient, rows
+    assert len(backward.log.plan.kernels) == 4  # two products, the loss's own gradient, rows
 
 
 def test_layer_norm() -> None:
@@ -110,7 +112,7 @@ def test_gradients_that_nobody_wants_take_no_kernel() -> None:
 def test_a_bias_of_full_size_takes_no_sum() -> None:
     def sums(*shape: int) -> int:
         _, backward = programs(lambda x, b: F.gelu(x + b), wanted(16, 8), wanted(*shape))
-        return sum("sum" in op for kernel in backward.plan.kernels for op in kernel.origin.ops)
+        return sum("sum" in op for kernel in backward.log.plan.kernels for op in kernel.origin.ops)
 
     assert sums(16, 8) == 0 and sums(8) == 1
 
@@ -158,10 +160,10 @@ def test_an_mlp_with_gelu() -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
     forward, backward = programs(model, wanted(32, 16))
     assert kernels(forward) == 2
-    products = [k for k in backward.plan.kernels if any("mm" in op for op in k.origin.ops)]
+    products = [k for k in backward.log.plan.kernels if any("mm" in op for op in k.origin.ops)]
     assert called(backward) == [] and len(products) == 4
     assert any("erf" in op for op in products[0].origin.ops + products[1].origin.ops)
-    assert len(backward.plan.kernels) <= 7
+    assert len(backward.log.plan.kernels) <= 7
 
 
 def test_the_steps_of_a_recurrence_share_the_products_for_its_weights() -> None:
@@ -177,7 +179,7 @@ def test_the_steps_of_a_recurrence_share_the_products_for_its_weights() -> None:
             return state[0]
 
     _, backward = programs(Cells(), torch.randn(6, 4, 16))
-    products = sum(any("mm" in op for op in k.origin.ops) for k in backward.plan.kernels)
+    products = sum(any("mm" in op for op in k.origin.ops) for k in backward.log.plan.kernels)
     assert products == 5 + 2  # one for each state but the first, one for each weight
 
 
@@ -185,9 +187,9 @@ def test_sums_over_rows_and_columns_go_along_memory() -> None:
     """The gradient of LayerNorm's input goes over rows, that of its parameters over columns, and
     each kernel's vectors lie along memory."""
     _, backward = programs(nn.LayerNorm(256), wanted(512, 256))
-    rows = [k for k in backward.plan.kernels if k.loops[0].extent.constant == 512]
+    rows = [k for k in backward.log.plan.kernels if k.loops[0].extent.constant == 512]
     columns = [
-        k for k in backward.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows
+        k for k in backward.log.plan.kernels if k.loops[-1].extent.constant == 256 and k not in rows
     ]
     assert len(rows) == 1 and rows[0].vector is None
     assert columns and all(k.vector is k.loops[-1] for k in columns)
@@ -231,10 +233,12 @@ def test_attention_with_a_mask_is_a_kernel_each_way(name: str) -> None:
         return F.scaled_dot_product_attention(*heads, mask).transpose(1, 2).flatten(2)
 
     forward, backward = programs(attend, *(wanted(3, rows, 32) for rows in (21, 40, 40)), mask)
-    assert not called(forward) and [k.name for k in forward.plan.kernels].count("attention") == 1
+    assert (
+        not called(forward) and [k.name for k in forward.log.plan.kernels].count("attention") == 1
+    )
     assert (
         not called(backward)
-        and [k.name for k in backward.plan.kernels].count("attention_backward") == 1
+        and [k.name for k in backward.log.plan.kernels].count("attention_backward") == 1
     )
 
 
@@ -287,7 +291,7 @@ def test_one_backward_of_attention_serves_all_lengths() -> None:
         assert error(found, eager) < 1e-5
     (forward,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
     assert forward.backward is not None and not called(forward.backward)
-    assert "attention_backward" in [k.name for k in forward.backward.plan.kernels]
+    assert "attention_backward" in [k.name for k in forward.backward.log.plan.kernels]
 
 
 def lstm_cell(
@@ -316,7 +320,7 @@ def test_what_an_lstm_cell_does_to_elements_is_one_kernel_each_way() -> None:
     first, general = compiler.compilations
     for forward in (first, general):
         assert forward.backward is not None and called(forward) == called(forward.backward) == []
-        ops = [[k.origin.ops for k in c.plan.kernels] for c in (forward, forward.backward)]
+        ops = [[k.origin.ops for k in c.log.plan.kernels] for c in (forward, forward.backward)]
         products = {"aten.mm.default", "aten.linear.default"}
         pointwise, gradients = ([o for o in each if products.isdisjoint(o)] for each in ops)
         assert len(pointwise) == 1 and [o[0] for o in gradients] == [

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import ingot.gradients
 import ingot.pipeline
 from ingot.compilation import Compilation
 from ingot.compiler import Compiler
 from ingot.errors import Unsupported
+from ingot.gradients import backwards, captured_graph
 from tests import effectful_ops
 from tests.oracle import alike
 from tests.test_differentiation import EAGER, both, whole
@@ -66,7 +66,7 @@ def test_work_for_the_others_is_not_done():
     (part,) = compilation_of(compiled).partial_backwards
     assert part.skipped is None and v.grad is None
     products = [
-        n for n in part.aten.graph.nodes if "mm" in str(n.target) or "linear" in str(n.target)
+        n for n in part.log.aten.graph.nodes if "mm" in str(n.target) or "linear" in str(n.target)
     ]
     assert len(products) == 2
     (first.sum() + second.sum()).backward()
@@ -252,17 +252,17 @@ def test_second_derivatives_of_vectors_up_to_factors():
 def test_a_backward_that_cannot_be_compiled_runs_in_eager(
     monkeypatch: pytest.MonkeyPatch, dynamic: bool
 ) -> None:
-    program = ingot.pipeline._program
+    build = ingot.pipeline.build
 
-    def forward_alone(compilation: Any, *args: Any, **kwargs: Any) -> Any:
-        if compilation.name.endswith("backward"):
+    def forward_alone(aten: Any, log: Any, *sizes: Any, **options: Any) -> Any:
+        if not sizes:  # which the forward alone is built for
             raise Unsupported("a backward")
-        return program(compilation, *args, **kwargs)
+        return build(aten, log, *sizes, **options)
 
     def function(x: Tensor) -> Tensor:
         return (x.t() @ x).tanh() * x.shape[0]
 
-    monkeypatch.setattr(ingot.pipeline, "_program", forward_alone)
+    monkeypatch.setattr(ingot.pipeline, "build", forward_alone)
     compiled = ingot.compile(function, dynamic=dynamic)
     for rows, columns in ((3, 5), (4, 7)):
         gradients = []
@@ -281,7 +281,7 @@ def test_a_part_that_would_need_other_guards_is_taken_out_of_the_whole(
     def refuse(*args: Any) -> Any:
         raise Unsupported("compiled code would depend on a size as well")
 
-    monkeypatch.setattr(ingot.gradients, "trace_part", refuse)
+    monkeypatch.setattr(captured_graph, "trace_part", refuse)
     found = []
     for wrap in (EAGER, whole):
         torch.manual_seed(0)
@@ -371,7 +371,7 @@ def test_a_part_is_cut_out_at_the_sizes_that_it_is_traced_for() -> None:
 def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled, cut = ingot.compile(slopes_of_more, dynamic=True), ingot.gradients.backward_of_part
+    compiled, cut = ingot.compile(slopes_of_more, dynamic=True), backwards.backward_of_part
     found: list[Any] = []
 
     def inputs_of(n: int) -> Any:
@@ -391,7 +391,7 @@ def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(
         return cut(*args)
 
     gradients_of_all(12)
-    monkeypatch.setattr(ingot.gradients, "backward_of_part", cut_beside)
+    monkeypatch.setattr(backwards, "backward_of_part", cut_beside)
     inputs = inputs_of(1)
     torch.autograd.grad(compiled(*inputs)[0], inputs, torch.randn(4))
     assert len(found) > 1
@@ -405,7 +405,7 @@ def test_work_for_inputs_that_are_not_asked_for_is_not_done():
     found = torch.autograd.grad(compiled(x, w, v), [x])
     torch.testing.assert_close(found, torch.autograd.grad(((x @ w).relu() @ v).sum(), [x]))
     (made,) = compilation_of(compiled).partial_backwards
-    assert "for inputs 0" in made.name and len(made.aten.outputs) == 1
+    assert "for inputs 0" in made.name and len(made.log.aten.outputs) == 1
     x.grad = None
     compiled(x, w, v).backward(inputs=[x])
     assert torch.equal(x.grad, found[0]) and len(compilation_of(compiled).partial_backwards) == 1
@@ -447,7 +447,7 @@ def test_each_choice_of_inputs(chosen, upstream, scaled):
 
 def test_inputs_asked_for_one_by_one_share_a_program():
     """A backward for each choice of inputs would be compiled for every parameter of a model."""
-    count = 3 * ingot.gradients.MOST_CHOICES
+    count = 3 * backwards.MOST_CHOICES
 
     def program(*leaves: Tensor) -> Tensor:
         return sum(leaf.sin() * k for k, leaf in enumerate(leaves)).sum()  # type: ignore[union-attr]
@@ -457,4 +457,4 @@ def test_inputs_asked_for_one_by_one_share_a_program():
     for k, leaf in enumerate(leaves):
         (found,) = torch.autograd.grad(loss, [leaf], retain_graph=True)
         torch.testing.assert_close(found, leaf.detach().cos() * k)
-    assert len(compilation_of(compiled).partial_backwards) == ingot.gradients.MOST_CHOICES
+    assert len(compilation_of(compiled).partial_backwards) == backwards.MOST_CHOICES

@@ -26,12 +26,13 @@ from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, rea
 from ingot.backward.tracing import TracedGradients, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
-from ingot.compilation import Compilation, stage
+from ingot.compilation import Compilation
 from ingot.errors import Unsupported, unsupported
 from ingot.explain.report import Report
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.options import Options
 from ingot.reasons import BREAK, SKIP
 from ingot.rules import hand_over
 from ingot.serial import serial, whole
@@ -297,26 +298,25 @@ def _compile_for(
 ) -> Entry:
     """With symbols for the sizes that are not what they were before, if that is known; else
     `why_static` is the reason for there being none."""
-    from ingot.pipeline import compile_aten
+    from ingot.pipeline import build
 
     fixed_sizes = [why_static] if why_static else []
-    compilation = Compilation(
-        "backward", _place(), recompiled=_recompiled(), fixed_sizes=fixed_sizes
-    )
+    compilation = Compilation("backward", _place(), _recompiled(), fixed_sizes=fixed_sizes)
     hooks = Hooks(structure.tables(), structure.functions())
     hand_over()
-    with stage(compilation, "trace"):
+    with compilation.log.stage("trace"):
         backward = trace_backward(structure, tangents, hooks, geometry, sizes_before)
-    compilation.aten = backward.graph
+    compilation.log.aten = backward.graph
     compilation.captured = Recorded(backward.graph)
-    program = compile_aten(compilation)
+    hints = backward.graph.shapes.hints
+    built = build(backward.graph, compilation.log, Options(), hints, frugal=True)
     _compilations.append(compilation)
-    return Entry(backward.gradients, program, hooks, backward.sizes.conditions())
+    return Entry(backward.gradients, built.run, hooks, backward.sizes.conditions())
 
 
 def _recompiled() -> str:
     """Why another backward is compiled, if one was before."""
-    compiled = any(c.program is not None for c in _compilations)
+    compiled = any(c.skipped is None for c in _compilations)
     return "another graph, or other sizes" if compiled else ""
 
 

@@ -21,21 +21,22 @@ def summary(c: Compilation) -> str:
     kernels = kernels if c.has_graph else "no tensor work"
     again = f"; compiled again because {c.recompiled}" if c.recompiled else ""
     broken = f"; graph break: {c.break_}" if c.break_ is not None else ""
-    return f"ingot: {c.title} compiled in {sum(c.seconds.values()):.3f} s, {kernels}{again}{broken}"
+    seconds = sum(c.log.seconds.values())
+    return f"ingot: {c.title} compiled in {seconds:.3f} s, {kernels}{again}{broken}"
 
 
 def times(c: Compilation) -> str:
     return "\n".join(
-        f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.seconds.items()
+        f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.log.seconds.items()
     )
 
 
 def decisions(c: Compilation) -> str:
-    return "\n".join(f"  {line}" for line in c.decisions)
+    return "\n".join(f"  {line}" for line in c.log.decisions)
 
 
 def rewrites(c: Compilation) -> str:
-    return "\n".join(f"  {line}" for line in c.rewrites)
+    return "\n".join(f"  {line}" for line in c.log.rewrites)
 
 
 def stages(*names: str) -> Callable[[Compilation], str]:

@@ -117,8 +117,10 @@ class Report:
         extend_with_new(self.guards, c.guards)
         extend_with_new(self.fixed_sizes, c.fixed_sizes)
         extend_with_new(self.tuned, tuned_texts(c))
-        if c.plan is not None:
-            peak, arena = (n.evaluate(c.sizes) for n in (c.plan.peak_bytes, c.plan.arena_bytes))
+        if c.log.plan is not None:
+            peak, arena = (
+                n.evaluate(c.sizes) for n in (c.log.plan.peak_bytes, c.log.plan.arena_bytes)
+            )
             self.peak_bytes = max(self.peak_bytes or 0, peak)
             self.arena_bytes = (self.arena_bytes or 0) + arena
         if c.first_call is not None:
@@ -141,10 +143,10 @@ class Report:
         function."""
         programs, replays = [], []
         for c in in_force(self.compilations):
-            if c.plan is not None and c.program is not None:
-                programs.append(c.program)
-            if c.replayed and not isinstance(c.replayed, str):
-                replays.append(c.replayed)
+            if c.log.plan is not None and c.log.program is not None:
+                programs.append(c.log.program)
+            if c.log.replayed and not isinstance(c.log.replayed, str):
+                replays.append(c.log.replayed)
         measured = []
         for _ in range(rounds):
             for program in programs:
@@ -212,7 +214,7 @@ def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
     """The seconds of each stage, in the order of the stages."""
     total: dict[str, float] = {}
     for c in compilations:
-        for name, seconds in c.seconds.items():
+        for name, seconds in c.log.seconds.items():
             total[name] = total.get(name, 0.0) + seconds
     return total
 
@@ -226,7 +228,7 @@ def replayed_texts(c: Compilation) -> list[str]:
     names = [c.title] + [backward.name for backward in backwards_of(c)]
     texts = []
     for name, program in zip(names, (c, *backwards_of(c))):
-        replayed = program.replayed
+        replayed = program.log.replayed
         if replayed:
             text = replayed if isinstance(replayed, str) else replayed.describe()
             texts.append(f"{name}: {text}")
@@ -235,7 +237,7 @@ def replayed_texts(c: Compilation) -> list[str]:
 
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
-    return [text for program in (c, *backwards_of(c)) for text in program.tuned]
+    return [text for program in (c, *backwards_of(c)) for text in program.log.tuned]
 
 
 def backwards_of(c: Compilation) -> list[Compilation]:
@@ -245,9 +247,9 @@ def backwards_of(c: Compilation) -> list[Compilation]:
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
     """One `KernelReport` per step of the plan."""
-    if compilation.plan is None:
+    if compilation.log.plan is None:
         return []
-    return [kernel_report(step, compilation) for step in compilation.plan.steps]
+    return [kernel_report(step, compilation) for step in compilation.log.plan.steps]
 
 
 def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> KernelReport:
@@ -255,13 +257,13 @@ def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> K
     from ingot.explain.traffic import step_bytes
     from ingot.schedule.plan import KernelStep
 
-    assert compilation.plan is not None
-    reads, writes = step_bytes(step, compilation.plan.graph, compilation.sizes)
+    assert compilation.log.plan is not None
+    reads, writes = step_bytes(step, compilation.log.plan.graph, compilation.sizes)
     if isinstance(step, KernelStep):
         name, kind, origin = step.kernel.name, "fused", step.kernel.origin
         source = ""
-        if compilation.compiled is not None:
-            source = compilation.compiled.ir(step.kernel)
+        if compilation.log.code is not None:
+            source = compilation.log.code.ir(step.kernel)
     else:
         name, kind, origin = function_name(step.node.function), "extern", step.node.origin
         source = str(step.node.function)

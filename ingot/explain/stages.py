@@ -4,6 +4,7 @@ that runs."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ingot.compilation import Compilation
@@ -30,16 +31,17 @@ def show_guards(compilation: Compilation) -> str:
 
 
 def show_aten(compilation: Compilation) -> str:
-    return compilation.aten.code()
+    assert compilation.log.aten is not None
+    return compilation.log.aten.code()
 
 
 def show_loops(compilation: Compilation) -> str:
-    assert compilation.loops is not None
-    return show(compilation.loops)
+    assert compilation.log.loops is not None
+    return show(compilation.log.loops)
 
 
 def show_schedule(compilation: Compilation) -> str:
-    plan = compilation.plan
+    plan = compilation.log.plan
     assert plan is not None
     lines = [f"arena {plan.arena_bytes} bytes, peak {plan.peak_bytes} bytes"]
     for number, step in enumerate(plan.steps):
@@ -105,23 +107,23 @@ def place_text(plan: Plan, place: Place) -> str:
 
 def show_llvm(compilation: Compilation) -> str:
     """The LLVM IR of each distinct kernel."""
-    kernels = {step.kernel.name: step.kernel for step in compilation.kernel_steps}
-    return "\n\n".join(compilation.compiled.ir(kernel) for kernel in kernels.values())
+    kernels = {step.kernel.name: step.kernel for step in compilation.log.kernel_steps}
+    return "\n\n".join(compilation.log.code.ir(kernel) for kernel in kernels.values())
 
 
 def show_assembly(compilation: Compilation) -> str:
-    return compilation.compiled.assembly()
+    return compilation.log.code.assembly()
 
 
 STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
     # name: (the field that must be there, the stage whose seconds head it, printer)
     "capture": ("captured", "capture", show_captured),
     "guards": ("captured", "capture", show_guards),
-    "aten": ("aten", "trace", show_aten),
-    "loops": ("loops", "lower", show_loops),
-    "schedule": ("plan", "schedule", show_schedule),
-    "llvm": ("compiled", "codegen", show_llvm),
-    "assembly": ("compiled", "codegen", show_assembly),
+    "aten": ("log.aten", "trace", show_aten),
+    "loops": ("log.loops", "lower", show_loops),
+    "schedule": ("log.plan", "schedule", show_schedule),
+    "llvm": ("log.code", "codegen", show_llvm),
+    "assembly": ("log.code", "codegen", show_assembly),
 }
 
 
@@ -140,10 +142,10 @@ def stage_text(compilation: Compilation, name: str) -> str:
     if name not in STAGES:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     needs, timed, printer = STAGES[name]
-    seconds = compilation.seconds.get(timed)
+    seconds = compilation.log.seconds.get(timed)
     heading = f"# == {name} of {compilation.title}"
     if seconds is not None:
         heading += f" ({seconds * 1e3:.1f} ms)"
-    if getattr(compilation, needs) is None:
+    if attrgetter(needs)(compilation) is None:
         return f"{heading}\n# {why_missing(compilation)}"
     return f"{heading}\n{printer(compilation)}"

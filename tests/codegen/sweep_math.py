@@ -180,7 +180,9 @@ def sweep(function: Callable[..., Tensor], chunks: Iterator[tuple[Tensor, ...]])
             excess = _worse(excess, more, arguments)
             zeros += int(((found == 0) & (eager == 0) & (found.signbit() != eager.signbit())).sum())
     program: Any = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]
-    is_native = program.plan is not None and len(program.plan.kernels) == len(program.plan.steps)
+    is_native = program.log.plan is not None and len(program.log.plan.kernels) == len(
+        program.log.plan.steps
+    )
     return Found(ours, eagers, excess, zeros, is_native)
 
 

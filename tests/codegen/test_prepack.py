@@ -76,7 +76,7 @@ def _no_gradients():
 
 def plan_of(model: nn.Module, x: torch.Tensor, **options: bool):
     (compilation,) = ingot.explain(ingot.compile(model, options=options))(x).compilations
-    return compilation.plan
+    return compilation.log.plan
 
 
 def products(plan) -> list:

@@ -28,7 +28,6 @@ from ingot.codegen.llvm import named
 from ingot.codegen.llvm.module import emit_kernels
 from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.forms import forms_of
-from ingot.compilation import Compilation
 from ingot.explain.stages import place_text, step_text
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
@@ -54,16 +53,16 @@ Texts = dict[str, str]
 def graphs_of(program: Program, mode: str) -> list[AtenGraph]:
     """The ATen graphs that a call compiles, with its backward if it is for training, in order."""
     graphs: list[AtenGraph] = []
-    compile_program = pipeline._program
+    build = pipeline.build
 
-    def recorded(compilation: Compilation, *args: Any, **kwargs: Any) -> Any:
-        graphs.append(compilation.aten)
-        return compile_program(compilation, *args, **kwargs)
+    def recorded(aten: AtenGraph, *args: Any, **kwargs: Any) -> Any:
+        graphs.append(aten)
+        return build(aten, *args, **kwargs)
 
     torch.manual_seed(0)
     compiled = ingot.compile(program.function)
     with (
-        mock.patch.object(pipeline, "_program", recorded),
+        mock.patch.object(pipeline, "build", recorded),
         torch.set_grad_enabled(mode == "training"),
     ):
         arguments = list(program.make(_first_size(program)))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ingot.compilation import Compilation
+from ingot.compilation import Compilation, Log
 from ingot.errors import Evidence, Unsupported
 from ingot.explain import debug as ladder
 from ingot.explain.report import Break, KernelReport, Report, place_text, short_places, size_text
@@ -90,8 +90,9 @@ def plan():
 
 def compilation(**changes):
     made = plan()
-    fields = dict(captured=Captured(), plan=made, loops=made.graph, compiled=Compiled())
-    fields |= dict(name="f", where=HERE, seconds={"capture": 0.01, "schedule": 0.002})
+    log = Log(plan=made, loops=made.graph, code=Compiled())
+    log.seconds |= {"capture": 0.01, "schedule": 0.002}
+    fields = dict(captured=Captured(), name="f", where=HERE, log=log)
     return Compilation(**{**fields, **changes})
 
 
@@ -138,9 +139,7 @@ class TestBreaks:
     def regions(self):
         why = Unsupported(reason_of("data-branch", "a branch on the values of y", HERE, "helper"))
         first = compilation(break_=why, first_call=0.25)
-        then = compilation(
-            name="helper", where="m.py:9", is_continuation=True, region="there", first_call=0.5
-        )
+        then = compilation(name="helper", where="m.py:9", region="there", first_call=0.5)
         return first, then
 
     def test_the_report_is_of_all_regions(self):
@@ -187,7 +186,7 @@ class TestBreaks:
         _, second_round = self.regions()
         assert len(Report.from_compilations([first, then, second_round]).kernels) == 6
         again, then_again = self.regions()
-        elsewhere = compilation(region="elsewhere", is_continuation=True)
+        elsewhere = compilation(region="elsewhere")
         report = Report.from_compilations([first, then, second_round, elsewhere, again, then_again])
         assert len(report.kernels) == 6  # again, then again, and elsewhere, which still stands
 
@@ -199,7 +198,7 @@ class TestBreaks:
 
     def test_a_region_without_tensor_work_has_no_graph(self):
         first, then = self.regions()
-        then.captured.ops, then.plan = 0, None
+        then.captured.ops, then.log.plan = 0, None
         report = Report.from_compilations([first, then])
         assert (report.graph_count, len(report.kernels)) == (1, 2)
         assert "no tensor work here" in stage_text(then, "schedule")
@@ -330,7 +329,10 @@ def test_stages_that_were_not_reached_say_so():
 def test_each_rung_of_the_ladder_adds_to_the_last(level, has, has_not, monkeypatch):
     monkeypatch.setenv("INGOT_DEBUG", level)
     out = io.StringIO()
-    ladder.debug(compilation(decisions=["merged a and b"], rewrites=["x * 1 -> x"]), out)
+    made = compilation()
+    made.log.decisions.append("merged a and b")
+    made.log.rewrites.append("x * 1 -> x")
+    ladder.debug(made, out)
     assert has in out.getvalue() and has_not not in out.getvalue()
 
 

@@ -36,7 +36,7 @@ def compiled(fn: Any) -> Any:
 
 
 def replayed(fn: Any) -> Any:
-    found = Compiler.of(fn).compilations[-1].replayed  # type: ignore[union-attr]
+    found = Compiler.of(fn).compilations[-1].log.replayed  # type: ignore[union-attr]
     assert not isinstance(found, str), found
     assert not found.why
     return found
@@ -195,7 +195,7 @@ def test_dropout_in_attention_is_not_recorded() -> None:
             results.append([out.detach(), *torch.autograd.grad(out.sum(), x)])
     for a, b in zip(results[:6], results[6:], strict=True):
         close(a, b)
-    assert "seed of its dropout" in str(Compiler.of(run).compilations[-1].replayed)  # type: ignore[union-attr]
+    assert "seed of its dropout" in str(Compiler.of(run).compilations[-1].log.replayed)  # type: ignore[union-attr]
 
 
 def test_launches_over_many_buffers() -> None:
@@ -305,7 +305,7 @@ def test_training(style: str) -> None:
             a, b, rtol=1e-3, atol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
         )
     assert replayed(run).replays >= 4
-    backward = Compiler.of(run).compilations[-1].backward.replayed  # type: ignore[union-attr]
+    backward = Compiler.of(run).compilations[-1].backward.log.replayed  # type: ignore[union-attr]
     print(
         style,
         replayed(run).describe(),

@@ -108,10 +108,10 @@ def test_gelu_computed_again_and_its_gradient_take_one_tanh() -> None:
     compiler = Compiler.of(function)
     assert compiler is not None
     backward = compiler.compilations[0].backward
-    assert backward is not None and backward.plan is not None
+    assert backward is not None and backward.log.plan is not None
     stages = [
         stage
-        for kernel in backward.plan.kernels
+        for kernel in backward.log.plan.kernels
         if isinstance(kernel, Kernel)
         for stage in kernel.stages
     ]

@@ -95,7 +95,9 @@ def flat(tree: Any) -> list[Tensor]:
 
 
 def functions_of(compilation: Any) -> list[str]:
-    return [str(node.target) for node in compilation.aten.graph.nodes if node.op == "call_function"]
+    return [
+        str(node.target) for node in compilation.log.aten.graph.nodes if node.op == "call_function"
+    ]
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -208,7 +210,7 @@ def test_a_layer_alone_is_worth_a_replay(monkeypatch: pytest.MonkeyPatch) -> Non
         )
         torch.testing.assert_close(found, expected)
     (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
-    assert compilation.replayed.replays and compilation.backward.replayed.replays
+    assert compilation.log.replayed.replays and compilation.backward.log.replayed.replays
 
 
 def test_places_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def computes_ahead(fn: Callable[..., Any], *args: Any) -> bool:
     compiled: Any = ingot.compile(fn, fullgraph=True)
     result = compiled(*args)
     (result[0] if isinstance(result, tuple) else result).sum().backward()
-    nodes = compilation_of(compiled).backward.aten.graph.nodes
+    nodes = compilation_of(compiled).backward.log.aten.graph.nodes
     called = {str(n.target) for n in nodes if n.op == "call_function"}
     return called == {"aten.mul.Tensor", "aten.eq.Scalar", "aten.where.self"}
 
@@ -74,7 +74,7 @@ def test_the_forward_computes_the_gradient_of_scores() -> None:
     (gradient,) = torch.autograd.grad(loss, x)
     assert torch.equal(kept, gradient)
     assert computes_ahead(F.cross_entropy, *scores())
-    plan = compilation_of(compiled).backward.plan
+    plan = compilation_of(compiled).backward.log.plan
     assert len(plan.steps) == 1 and plan.lenders
 
 

@@ -36,7 +36,7 @@ def compiled(fn: Any, **options: Any) -> Any:
 
 
 def replayed(fn: Any) -> Any:
-    found = [c.replayed for c in Compiler.of(fn).compilations]  # type: ignore[union-attr]
+    found = [c.log.replayed for c in Compiler.of(fn).compilations]  # type: ignore[union-attr]
     return found[-1]
 
 
@@ -319,7 +319,7 @@ def test_training(machine: FakeGraphs, style: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.stack(losses[0]), torch.stack(losses[1]), rtol=1e-4, atol=1e-5)
     assert replayed(run).replays >= 5
-    backward = Compiler.of(run).compilations[-1].backward.replayed  # type: ignore[union-attr]
+    backward = Compiler.of(run).compilations[-1].backward.log.replayed  # type: ignore[union-attr]
     assert backward.replays >= (0 if style == "zeroed in place" else 3)
 
 
@@ -366,7 +366,7 @@ class TestBackwardsBorrowFromRecordings:
         (expected,) = torch.autograd.grad(F.cross_entropy(x, target), x)
         torch.testing.assert_close(x.grad, expected)
         assert machine.captures == 1 and machine.replays == 6 and len(found) == 1
-        backward = Compiler.of(run).compilations[-1].backward.replayed  # type: ignore[union-attr]
+        backward = Compiler.of(run).compilations[-1].backward.log.replayed  # type: ignore[union-attr]
         assert "to scale 256000 bytes elsewhere than in their place" in backward.describe()
 
     @pytest.mark.parametrize("factor", [1.0, 3.0])

@@ -95,7 +95,7 @@ def test_what_is_kept_dies_with_its_last_use() -> None:
     compiled: Any = ingot.compile(model, fullgraph=True)
     step(compiled, list(model.parameters()), x)
     (compilation,) = Compiler.of(compiled).compilations  # type: ignore[union-attr]
-    plan = compilation.backward.plan
+    plan = compilation.backward.log.plan
     dead_after = {name: k for k, names in plan.last_use.items() for name in names}
     kept = [name for name in plan.graph.inputs if name in dead_after]
     assert len({dead_after[name] for name in kept}) >= 6
@@ -124,8 +124,8 @@ class TestWhatIsKeptLendsItsMemory:
     def test_a_loss_holds_its_scores_once(self) -> None:
         x, target = scores()
         compiled, compilation = made_of(F.cross_entropy, x, target)
-        assert compilation.backward.plan.lenders
-        assert compilation.backward.plan.peak_bytes.constant < 1.1 * x.nbytes
+        assert compilation.backward.log.plan.lenders
+        assert compilation.backward.log.plan.peak_bytes.constant < 1.1 * x.nbytes
 
         def held(loss: Callable[..., Tensor]) -> int:  # the scores too
             x.grad = None
@@ -266,7 +266,7 @@ class TestWhatIsKeptLendsItsMemory:
         tangent = torch.randn(256, 256)
         before = tangent.clone()
         compiled(x).backward(tangent)
-        assert torch.equal(tangent, before) and not compilation.backward.plan.lenders
+        assert torch.equal(tangent, before) and not compilation.backward.log.plan.lenders
 
     def test_a_result_that_is_kept_stays(self) -> None:
         x = torch.randn(256, 256, requires_grad=True)

@@ -50,7 +50,7 @@ def steps(model: nn.Module, x: torch.Tensor) -> list[KernelStep]:
     compiled(x).sum().backward()
     compilation = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]
     assert compilation.backward is not None
-    graphs = [compilation.aten, compilation.backward.aten]
+    graphs = [compilation.log.aten, compilation.backward.log.aten]
     plans = [schedule(lower(graph, supported, target=GPU), target=GPU) for graph in graphs]
     found = [[step for step in plan.steps if isinstance(step, KernelStep)] for plan in plans]
     assert all(found)

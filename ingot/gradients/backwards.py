@@ -1,0 +1,268 @@
+"""The backward programs of one forward.
+
+A captured graph and its partition go in. Out come programs, one for each choice of tangents that
+come in and of inputs whose gradients are asked for. Each is compiled when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ingot.built import Built
+from ingot.collection import paused_collection
+from ingot.compilation import Compilation, Log
+from ingot.errors import Unsupported, unsupported
+from ingot.gradients.captured_graph import CapturedGraph
+from ingot.gradients.eager_backward import TriedAgain, reason_of, run_in_eager
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.joint import JointGraph
+from ingot.graph.module_hooks import tells_none
+from ingot.graph.partition import Partition, backward_of_part, gradient_inputs_of, saved_for
+from ingot.graph.shape_context import ShapeContext
+from ingot.graph.shape_guards import ShapeGuard
+from ingot.loops.expr import Symbol
+from ingot.loops.side_effects import has_effect
+from ingot.loops.training_contract import TrainingContract
+from ingot.runtime.by_sizes import BySizes
+from ingot.runtime.tangents import (
+    Backward,
+    CompiledBackward,
+    Demand,
+    ForSizes,
+    Tangents,
+    WithZeros,
+    lazy_keys,
+    tangents_by_sizes,
+)
+from ingot.serial import serial
+
+MOST_CHOICES = 8
+"""Of inputs whose gradients are asked for, each with a backward of its own that computes no
+others."""
+
+Build = Callable[[AtenGraph, Log], Built]
+"""Compiles an ATen graph (`pipeline.build`)."""
+
+
+class GraphOfBackward(NamedTuple):
+    """A backward as a graph: `aten` takes what the forward saves, the tangents that it `takes`
+    (zeros where none came in), and the values of the size symbols. The `picked` ones of its results
+    are the gradients of `gradient_inputs`."""
+
+    aten: AtenGraph
+    takes: tuple[bool, ...]
+    picked: Sequence[int]
+    gradient_inputs: Sequence[int]
+
+    def by_eager(
+        self, saved: list[Any], tangents: Sequence[Any], sizes: Sequence[int]
+    ) -> Sequence[Any]:
+        """The gradients, by eager's operations."""
+        arguments = [*saved, *itertools.compress(tangents, self.takes), *sizes]
+        results = run_in_eager(self.aten)(arguments)
+        return [results[k] for k in self.picked]
+
+
+class Backwards:
+    """The backward programs of a forward: one for each choice of tangents that come in, and of
+    inputs whose gradients are asked for, compiled when it is first met.
+
+    Where what the forward saves for all tangents does not suffice for some of them, the gradients
+    are computed from the inputs if it `recomputes`; else the other tangents are zeros.
+    """
+
+    def __init__(
+        self,
+        graph: CapturedGraph,
+        cut: Partition,
+        contract: TrainingContract,
+        compilation: Compilation,
+        build: Build,
+    ) -> None:
+        self.cut, self.joint, self.contract = cut, cut.joint, contract
+        self.recomputes = any(tells_none(node.target) for node in graph.module.graph.nodes)
+        self.has_effects = any(has_effect(node.target) for node in cut.backward.graph.nodes)
+        self.tangents: Tangents = tangents_by_sizes(contract)
+        self._trace = serial(functools.partial(graph.trace_part, cut.joint))
+        self._part = functools.cache(self._trace)
+        self.gradient_inputs = functools.cache(self._find_gradient_inputs)
+        self._compilation, self._build = compilation, build
+        self._name = f"{compilation.name}, backward"
+        self._whole = compilation.backward = self._new_compilation(self._name, cut.backward)
+        self._program: Backward | None = None
+        # choices of inputs that have programs of their own
+        self._of_inputs = set[tuple[int, ...]]()
+
+    def _new_compilation(self, name: str, aten: AtenGraph) -> Compilation:
+        return Compilation(name, self._compilation.where, log=Log(aten=aten))
+
+    def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
+        """Which of the saved values the backward of these tangents may read."""
+        return saved_for(self.cut, tangents)
+
+    @serial
+    def _find_gradient_inputs(self, demand: Demand) -> Sequence[int]:
+        """The inputs that have a gradient then."""
+        if demand.is_whole:
+            return self.contract.gradient_inputs
+        try:
+            return self._part(demand).contract.gradient_inputs
+        except Unsupported:  # a size is asked about that the joint graph does not depend on
+            hints = {symbol: self._shapes.hints[symbol] for symbol in self.cut.symbols}
+        try:  # which they are is no matter of sizes: those of the first call will do
+            part, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
+            return part.contract.gradient_inputs
+        except Unsupported:
+            present = itertools.compress(range(len(demand.present)), demand.present)
+            inputs = gradient_inputs_of(self.cut, present)
+        return [k for k in inputs if demand.inputs is None or k in demand.inputs]
+
+    def least(self, demand: Demand) -> Demand:
+        """The same demand, for all inputs if its own are all that have a gradient then."""
+        for_all = Demand(demand.present)
+        if demand.inputs is None or set(self.gradient_inputs(for_all)).issubset(demand.inputs):
+            return for_all
+        return demand
+
+    @serial
+    def compile(self, demand: Demand) -> CompiledBackward:
+        """The program, and which gradients it computes: where many choices of inputs are asked for,
+        those of the others too."""
+        demand = self.least(demand)
+        if demand.inputs is not None and not self.has_effects:
+            self._of_inputs.add(demand.inputs)
+            if len(self._of_inputs) > MOST_CHOICES:
+                demand = Demand(demand.present)
+        return CompiledBackward(self._compile(demand), self.gradient_inputs(demand))
+
+    def _compile(self, demand: Demand) -> Backward | None:
+        if demand.is_whole:
+            return self._run_whole
+        inputs = self.gradient_inputs(demand)
+        try:
+            graph, _ = self._graph_by(self._part, demand)
+        except Unsupported:
+            return None if self.recomputes else self._compile_for_sizes(demand, inputs)
+        if graph is not None:
+            return self._compile_part(graph, demand)
+        return None if self.recomputes else self._with_zeros(demand, inputs)
+
+    @serial
+    def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> GraphOfBackward | None:
+        """The same as a graph, for these sizes if there are any. Raises Unsupported where it
+        depends on them."""
+        demand = self.least(demand)
+        if demand.is_whole:
+            return self._graph_of_whole(demand.present, self.contract.gradient_inputs)
+        graph, inputs = self._graph_at(demand, sizes)
+        if graph is not None:
+            return GraphOfBackward(graph, demand.present, range(len(inputs)), inputs)
+        if self.recomputes:
+            return None
+        return self._graph_of_whole((True,) * len(demand.present), inputs)
+
+    def _graph_at(
+        self, demand: Demand, sizes: tuple[int, ...] | None
+    ) -> tuple[AtenGraph | None, Sequence[int]]:
+        try:
+            return self._graph_by(self._part, demand)
+        except Unsupported:
+            if sizes is None:
+                raise
+        values = dict(zip(self.tangents.places, sizes))
+        try:
+            ask = functools.partial(self._graph_by, self._trace, demand)
+            return self._shapes.supposing(values, ask)[0]
+        except Unsupported:
+            return None, self.gradient_inputs(demand)
+
+    def _graph_by(
+        self, trace: Callable[[Demand], JointGraph], demand: Demand
+    ) -> tuple[AtenGraph | None, Sequence[int]]:
+        """The graph of a part, None where what is saved does not suffice, and the inputs that it
+        has gradients of."""
+        part = trace(demand)
+        return backward_of_part(self.cut, part), part.contract.gradient_inputs
+
+    def _graph_of_whole(self, takes: tuple[bool, ...], inputs: Sequence[int]) -> GraphOfBackward:
+        return GraphOfBackward(self.cut.backward, takes, self._results_for(inputs), inputs)
+
+    def _results_for(self, inputs: Sequence[int]) -> Sequence[int]:
+        """Where the whole backward has the gradients of these inputs."""
+        return [self.contract.gradient_inputs.index(k) for k in inputs]
+
+    @property
+    def _shapes(self) -> ShapeContext:
+        return self.joint.aten.shapes
+
+    @property
+    def _run_whole(self) -> Backward:
+        # compiled in no cached_property, which has a lock of its own in Python 3.11
+        if self._program is None:
+            self._program = self._program_of(self.cut.backward, self._whole)
+        return self._program
+
+    def _with_zeros(self, demand: Demand, inputs: Sequence[int]) -> Backward:
+        results = self._results_for(inputs)
+        return WithZeros(self._run_whole, self.tangents, demand.present, results)
+
+    def _compile_part(self, graph: AtenGraph, demand: Demand) -> Backward:
+        name = self._name
+        if not all(demand.present):
+            outputs = itertools.compress(self.contract.differentiable_outputs, demand.present)
+            name = f"{name} of outputs {', '.join(map(str, outputs))}"
+        if demand.inputs is not None:
+            name = f"{name} for inputs {', '.join(map(str, demand.inputs))}"
+        compilation = self._new_compilation(name, graph)
+        self._compilation.partial_backwards.append(compilation)
+        return self._program_of(graph, compilation)
+
+    def _compile_for_sizes(self, demand: Demand, inputs: Sequence[int]) -> Backward:
+        """A program for each answer to what only this part asks of the sizes."""
+        programs: list[tuple[list[ShapeGuard], Backward]] = []
+
+        def compile_traced() -> Backward:
+            graph, gradient_inputs = self._graph_by(self._trace, demand)
+            if graph is None or gradient_inputs != inputs:
+                raise unsupported("backward-sizes", "what is kept for other sizes")
+            return self._compile_part(graph, demand)
+
+        @serial
+        def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:
+            for guards, run in programs:
+                if all(guard.holds(sizes) for guard in guards):
+                    return run
+            try:
+                run, guards = self._shapes.supposing(sizes, compile_traced)
+            except Unsupported:  # at these sizes
+                return self._with_zeros(demand, inputs)
+            programs.append((guards, run))
+            return run
+
+        return ForSizes(BySizes(for_sizes, self.tangents.places))
+
+    @serial
+    def _program_of(self, aten: AtenGraph, compilation: Compilation) -> Backward:
+        try:
+            return self._compiled(aten, compilation)
+        except Exception as problem:  # the forward has run: eager's operations, one by one
+            compilation.skipped = reason_of(problem)
+            by_eager = run_in_eager(aten)
+            if isinstance(problem, Unsupported):
+                return by_eager
+            return TriedAgain(functools.partial(self._compiled, aten, compilation), by_eager)
+
+    @serial
+    def _compiled(self, aten: AtenGraph, compilation: Compilation) -> Backward:
+        with paused_collection():
+            built = self._build(aten, compilation.log)
+        natives = [built.program.native]
+        if built.replayed is not None:
+            natives.append(built.replayed.recorded)
+        for native in natives:
+            native.lays_out = lazy_keys()  # a hook may have replaced what was saved
+        compilation.skipped = None
+        return built.run.consume
