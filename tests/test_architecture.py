@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,43 @@ def test_the_text_is_the_stages(stage, texts):
     for piece in excerpts(TEXTS[stage]):
         assert piece in rest
         rest = rest.partition(piece)[2]
+
+
+def walk_of_the_page() -> list[str]:
+    """The functions of the section "The walk", in its order."""
+    section = PAGE.read_text("utf-8").partition("## The walk\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"^(\d+)\. `([\w.]+)`: ", section, re.M)
+    assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1))
+    return [f"ingot.{name}" for _, name in steps]
+
+
+def first_calls(names: list[str], call) -> list[str]:
+    """Those of the functions that `call` passes, in the order of their first calls."""
+    passed: dict[str, None] = {}
+
+    def on_event(frame, event, argument):
+        if event == "call":
+            name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
+            if name in names:
+                passed.setdefault(name)
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return list(passed)
+
+
+def test_the_walk_is_the_way():
+    """Each function of the page is there, and they are called in this order."""
+    names, scores = walk_of_the_page(), make_scores()
+    assert 25 <= len(names) <= 40
+    with torch.no_grad():
+        arguments = torch.rand(64, 256), torch.rand(256)
+        passed = first_calls(names, lambda: ingot.compile(scores)(*arguments))
+    assert passed == names
 
 
 def test_the_page_is_short():
