@@ -134,9 +134,19 @@ class Expr:
         return self._bounds
 
     @property
+    def is_indirect(self) -> bool:
+        """Whether values that a kernel loads decide it."""
+        return any(s.kind == "value" for s in self.symbols)
+
+    @property
     def count(self) -> Expr | None:
         """How many values an atom takes that takes all from 0 on: an index, or a remainder."""
         return None
+
+    def step(self, loop: Symbol) -> Expr | None:
+        """How far a step of a loop moves; None unless it is linear in the loop."""
+        linear = self.linear((loop,))
+        return None if linear is None else linear[1].get(loop, ZERO)
 
     def slope(self, atom: Expr) -> Expr:
         """What an atom is multiplied by, in terms in which it occurs once."""
@@ -668,17 +678,6 @@ def product(factors: Iterable[Expr | int]) -> Expr:
     for factor in factors:
         total = total * factor
     return total
-
-
-def contiguous_strides(sizes: Iterable[Expr | int]) -> tuple[Expr, ...]:
-    """Row-major strides in elements; a size of 0 counts as 1, as in torch."""
-    strides: list[Expr] = []
-    step = ONE
-    for size in reversed(tuple(sizes)):
-        strides.append(step)
-        if size is not ZERO and size != 0:
-            step = step * size
-    return tuple(reversed(strides))
 
 
 def _factor_text(atom: Expr) -> str:

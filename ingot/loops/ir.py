@@ -9,7 +9,7 @@ inside a body, never a node.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import torch
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.folds import FOLDS_OF
+from ingot.loops.spaces import address_of
 
 
 class Fault(NamedTuple):
@@ -60,6 +61,10 @@ class Buffer:
     on_host: bool = False
 
     @property
+    def is_temporary(self) -> bool:
+        return self.role == "temporary"
+
+    @property
     def length(self) -> Expr:
         """Elements from the first to the last, gaps included; 0 when a size is 0."""
         return _length(self.sizes, self.strides)
@@ -67,9 +72,9 @@ class Buffer:
 
 @lru_cache(1 << 12)  # buffers of one layout are many
 def _length(sizes: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
-    if any(s.constant == 0 for s in sizes):
+    if ZERO in sizes:
         return ZERO
-    return sum((stride * (size - 1) for size, stride in zip(sizes, strides)), ONE)
+    return address_of([size - 1 for size in sizes], strides, ONE)
 
 
 class Instruction(NamedTuple):
@@ -102,6 +107,14 @@ class Instruction(NamedTuple):
     dtype: torch.dtype
     attrs: tuple[Any, ...] = ()
 
+    def with_index(self, f: Callable[[Expr], Expr]) -> Instruction:
+        """The instruction with `f` applied to its index expression, if it has one."""
+        at = _INDEX.get(self.op)
+        if at is None:
+            return self
+        attrs = (*self.attrs[:at], f(self.attrs[at]), *self.attrs[at + 1 :])
+        return Instruction(self.op, self.args, self.dtype, attrs)
+
     @staticmethod
     def constant(value: bool | int | float, dtype: torch.dtype) -> Instruction:
         """A constant. Two of them are equal where their bits are: -0.0, which equals 0.0 in Python,
@@ -111,6 +124,10 @@ class Instruction(NamedTuple):
         if value == 0 and math.copysign(1, value) < 0:
             return Instruction("constant", (), dtype, (value, "-0.0"))
         return Instruction("constant", (), dtype, (value,))
+
+
+# where the index expression stands among the attributes of instructions that have one
+_INDEX = {"load": 1, "index": 0, "indirect": 1}
 
 
 class Body(NamedTuple):
@@ -123,6 +140,15 @@ class Body(NamedTuple):
     @property
     def loads(self) -> list[Instruction]:
         return [i for i in self.instructions if i.op == "load"]
+
+    @property
+    def reads(self) -> set[str]:
+        """The names of the buffers loaded."""
+        return {i.attrs[0] for i in self.loads}
+
+    def places(self, buffer: str) -> list[Expr]:
+        """The elements of a buffer that are loaded."""
+        return [i.attrs[1] for i in self.loads if i.attrs[0] == buffer]
 
     @property
     def lookups(self) -> list[int]:
@@ -156,6 +182,14 @@ class Body(NamedTuple):
         builder = BodyBuilder()
         positions = builder.copy(self, visit)
         return builder.body(*[positions[r] for r in self.results])
+
+    def with_indices(self, f: Callable[[Expr], Expr]) -> Body:
+        """The body with `f` applied to every index expression."""
+        return Body(tuple([i.with_index(f) for i in self.instructions]), self.results)
+
+    def substitute(self, values: Mapping[Symbol, Expr]) -> Body:
+        """The body with each symbol of `values` replaced in its index expressions."""
+        return self.with_indices(lambda e: e.substitute(values))
 
     def with_buffers(self, rename: Callable[[str], str]) -> Body:
         """The body which loads from the buffer `rename(name)` in place of `name`."""
@@ -276,8 +310,28 @@ class Node:
         raise NotImplementedError
 
 
+class LoopNest(Node):
+    """What a pointwise node and a reduction share: a body is computed at each point of loops."""
+
+    loops: tuple[Symbol, ...]
+    body: Body
+    target: str
+    index: Expr
+
+    @property
+    def accesses(self) -> list[tuple[str, Expr]]:
+        """The buffers and elements written and read, that of the target first."""
+        return [(self.target, self.index), *[i.attrs for i in self.body.loads]]
+
+    def reads(self) -> set[str]:
+        return self.body.reads
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.target,)
+
+
 @dataclass(frozen=True)
-class Pointwise(Node):
+class Pointwise(LoopNest):
     """For each point of `loops`, store the body's only result at element `index` of `target`.
 
     `mode` is "store", or for a scatter that accumulates one of "add", "mul", "max" and "min": the
@@ -293,22 +347,11 @@ class Pointwise(Node):
     @property
     def scatters(self) -> bool:
         """Whether several points may meet at one element, in which case their order counts."""
-        return self.mode != "store" or any(s.kind == "value" for s in self.index.symbols)
-
-    @property
-    def accesses(self) -> list[tuple[str, Expr]]:
-        """The buffers and elements written and read, that of the target first."""
-        return [(self.target, self.index), *[i.attrs for i in self.body.loads]]
-
-    def reads(self) -> set[str]:
-        return {i.attrs[0] for i in self.body.loads}
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.target,)
+        return self.mode != "store" or self.index.is_indirect
 
 
 @dataclass(frozen=True)
-class Reduction(Node):
+class Reduction(LoopNest):
     """For each point of `loops`, reduce the body's result over `reduced` and store it at `index` of
     `target`.
 
@@ -324,17 +367,6 @@ class Reduction(Node):
     target: str
     index: Expr
     dtype: torch.dtype
-
-    @property
-    def accesses(self) -> list[tuple[str, Expr]]:
-        """The buffers and elements written and read, that of the target first."""
-        return [(self.target, self.index), *[i.attrs for i in self.body.loads]]
-
-    def reads(self) -> set[str]:
-        return {i.attrs[0] for i in self.body.loads}
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.target,)
 
 
 @dataclass(frozen=True)
@@ -358,6 +390,9 @@ class Access:
 
     buffer: str
     index: Expr
+
+    def substitute(self, values: Mapping[Symbol, Expr]) -> Access:
+        return Access(self.buffer, self.index.substitute(values))
 
 
 @dataclass(frozen=True)
@@ -469,16 +504,16 @@ class Attention(Node):
 
     @property
     def operands(self) -> tuple[View, ...]:
-        return (self.query, self.key, self.value, *((self.mask,) if self.mask is not None else ()))
+        operands = self.query, self.key, self.value
+        return operands if self.mask is None else (*operands, self.mask)
 
     def reads(self) -> set[str]:
         return {v.buffer for v in self.operands}
 
     def writes(self) -> tuple[str, ...]:
-        return (
-            self.target.buffer,
-            *((self.logarithms.buffer,) if self.logarithms is not None else ()),
-        )
+        if self.logarithms is None:
+            return (self.target.buffer,)
+        return self.target.buffer, self.logarithms.buffer
 
 
 @dataclass(frozen=True)
@@ -507,7 +542,7 @@ class AttentionBackward(Node):
     def operands(self) -> tuple[View, ...]:
         """What is read."""
         whole = (self.tangent, self.query, self.key, self.value, self.result, self.logarithms)
-        return (*whole, *((self.mask,) if self.mask is not None else ()))
+        return whole if self.mask is None else (*whole, self.mask)
 
     @property
     def results(self) -> tuple[View, View, View]:
@@ -526,12 +561,9 @@ def symbols_in(tree: Any) -> frozenset[Symbol]:
     if isinstance(tree, Symbol) and tree.kind != "size":
         return tree.extent.symbols
     if isinstance(tree, Expr):
-        nested = (symbols_in(s) for s in tree.symbols)
-        return (
-            frozenset().union(*nested)
-            if any(s.kind != "size" for s in tree.symbols)
-            else tree.symbols
-        )
+        if all(s.kind == "size" for s in tree.symbols):
+            return tree.symbols
+        tree = tuple(tree.symbols)
     if isinstance(tree, (Node, View, Access)):
         tree = tuple(vars(tree).values())
     if isinstance(tree, dict):
@@ -588,6 +620,19 @@ class LoopGraph:
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
     copies: list[list[dict[str, str]]] = field(default_factory=list)
+
+    @property
+    def returned(self) -> set[str]:
+        """The buffers that outputs show."""
+        return {view.buffer for view in self.outputs if isinstance(view, View)}
+
+    @property
+    def required(self) -> set[str]:
+        """The buffers that must be computed though no node reads them."""
+        return self.returned | self.checked
+
+    def is_temporary(self, name: str) -> bool:
+        return self.buffers[name].is_temporary
 
     @property
     def bound(self) -> frozenset[Symbol]:

@@ -15,12 +15,13 @@ from ingot.graph import geometry
 from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import gradients_of
 from ingot.loops import own_ops
-from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, stored
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

@@ -24,7 +24,6 @@ from ingot.loops.expr import (
     ONE,
     ZERO,
     Expr,
-    contiguous_strides,
     known_less,
     known_less_equal,
     loop_symbol,
@@ -48,6 +47,7 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.ops.products import contracts_in_full
 from ingot.torch_private import (
@@ -414,7 +414,7 @@ def access(view: View, index: Index) -> Access:
 
 
 def address(index: Index, strides: Sequence[Expr]) -> Expr:
-    return sum((i * stride for i, stride in zip(index, strides)), ZERO)
+    return address_of(index, strides)
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ingot.graph.meta.untried import gradients_of
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Contraction
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, reshape_map
@@ -32,6 +32,7 @@ from ingot.loops.lowering.values import (
     exprs,
     stored,
 )
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.convolution import (
     FEWEST_CHANNELS,
     FEWEST_PIXELS,

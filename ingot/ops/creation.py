@@ -19,12 +19,13 @@ from ingot.graph.meta.families import factory, formatted_copy, like_self, native
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost, bind
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.index_maps import compare, reshape_map
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

@@ -25,7 +25,6 @@ from ingot.loops.expr import (
     ZERO,
     Expr,
     as_expr,
-    contiguous_strides,
     known_less,
     known_less_equal,
     maximum,
@@ -42,6 +41,7 @@ from ingot.loops.lowering.values import (
     compute_dtype,
     rounded,
 )
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -142,7 +142,7 @@ def _largest(
     strides = contiguous_strides(extents)
 
     def flat(place: Sequence[Expr]) -> int:
-        return ops.index(sum((p * s for p, s in zip(place, strides)), ZERO))
+        return ops.index(address_of(place, strides))
 
     def search(index: Index) -> tuple[int, int]:
         starts = [i * step - pad for i, (_, step, pad, _) in zip(index[-rank:], windows)]

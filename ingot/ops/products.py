@@ -16,12 +16,13 @@ from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.apart import mm_in_parts, suits
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
 from ingot.torch_private import OpOverload, aten, current_autograd_node
@@ -58,7 +59,7 @@ def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> 
     batch = tuple(loop_symbol(f"b{d}", size) for d, size in enumerate(out.sizes[:-2]))
     row, column = loop_symbol("m", out.sizes[-2]), loop_symbol("n", out.sizes[-1])
     inner = loop_symbol("k", left.sizes[-1])
-    target = sum((s * stride for s, stride in zip((*batch, row, column), strides)), ZERO)
+    target = address_of((*batch, row, column), strides)
     lw.graph.nodes.append(
         Contraction(
             lw.node_name(), lw.origin, batch, (row,), (column,), (inner,),
@@ -82,9 +83,7 @@ def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> Ten
 
 
 def _access(view: View, loops: tuple[Symbol, ...]) -> Access:
-    return Access(
-        view.buffer, sum((s * stride for s, stride in zip(loops, view.strides)), view.offset)
-    )
+    return Access(view.buffer, address_of(loops, view.strides, view.offset))
 
 
 def linear(

@@ -21,11 +21,12 @@ from ingot.graph.meta.trials import dtypes, probe, tried_out
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides, product
+from ingot.loops.expr import ONE, ZERO, Expr, product
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

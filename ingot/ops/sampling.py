@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ingot.graph.meta.basis import fresh
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 

@@ -15,7 +15,7 @@ from ingot.graph.meta.families import contiguous_self, masked
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, contiguous_strides, product
+from ingot.loops.expr import ONE, ZERO, product
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
@@ -32,6 +32,7 @@ from ingot.loops.lowering.values import (
     rounded,
     stored,
 )
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -53,7 +54,7 @@ def scan(
     strides = dense_strides(out.sizes, out.strides)
     spec = out._replace(strides=strides)
     buffer = lw.new_buffer(spec, strides)
-    target = sum((i * stride for i, stride in zip(index, strides)), ZERO)
+    target = address_of(index, strides)
     rows = loop_symbols((*index[:dim], *index[dim + 1 :]))
     name, origin = lw.node_name(), x.root.origin.merged(lw.origin)
     lw.graph.nodes.append(
@@ -153,7 +154,7 @@ def masked_scatter(
     source_steps = contiguous_strides(source.sizes)
 
     def compute(index: Index) -> int:
-        taken, place = holds(index), sum((i * step for i, step in zip(index, steps)), ZERO)
+        taken, place = holds(index), address_of(index, steps)
         with ops.masked(taken):
             number = apply("sub", count.load((place,)), ops.constant(1, torch.int64))
             at = ops.indirect(number, there, fault)

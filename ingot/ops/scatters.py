@@ -18,7 +18,7 @@ from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.families import like_self, plain_self
 from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides, known_less_equal, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
@@ -34,6 +34,7 @@ from ingot.loops.lowering.values import (
     loops_over,
     rounded,
 )
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.indexing import INDEX_TYPES, index_refusal, of_vectors, places_named, strict
 from ingot.ops.op import op
 from ingot.torch_private import aten
@@ -202,7 +203,7 @@ def put(
         )
 
     def value(index: Index) -> int:
-        flat = sum((i * s for i, s in zip(index, contiguous_strides(indices.sizes))), ZERO)
+        flat = address_of(index, contiguous_strides(indices.sizes))
         steps = contiguous_strides(source.sizes)
         return source.load(tuple(flat // step % size for step, size in zip(steps, source.sizes)))
 

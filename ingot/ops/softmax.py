@@ -15,11 +15,11 @@ from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self
 from ingot.graph.meta.untried import unless_known
 from ingot.loops import ops
-from ingot.loops.expr import contiguous_strides
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.ops.reductions import kept, reduction_meta, same
 from ingot.torch_private import OpOverload, aten

@@ -14,7 +14,6 @@ from ingot.loops.ir import (
     LoopGraph,
     Node,
     Origin,
-    View,
 )
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
@@ -84,7 +83,7 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
     users: Counter[str] = Counter()
     for group in groups:
         users.update(group.touches)
-    wanted = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+    wanted = graph.required
     return [
         {
             name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ingot.loops.expr import Expr, minimum, product
+from ingot.loops.expr import Expr, minimum
+from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, ceil_div, scaling
 from ingot.schedule.online import in_one_pass
 
@@ -68,7 +69,7 @@ class Blocks:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
         return (
-            product(s.extent for s in rest)
+            points_of(rest)
             * ceil_div(tile.extent, self.tile)
             * ceil_div(vector.extent, self.points)
         )
@@ -220,7 +221,7 @@ def _columns_of(block: int, width: int) -> Blocks:
 
 def inner_size(stage: Stage) -> Expr:
     """The elements of a stage's inner loops."""
-    return product(s.extent for s in stage.loops)
+    return points_of(stage.loops)
 
 
 def keeps_rows(kernel: Kernel) -> bool:

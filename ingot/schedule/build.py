@@ -4,20 +4,9 @@ of the vector loop."""
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import replace
 
-from ingot.loops.expr import (
-    Expr,
-    Symbol,
-    contiguous_strides,
-    integer,
-    loop_symbol,
-    maximum,
-    product,
-    value_symbol,
-)
+from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, maximum, value_symbol
 from ingot.loops.ir import (
-    Body,
     BodyBuilder,
     Buffer,
     Instruction,
@@ -26,11 +15,12 @@ from ingot.loops.ir import (
     Reduction,
     Scan,
 )
+from ingot.loops.spaces import extents_of, points_of, row_major
 from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import SAME_POINT, never_meet, pieces, relation
 from ingot.schedule.groups import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
-from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, map_indices, merge_neighbours
+from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, merge_neighbours
 from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled
 
 ZERO = integer(0)
@@ -225,11 +215,10 @@ class _Builder:
         linear = None if part is None else part.linear(symbols)
         if linear is None:
             return None
-        if any((linear[1].get(s, ZERO).constant or 0) <= 0 for s in symbols):
-            return None
-        strides = contiguous_strides([s.extent for s in symbols])
-        number = sum((s * stride for s, stride in zip(symbols, strides)), ZERO)
-        return number, product(s.extent for s in symbols)
+        for s in symbols:
+            if (linear[1].get(s, ZERO).constant or 0) <= 0:
+                return None
+        return row_major(symbols), points_of(symbols)
 
     def _address(self, buffer: str, index: Expr) -> tuple[str, Expr]:
         """Where an element of a buffer is kept: (memory or row name, index there)."""
@@ -247,7 +236,7 @@ class _Builder:
 
         def visit(_: BodyBuilder, i: Instruction) -> int:
             if renamed:
-                i = map_indices(Body((i,), ()), lambda e: e.substitute(renamed)).instructions[0]
+                i = i.with_index(lambda e: e.substitute(renamed))
             return self._emit(draft, i, renamed)
 
         numbers = draft.copy(member.body, visit)
@@ -420,14 +409,14 @@ def _merge_loops(
     for s in stages:
         own = dict(substitution)
         loops = _renumber("r", merge_neighbours(s.loops, _stage_indices(s), own), own)
-        result.append(_substitute_stage(s, own, loops))
+        result.append(s.substitute(own, loops))
     return outer, tuple(result)
 
 
 def _renumber(
     prefix: str, loops: Sequence[Symbol], substitution: dict[Symbol, Expr]
 ) -> list[Symbol]:
-    fresh = fresh_loops(prefix, [s.extent for s in loops])
+    fresh = fresh_loops(prefix, extents_of(loops))
     names: dict[Symbol, Expr] = dict(zip(loops, fresh))
     for old, new in substitution.items():
         substitution[old] = new.substitute(names)
@@ -441,16 +430,6 @@ def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
     found += [i.attrs[1] for i in stage.body.loads if i.attrs[0] not in but]
     found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
     return found
-
-
-def _substitute_stage(
-    stage: Stage, substitution: dict[Symbol, Expr], loops: Sequence[Symbol]
-) -> Stage:
-    def put(e: Expr) -> Expr:
-        return e.substitute(substitution)
-
-    stores = tuple(replace(s, index=put(s.index)) for s in stage.stores)
-    return replace(stage, loops=tuple(loops), body=map_indices(stage.body, put), stores=stores)
 
 
 def _parameters(

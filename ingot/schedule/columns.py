@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingot.loops.expr import Expr, Symbol, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import Expr, Symbol, loop_symbol
 from ingot.loops.ir import Buffer, Node, Pointwise, Reduction, Scan
+from ingot.loops.spaces import points_of, row_major
 from ingot.schedule.blocks import rows_of_run
-from ingot.schedule.nests import Compute, index_expressions, map_indices, merge_neighbours, renamed
+from ingot.schedule.nests import Compute, index_expressions, merge_neighbours, renamed
 
 # that run at once, a quarter of what a GPU of about a hundred multiprocessors has room for
 THREADS = 1 << 16
@@ -52,15 +53,10 @@ def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, 
         i.op == "indirect" for i in node.body.instructions
     ):
         return None
-    width = product(s.extent for s in columns)
-    if node.index != _number(part, columns, width) or _row(node) is None:
+    width = points_of(columns)
+    if node.index != row_major(columns, part * width) or _row(node) is None:
         return None
     return part.extent * node.reduced[0].extent, width
-
-
-def _number(row: Expr, columns: Sequence[Symbol], width: Expr) -> Expr:
-    strides = contiguous_strides([s.extent for s in columns])
-    return sum((s * stride for s, stride in zip(columns, strides)), row * width)
 
 
 def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
@@ -77,8 +73,8 @@ def in_runs(node: Reduction, length: int) -> Pointwise:
     found = _row(node)
     assert found is not None
     (row, substitution), columns = found, node.loops[1:]
-    index = _number(row // length, columns, product(s.extent for s in columns))
-    body = map_indices(node.body, lambda e: e.substitute(substitution))
+    index = row_major(columns, row // length * points_of(columns))
+    body = node.body.substitute(substitution)
     return Pointwise(node.name, node.origin, (row, *columns), body, node.target, index, "total")
 
 
@@ -112,7 +108,7 @@ def along_rows(
     for m, loops in zip(members, inner):
         if not loops:
             continue
-        if product(s.extent for s in loops) != width:
+        if points_of(loops) != width:
             return False
         for index in index_expressions(m):
             linear = index.linear([outer[-1], loops[-1]])

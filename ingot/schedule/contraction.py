@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.ir import (
     Access,
     Body,
@@ -18,10 +18,11 @@ from ingot.loops.ir import (
     Pointwise,
     Visit,
 )
+from ingot.loops.spaces import extents_of, points_of
 from ingot.schedule.build import StageDraft, kernel_name
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
-from ingot.schedule.nests import fresh_loops, map_indices
+from ingot.schedule.nests import fresh_loops
 
 SUM = "sum"  # the name of the contraction's value in its kernel's stage
 
@@ -86,7 +87,7 @@ def _canonical_kernel(
     loops: dict[Symbol, Expr] = {}
 
     def renamed(prefix: str, symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
-        fresh = fresh_loops(prefix, [s.extent for s in symbols])
+        fresh = fresh_loops(prefix, extents_of(symbols))
         loops.update(zip(symbols, fresh))
         return fresh
 
@@ -96,17 +97,14 @@ def _canonical_kernel(
     parameters, names = _parameters(node, stage, bodies, buffers)
 
     def put(body: Body) -> Body:
-        return map_indices(body.with_buffers(names.__getitem__), lambda e: e.substitute(loops))
+        return body.with_buffers(names.__getitem__).substitute(loops)
 
     def operand(access: Access, body: Body | None) -> Access:
         if body is not None:
             return Access("", ZERO)
         return Access(names[access.buffer], access.index.substitute(loops))
 
-    stores = [replace(s, index=s.index.substitute(loops)) for s in stage.stores]
-    stage = replace(stage, stores=tuple(stores)).with_buffers(names.__getitem__)
-    indexed = map_indices(stage.body, lambda e: e.substitute(loops))
-    stage = replace(stage, loops=rows + columns, body=indexed)
+    stage = stage.with_buffers(names.__getitem__).substitute(loops, rows + columns)
     left, right = operand(node.left, bodies[0]), operand(node.right, bodies[1])
     before = tuple([None if body is None else put(body) for body in bodies])
     whole = Product(
@@ -148,7 +146,7 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
     """The product with its blocks: those of its tiling, if it has one."""
     if whole.tiling is not None:
         return replace(whole, row_block=whole.tiling.rows, column_block=whole.tiling.columns)
-    points, height = (product(s.extent for s in loops) for loops in (batch, whole.rows))
+    points, height = (points_of(loops) for loops in (batch, whole.rows))
     width = whole.columns[0].extent
     copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
     if copies:
@@ -156,7 +154,7 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
         row_bytes = steps * whole.dtype.itemsize if steps else None
         blocks = choose_squares(points, height, width, row_bytes)
     else:
-        right_size = product(s.extent for s in whole.columns + whole.reduced).constant
+        right_size = points_of(whole.columns + whole.reduced).constant
         left_size = _reach(whole.left.index, whole.rows + whole.reduced)
         blocks = choose_blocks(points, height, width, right_size, left_size)
     return replace(whole, row_block=blocks[0], column_block=blocks[1], copies=copies)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ingot.loops.expr import Expr, as_expr, integer, maximum, product
+from ingot.loops.expr import Expr, as_expr, integer, maximum
 from ingot.loops.ir import Body
 from ingot.loops.ops import cost
+from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Product, Stage
 
 LANES = 8.0  # elements per vector operation, averaged over machines and types
@@ -25,7 +26,7 @@ def work_per_point(kernel: Kernel) -> float | Expr:
             _stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None)
             for s in kernel.stages
         ]
-        work = product(s.extent for s in kernel.loops[kernel.parallel :]) * sum(stages, integer(0))
+        work = points_of(kernel.loops[kernel.parallel :]) * sum(stages, integer(0))
     return nanoseconds(work)
 
 
@@ -43,8 +44,7 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
     """Picoseconds of one block, of average size."""
     (stage,) = kernel.stages
     rows, columns, depth = (
-        product(s.extent for s in loops)
-        for loops in (product_.rows, product_.columns, product_.reduced)
+        points_of(loops) for loops in (product_.rows, product_.columns, product_.reduced)
     )
     packs = product_.row_blocks * round(1000 * NANOSECONDS_TO_PACK)
     products = columns * depth * (maximum(rows, 8) * round(1000 * NANOSECONDS_PER_PRODUCT) + packs)
@@ -54,7 +54,7 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
 
 def _stage_work(stage: Stage, vectorized: bool) -> Expr:
     """Picoseconds of one point of the outer loops."""
-    points = as_expr(product(s.extent for s in stage.loops))
+    points = as_expr(points_of(stage.loops))
     operations = operations_of(stage.body) + 2 * len(stage.stores) + len(stage.reductions)
     moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
     per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)

@@ -213,7 +213,7 @@ def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None
     linear in the outer loops that all have nonzero strides, and 0 <= inner < the smallest of those
     strides.
     """
-    if first == second and all(s.kind != "value" for s in first.symbols):
+    if first == second and not first.is_indirect:
         return SAME_POINT
     split_first, split_second = _row_and_inner(first, outer), _row_and_inner(second, outer)
     if split_first is None or split_second is None or split_first[0] != split_second[0]:

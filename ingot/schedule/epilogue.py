@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ingot.loops.expr import Expr, Symbol, integer, product
-from ingot.loops.ir import Access, Contraction, Node, Pointwise
+from ingot.loops.ir import Contraction, Node, Pointwise
 from ingot.schedule.nests import (
     distribute,
     fresh_loops,
@@ -39,12 +39,9 @@ def canonical_contraction(node: Contraction) -> Contraction:
     reduced = merged(node.reduced, [left, right]) or fresh_loops("k", [ONE])
     substitution.update((s, ZERO) for s in node.columns if s.extent is ONE)
 
-    def put(access: Access) -> Access:
-        return replace(access, index=access.index.substitute(substitution))
-
     return replace(
-        node, batch=batch, rows=rows, reduced=reduced, left=put(node.left), right=put(node.right),
-        index=index.substitute(substitution),
+        node, batch=batch, rows=rows, reduced=reduced, left=node.left.substitute(substitution),
+        right=node.right.substitute(substitution), index=index.substitute(substitution),
     )  # fmt: skip
 
 
@@ -62,7 +59,7 @@ def laid_over_contraction(
     assert isinstance(contraction, Contraction)
     if not isinstance(node, Pointwise) or node.mode != "store":
         return None
-    if any(i.op == "indirect" for i in node.body.instructions):
+    if node.body.lookups:
         return None
     loops = [s for s in contraction.loops if s.extent is not ONE]
     found = None if _in_order(contraction.index, loops) else _through_memory(node, members)
@@ -187,15 +184,12 @@ def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | Non
     if any(len(finer[column]) > 1 for column in contraction.columns):
         return None
 
-    def put(access: Access) -> Access:
-        return replace(access, index=access.index.substitute(substitution))
-
     batch, rows = (
         tuple(f for s in loops for f in finer[s]) for loops in (contraction.batch, contraction.rows)
     )
     split = replace(
-        contraction, batch=batch, rows=rows, left=put(contraction.left),
-        right=put(contraction.right),
+        contraction, batch=batch, rows=rows, left=contraction.left.substitute(substitution),
+        right=contraction.right.substitute(substitution),
         index=contraction.index.substitute(substitution),
     )  # fmt: skip
     loops = [s for s in split.loops if s.extent is not ONE]
@@ -207,5 +201,4 @@ def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | Non
 
 def _lies_along(e: Expr, column: Symbol) -> bool:
     """Whether neighbouring columns are adjacent in memory, or one element."""
-    linear = e.linear((column,))
-    return linear is not None and linear[1].get(column, ZERO) in (ZERO, ONE)
+    return e.step(column) in (ZERO, ONE)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.loops.expr import Expr, Symbol, integer, product
+from ingot.loops.expr import ONE, Expr, Symbol, integer, product
 from ingot.loops.ir import Buffer, Contraction, Node, Pointwise, Reduction
+from ingot.loops.spaces import points_of
 from ingot.loops.target import CPU, Target
 from ingot.schedule.columns import (
     MOST_SUMS,
@@ -387,8 +388,8 @@ class _Fusion:
         be the vectors."""
         if any(isinstance(m, Reduction) for m in laid.members):
             return False
-        rows = [estimate(product(s.extent for s in inner)) for inner in laid.inner]
-        largest = estimate(product(s.extent for s in laid.outer)) * max(rows)
+        rows = [estimate(points_of(inner)) for inner in laid.inner]
+        largest = estimate(points_of(laid.outer)) * max(rows)
         return largest > VECTOR_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
     @staticmethod
@@ -615,8 +616,8 @@ def _stays_cached(
     """Whether the elements of one outer point, or of as many as lie side by side, are still cached
     when they are read again; and, where they are computed side by side, whether the vectors are
     enough for all cores."""
-    points = estimate(product(s.extent for s in outer))
-    row = estimate(product(s.extent for s in inner))
+    points = estimate(points_of(outer))
+    row = estimate(points_of(inner))
     varying = [index for _, index in node.accesses if index.symbols.intersection(inner)]
     if not outer or not any(_lies_along(index, outer[-1]) for index in varying):
         return row <= CACHED_ELEMENTS
@@ -627,8 +628,7 @@ def _stays_cached(
 
 def _lies_along(index: Expr, loop: Symbol) -> bool:
     """Whether the steps of a loop are adjacent in memory."""
-    linear = index.linear((loop,))
-    return linear is not None and loop in linear[1] and linear[1][loop].constant == 1
+    return index.step(loop) is ONE
 
 
 def _turns(group: Group) -> bool:

@@ -17,7 +17,6 @@ from ingot.loops.expr import ZERO, Expr, loop_symbol
 from ingot.loops.ir import LoopGraph, Origin, View
 from ingot.loops.target import Target
 from ingot.schedule.blocks import power_of_two
-from ingot.schedule.build import map_indices
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep
 
@@ -155,7 +154,7 @@ def _lenders(step: Step) -> list[str]:
 
 
 def _may_fail(kernel: Kernel) -> bool:
-    return any(i.op == "indirect" for stage in kernel.stages for i in stage.body.instructions)
+    return any(stage.body.lookups for stage in kernel.stages)
 
 
 def _shape(step: KernelStep) -> Kernel | None:
@@ -182,18 +181,7 @@ def _is_flat(kernel: Kernel) -> bool:
 def _of_any_length(kernel: Kernel) -> Kernel:
     (old,) = kernel.loops
     new = loop_symbol(old.name, LONGEST)
-
-    def put(e: Expr) -> Expr:
-        return e.substitute({old: new})
-
-    stages = tuple(
-        replace(
-            stage,
-            body=map_indices(stage.body, put),
-            stores=tuple(replace(store, index=put(store.index)) for store in stage.stores),
-        )
-        for stage in kernel.stages
-    )
+    stages = tuple([stage.substitute({old: new}, ()) for stage in kernel.stages])
     return replace(kernel, loops=(new,), stages=stages, vector=new)
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Expr, Symbol, contiguous_strides, product
+from ingot.loops.expr import Expr, Symbol, product
 from ingot.loops.ir import (
     Body,
     BodyBuilder,
@@ -17,13 +17,13 @@ from ingot.loops.ir import (
     Node,
     Origin,
     Pointwise,
-    View,
     Visit,
 )
+from ingot.loops.spaces import contiguous_strides, extents_of
 from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
 from ingot.schedule.dependencies import readers_and_writers
-from ingot.schedule.nests import Compute, Shape, canonical, map_indices
+from ingot.schedule.nests import Compute, Shape, canonical
 
 REPEATED = 8  # times that each element is read, at least: of others, one kernel may compute both
 MAX_INSTRUCTIONS = 200  # of a body that computes them
@@ -45,7 +45,7 @@ class _Inlining:
         self.most = target.launch
         self.result: list[Node | None] = list(nodes)
         self.readers, self.writers = readers_and_writers(nodes)
-        self.returned = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+        self.returned = graph.required
         # nodes that read what is there before any kernel runs, or what these nodes compute
         self.first: set[int] = set()
         # by node, the origins of those that it computes, by their positions
@@ -114,7 +114,7 @@ def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
     """From an element's place in what a node writes to the node's loops; None where that is not
     whole and dense."""
     linear = node.index.linear(node.loops)
-    extents = [s.extent for s in node.loops]
+    extents = extents_of(node.loops)
     steps = contiguous_strides(extents)
     if linear is None or linear[0].constant != 0 or product(extents) != length:
         return None
@@ -162,8 +162,7 @@ def _computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:
     def visit(builder: BodyBuilder, i: Instruction) -> int:
         if i.op != "load" or i.attrs[0] != value.target:
             return builder.append(i)
-        substitution = inverse(i.attrs[1])
-        own = map_indices(value.body, lambda e: e.substitute(substitution))
+        own = value.body.substitute(inverse(i.attrs[1]))
         positions = builder.copy(own, _under(i.args))
         return builder.in_place_of(i, positions[own.results[0]])
 

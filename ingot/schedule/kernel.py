@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import torch
 
-from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
+from ingot.loops.spaces import points_of
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,7 @@ class Store:
     @property
     def scatters(self) -> bool:
         """Whether several points may meet at one element, in which case their order counts."""
-        return self.mode not in ("store", "total") or any(
-            s.kind == "value" for s in self.index.symbols
-        )
+        return self.mode not in ("store", "total") or self.index.is_indirect
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,12 @@ class Stage:
         stores = tuple([replace(s, buffer=rename(s.buffer)) for s in self.stores])
         return replace(self, body=self.body.with_buffers(rename), stores=stores)
 
+    def substitute(self, values: Mapping[Symbol, Expr], loops: Sequence[Symbol]) -> Stage:
+        """The stage over other loops: each symbol of `values` is replaced in its indices."""
+        stores = tuple([replace(s, index=s.index.substitute(values)) for s in self.stores])
+        body = self.body.substitute(values)
+        return replace(self, loops=tuple(loops), body=body, stores=stores)
+
     def rewrite(self, visit: Visit) -> Stage:
         """The stage with its body rewritten, as `loops.ir.Body.rewrite` does it."""
         builder = BodyBuilder()
@@ -190,7 +195,7 @@ class Product:
 
     @property
     def row_blocks(self) -> Expr:
-        return ceil_div(product(s.extent for s in self.rows), self.row_block)
+        return ceil_div(points_of(self.rows), self.row_block)
 
     @property
     def column_blocks(self) -> Expr:
@@ -236,9 +241,17 @@ class Kernel:
     run: int = 0
 
     @property
+    def loads(self) -> list[Instruction]:
+        return [load for stage in self.stages for load in stage.body.loads]
+
+    @property
+    def stores(self) -> list[Store]:
+        return [store for stage in self.stages for store in stage.stores]
+
+    @property
     def points(self) -> Expr:
         """The number of points of the parallel range."""
-        shared = product(s.extent for s in self.loops[: self.parallel])
+        shared = points_of(self.loops[: self.parallel])
         if self.product is None:
             return shared
         return shared * self.product.row_blocks * self.product.column_blocks

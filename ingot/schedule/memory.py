@@ -138,7 +138,7 @@ def _kinds_of_places(
     turn out to be small."""
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
     places |= {name: Place("constant") for name in graph.constants}
-    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    returned = graph.returned
     calls = [step.node for step in steps if isinstance(step, LibraryStep)]
     from_library = {name for node in calls if node.out is None for name in node.targets}
     retained = retained_by(calls)

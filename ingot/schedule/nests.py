@@ -8,7 +8,7 @@ merged. Splitting a loop again is always legal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -23,6 +23,7 @@ from ingot.loops.expr import (
     product,
 )
 from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
+from ingot.loops.spaces import extents_of, points_of
 
 Compute = Pointwise | Reduction
 ONE = integer(1)
@@ -31,26 +32,6 @@ ZERO = integer(0)
 COLUMNS_OF_A_BLOCK = 64
 ALIKE = 1 << 12  # nests whose form is kept: a program has many that are alike
 SHARED_POINTS = 1 << 16  # of a scatter, from which on it is worth more threads
-
-_INDEX_ATTRS: dict[str, Callable[[tuple, Callable[[Expr], Expr]], tuple]] = {
-    "load": lambda attrs, f: (attrs[0], f(attrs[1])),
-    "index": lambda attrs, f: (f(attrs[0]),),
-    "indirect": lambda attrs, f: (attrs[0], f(attrs[1]), *attrs[2:]),
-}
-
-
-def map_indices(body: Body, f: Callable[[Expr], Expr]) -> Body:
-    """The body with `f` applied to every index expression in it."""
-    return Body(tuple([_map_instruction(i, f) for i in body.instructions]), body.results)
-
-
-def _map_instruction(instruction: Instruction, f: Callable[[Expr], Expr]) -> Instruction:
-    rule = _INDEX_ATTRS.get(instruction.op)
-    if rule is None:
-        return instruction
-    return Instruction(
-        instruction.op, instruction.args, instruction.dtype, rule(instruction.attrs, f)
-    )
 
 
 def index_expressions(node: Compute) -> list[Expr]:
@@ -106,7 +87,7 @@ def _rewritten(
 ) -> Compute:
     changes: dict = {
         "loops": tuple(loops),
-        "body": map_indices(node.body, put),
+        "body": node.body.with_indices(put),
         "index": put(node.index),
     }
     if isinstance(node, Reduction):
@@ -174,7 +155,7 @@ def in_columns(node: Compute) -> Compute:
     these."""
     if not isinstance(node, Pointwise) or not node.scatters or len(node.loops) < 2:
         return node
-    points, columns = product(s.extent for s in node.loops).constant, node.loops[-1]
+    points, columns = points_of(node.loops).constant, node.loops[-1]
     width, linear = columns.extent.constant, node.index.linear([columns])
     if (
         points is None
@@ -249,7 +230,7 @@ def merge_neighbours(
         if len(run) == 1:
             result.append(run[0])
             continue
-        whole = loop_symbol(f"{run[0].name}_{run[-1].name}", product(s.extent for s in run))
+        whole = loop_symbol(f"{run[0].name}_{run[-1].name}", points_of(run))
         result.append(whole)
         for s in run[:-1]:
             substitution[s] = ZERO
@@ -412,7 +393,7 @@ class Shape:
     @staticmethod
     @lru_cache(ALIKE)
     def of_loops(loops: tuple[Symbol, ...], reduced: tuple[Symbol, ...]) -> Shape:
-        return Shape(tuple([s.extent for s in loops]), tuple([s.extent for s in reduced]))
+        return Shape(tuple(extents_of(loops)), tuple(extents_of(reduced)))
 
     @property
     def points(self) -> Expr:

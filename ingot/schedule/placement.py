@@ -27,7 +27,7 @@ def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
     if not any(isinstance(node, (Attention, AttentionBackward)) for node in nodes):
         return list(nodes)
     found = {node.name: node for node in nodes}
-    shown = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+    shown = graph.required
     readers, writers = readers_and_writers(nodes)
     for position, node in enumerate(nodes):
         if not isinstance(node, (Attention, AttentionBackward)):

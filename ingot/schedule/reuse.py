@@ -37,7 +37,7 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     them."""
     touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
     last_reader = {name: positions[-1] for name, positions in touching.items()}
-    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    returned = graph.returned
     kept = returned | retained_by(node for group in groups for node in group.members)
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
@@ -68,7 +68,7 @@ def lend_inputs(
     """For each group, what it may write over the inputs that the graph lends, by the input: each
     lends once."""
     touching = _positions(groups, "touches")
-    returned = {v.buffer for v in graph.outputs if isinstance(v, View)}
+    returned = graph.returned
     found: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}

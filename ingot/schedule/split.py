@@ -13,7 +13,7 @@ from math import inf
 
 import torch
 
-from ingot.loops.expr import Expr, Symbol, as_expr, contiguous_strides, loop_symbol, product
+from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol
 from ingot.loops.ir import (
     Body,
     BodyBuilder,
@@ -25,10 +25,11 @@ from ingot.loops.ir import (
     Reduction,
     Scan,
 )
+from ingot.loops.spaces import address_of, contiguous_strides, extents_of, points_of
 from ingot.loops.target import CPU, Target
 from ingot.schedule.contraction import choose_blocks
 from ingot.schedule.epilogue import canonical_contraction
-from ingot.schedule.nests import canonical, map_indices
+from ingot.schedule.nests import canonical
 
 FEW_BLOCKS = 8  # of a product: fewer leave threads without work, or with unequal work
 LONG_PRODUCT = 1 << 21  # multiply-adds from which on that matters
@@ -63,34 +64,48 @@ def _split(node: Reduction, graph: LoopGraph, target: Target) -> Iterator[Node]:
     length = -(-extent // parts)
     part, rest = loop_symbol("part", parts), loop_symbol("rest", length)
     whole = part * length + rest
-    body = map_indices(nest.body, lambda e: e.substitute({loop: whole}))
+    body = nest.body.substitute({loop: whole})
     if extent % parts:
         body = _guarded(body, whole, extent, nest)
     loops = (part, *nest.loops) if _reduces_columns(nest) else (*nest.loops, part)
-    sizes = tuple(s.extent for s in loops)
-    strides = contiguous_strides(sizes)
-    name = f"{node.target}_parts"
-    graph.buffers[name] = Buffer(
-        name, node.dtype, sizes, strides, device=graph.buffers[node.target].device
-    )
-    index = sum((s * stride for s, stride in zip(loops, strides)), loop * 0)
-    reduced = tuple(rest if s is loop else s for s in nest.reduced)
+    device = graph.buffers[node.target].device
+    buffer, index, load = _memory_of_parts(node.target, node.dtype, loops, device)
+    graph.buffers[buffer.name] = buffer
     yield Reduction(
-        f"{node.name}_parts", node.origin, loops, reduced, node.kind, body, name, index, node.dtype
+        f"{node.name}_parts",
+        node.origin,
+        loops,
+        _in_place_of(loop, rest, nest.reduced),
+        node.kind,
+        body,
+        buffer.name,
+        index,
+        node.dtype,
     )
-    load = Instruction("load", (), node.dtype, (name, index))
-    yield replace(nest, reduced=(part,), body=Body((load,), (0,)))
+    yield replace(nest, reduced=(part,), body=load)
+
+
+def _memory_of_parts(
+    target: str, dtype: torch.dtype, loops: Sequence[Symbol], device: torch.device
+) -> tuple[Buffer, Expr, Body]:
+    """The buffer of the parts of `target`, a part's place in it, and the body that loads it."""
+    sizes = tuple(extents_of(loops))
+    strides = contiguous_strides(sizes)
+    buffer = Buffer(f"{target}_parts", dtype, sizes, strides, device=device)
+    index = address_of(loops, strides)
+    load = Instruction("load", (), dtype, (buffer.name, index))
+    return buffer, index, Body((load,), (0,))
+
+
+def _in_place_of(old: Symbol, new: Symbol, loops: Sequence[Symbol]) -> tuple[Symbol, ...]:
+    return tuple([new if loop is old else loop for loop in loops])
 
 
 def _parts(node: Reduction, target: Target) -> int:
     """Into how many parts a reduction is split; 1 where it is not."""
-    points, reduced = (
-        product(s.extent for s in node.loops).constant,
-        [s.extent.constant for s in node.reduced],
-    )
-    if node.kind.startswith("arg") or points is None or None in reduced:
+    points, length = points_of(node.loops).constant, points_of(node.reduced).constant
+    if node.kind.startswith("arg") or points is None or length is None:
         return 1
-    length = product(s.extent for s in node.reduced).constant or 0
     independent = points
     if _reduces_columns(node):
         columns = node.loops[-1].extent.constant or 1
@@ -123,46 +138,34 @@ def product_in_parts(
     """A product whose longest reduced loop is cut into equal parts, the sum of these, and the
     buffer in between."""
     loop = _longest(nest.reduced)
-    part, rest = (
-        loop_symbol("part", parts),
-        loop_symbol("rest", (loop.extent.constant or 0) // parts),
-    )
-    loops = (part, *nest.loops)
-    sizes = tuple(s.extent for s in loops)
-    strides = contiguous_strides(sizes)
-    name = f"{nest.target}_parts"
-    index = sum((s * stride for s, stride in zip(loops, strides)), loop * 0)
-    left, right = (
-        replace(access, index=access.index.substitute({loop: part * rest.extent + rest}))
-        for access in (nest.left, nest.right)
-    )
+    part = loop_symbol("part", parts)
+    rest = loop_symbol("rest", (loop.extent.constant or 0) // parts)
+    buffer, index, load = _memory_of_parts(nest.target, nest.dtype, (part, *nest.loops), device)
+    whole = {loop: part * rest.extent + rest}
     cut = replace(
-        nest, name=f"{nest.name}_parts", batch=(part, *nest.batch), left=left, right=right,
-        target=name, index=index,
-        reduced=tuple(rest if s is loop else s for s in nest.reduced),
+        nest, name=f"{nest.name}_parts", batch=(part, *nest.batch),
+        left=nest.left.substitute(whole), right=nest.right.substitute(whole),
+        target=buffer.name, index=index, reduced=_in_place_of(loop, rest, nest.reduced),
     )  # fmt: skip
-    load = Instruction("load", (), nest.dtype, (name, index))
-    body = Body((load,), (0,))
     total = Reduction(
         nest.name,
         nest.origin,
         nest.loops,
         (part,),
         "sum",
-        body,
+        load,
         nest.target,
         nest.index,
         nest.dtype,
     )
-    return cut, total, Buffer(name, nest.dtype, sizes, strides, device=device)
+    return cut, total, buffer
 
 
 def _parts_of_product(node: Contraction, extent: int | None) -> int:
     """Into how many parts, of equal length, the longest loop of a product's sums is split; 1 where
     it is not."""
     batch, rows, columns, length = (
-        product(s.extent for s in loops).constant
-        for loops in (node.batch, node.rows, node.columns, node.reduced)
+        points_of(loops).constant for loops in (node.batch, node.rows, node.columns, node.reduced)
     )
     if None in (batch, rows, columns, length) or extent is None:
         return 1
@@ -185,16 +188,11 @@ def _reduces_columns(node: Reduction) -> bool:
     """Whether what is reduced is contiguous along the last loop that is kept."""
     if not node.loops:
         return False
-    last = node.loops[-1]
-    reduced = [
-        load.attrs[1]
-        for load in node.body.loads
-        if load.attrs[1].symbols.intersection(node.reduced)
-    ]
-    linear = [index.linear((last,)) for index in reduced]
-    return any(
-        found is not None and last in found[1] and found[1][last].constant == 1 for found in linear
-    )
+    for load in node.body.loads:
+        index = load.attrs[1]
+        if index.symbols.intersection(node.reduced) and index.step(node.loops[-1]) is ONE:
+            return True
+    return False
 
 
 def _guarded(body: Body, whole: Expr, extent: int, node: Reduction) -> Body:

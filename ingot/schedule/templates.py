@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ingot.loops.expr import ZERO, Expr, Symbol, loop_symbol, product
+from ingot.loops.expr import ZERO, Expr, Symbol, loop_symbol
 from ingot.loops.ir import (
     Access,
     Body,
@@ -24,6 +24,7 @@ from ingot.loops.ir import (
     View,
     symbols_in,
 )
+from ingot.loops.spaces import address_of, points_of
 from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
@@ -207,7 +208,7 @@ def _finish(
 
 
 def _index(loops: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    return sum((s * stride for s, stride in zip(loops, strides, strict=True)), ZERO)
+    return address_of(loops, strides)
 
 
 # -- what a product's kernel could take over -------------------------------------------------------
@@ -229,7 +230,7 @@ def _makers(
 ) -> Iterator[int]:
     """The groups that do nothing but compute operands of the group number k, cheaply, from what is
     no product's."""
-    returned = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+    returned = graph.required
     called = {name for g in groups if isinstance(g.members[0], Library) for name in g.writes}
     for j in range(k):
         group = groups[j]
@@ -328,9 +329,7 @@ def _form(
         return None
     if not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
         return None
-    batch, rows, columns, depth = (
-        product(s.extent for s in loops).constant or 0 for loops in _loops(contraction)
-    )
+    batch, rows, columns, depth = (points_of(loops).constant or 0 for loops in _loops(contraction))
     work = sum(operations_of(m.body) for m in members[1:] if isinstance(m, Pointwise))
     return Form((made, *rest), positions, (batch, rows, columns, depth), buffers, parts, work)
 
@@ -425,7 +424,7 @@ def excerpt(
 ) -> tuple[list[Group], LoopGraph]:
     """A site alone, with one choice: what is seen from outside is an input of the graph."""
     own = [groups[k] for k in site.positions]
-    seen = {v.buffer for v in graph.outputs if isinstance(v, View)} | graph.checked
+    seen = graph.required
     seen = seen.union(*(g.touches for k, g in enumerate(groups) if k not in site.positions))
     touched, written = (
         set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own))

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingot.loops.expr import Symbol, integer, product
+from ingot.loops.expr import Symbol, integer
 from ingot.loops.ir import BodyBuilder, Instruction
+from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Stage, Store
-from ingot.schedule.nests import map_indices
 
 SHORT_STRIDE = 4  # up to this stride, whole vectors are loaded and the elements picked out
 FEW_POINTS, LONG = 64, 1 << 12  # of fewer rows, longer than this, threads share each one
@@ -22,7 +22,7 @@ MOST_INSTRUCTIONS = 200  # ... if no more come of it
 def is_transposed(load: Instruction, tile: Symbol, vector: Symbol) -> bool:
     """Whether a load's memory is contiguous along `tile` and far apart along `vector`."""
     linear = None if load.args else load.attrs[1].linear((tile, vector))
-    if linear is None or any(s.kind == "value" for s in linear[0].symbols):
+    if linear is None or linear[0].is_indirect:
         return False
     along, across = (linear[1].get(s) for s in (tile, vector))
     if along is None or across is None or along.constant != 1:
@@ -43,7 +43,7 @@ def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> l
 def is_divided(outer: Sequence[Symbol]) -> bool:
     """Whether threads share the iterations of the last, the vector loop: few run before it, and it
     is long."""
-    points, length = product(s.extent for s in outer[:-1]).constant, outer[-1].extent.constant
+    points, length = points_of(outer[:-1]).constant, outer[-1].extent.constant
     return points is not None and 1 < points < FEW_POINTS and length is not None and length >= LONG
 
 
@@ -72,7 +72,7 @@ def unrolled(stage: Stage, loop: Symbol) -> Stage:
     stores: list[Store] = []
     for point in range(loop.extent.constant or 0):
         here = {loop: integer(point)}
-        positions = builder.copy(map_indices(stage.body, lambda e: e.substitute(here)))  # noqa: B023
+        positions = builder.copy(stage.body.substitute(here))
         for store in stage.stores:
             index, value = store.index.substitute(here), positions[store.value]
             stores.append(replace(store, index=index, value=value))

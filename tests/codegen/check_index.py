@@ -21,7 +21,6 @@ from ingot.loops.expr import (
     Expr,
     Symbol,
     _Operation,
-    contiguous_strides,
     floor_div,
     integer,
     loop_symbol,
@@ -29,6 +28,7 @@ from ingot.loops.expr import (
     size_symbol,
 )
 from ingot.loops.ir import Origin
+from ingot.loops.spaces import contiguous_strides
 from ingot.schedule.kernel import Kernel, Store
 from tests.codegen.harness import body, launch, parameter, stage
 from tests.loops.check_expr import World, random_tree

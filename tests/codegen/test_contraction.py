@@ -16,17 +16,9 @@ from ingot.codegen.llvm.depths import DEPTH, PANEL
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ZERO,
-    Expr,
-    Symbol,
-    as_expr,
-    contiguous_strides,
-    loop_symbol,
-    product,
-    size_symbol,
-)
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, loop_symbol, product, size_symbol
 from ingot.loops.ir import Access, Buffer, Contraction, Node, Origin, Pointwise
+from ingot.loops.spaces import contiguous_strides
 from ingot.schedule.contraction import build_contraction, choose_blocks, choose_squares
 from ingot.schedule.epilogue import canonical_contraction, laid_over_contraction
 from ingot.schedule.kernel import Kernel

@@ -12,8 +12,9 @@ import torch
 from ingot.codegen.llvm import compile_kernels
 from ingot.codegen.llvm.unrolling import choose_unroll
 from ingot.loops import ops
-from ingot.loops.expr import Symbol, as_expr, contiguous_strides, integer, loop_symbol, size_symbol
+from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin
+from ingot.loops.spaces import contiguous_strides
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Store
 from tests.codegen.harness import body, check, flat, launch, parameter, scalar, stage
 

@@ -15,8 +15,9 @@ from ingot.errors import Evidence, Unsupported
 from ingot.explain import debug as ladder
 from ingot.explain.report import Break, KernelReport, Report, place_text, short_places, size_text
 from ingot.explain.stages import STAGES, stage_text
-from ingot.loops.expr import contiguous_strides, integer, loop_symbol, size_symbol, value_symbol
+from ingot.loops.expr import integer, loop_symbol, size_symbol, value_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, Library, LoopGraph, Origin, View
+from ingot.loops.spaces import contiguous_strides
 from ingot.reasons import reason_of
 from ingot.schedule.kernel import Kernel, Parameter, Row, Stage, Store
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan

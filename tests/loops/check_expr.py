@@ -23,7 +23,6 @@ from ingot.loops.expr import (
     ZERO,
     Expr,
     Symbol,
-    contiguous_strides,
     floor_div,
     integer,
     known_equal,
@@ -39,6 +38,7 @@ from ingot.loops.expr import (
 )
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.postfix import postfix
+from ingot.loops.spaces import contiguous_strides
 
 Point = dict[Symbol, int]
 MOST_POINTS = 24

@@ -15,7 +15,6 @@ import pytest
 from ingot.loops.expr import (
     Expr,
     as_expr,
-    contiguous_strides,
     floor_div,
     integer,
     known_equal,
@@ -29,6 +28,7 @@ from ingot.loops.expr import (
     size_symbol,
     value_symbol,
 )
+from ingot.loops.spaces import contiguous_strides
 from tests.loops.check_expr import PROPERTIES, check
 
 s0, s1 = size_symbol("s0", 2), size_symbol("s1", 2)

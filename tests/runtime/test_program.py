@@ -11,17 +11,9 @@ import torch
 
 import ingot
 from ingot.errors import CompilerBug
-from ingot.loops.expr import (
-    Expr,
-    Symbol,
-    as_expr,
-    contiguous_strides,
-    integer,
-    loop_symbol,
-    product,
-    size_symbol,
-)
+from ingot.loops.expr import Expr, Symbol, as_expr, integer, loop_symbol, product, size_symbol
 from ingot.loops.ir import Buffer, Fault, Library, LoopGraph, Origin, View
+from ingot.loops.spaces import contiguous_strides
 from ingot.runtime.program import Program
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 from tests.native.kernels import HandMade, kernel

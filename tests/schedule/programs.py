@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ingot.loops.expr import Expr, as_expr, contiguous_strides, integer, loop_symbol
+from ingot.loops.expr import Expr, as_expr, integer, loop_symbol
 from ingot.loops.ir import Body, Buffer, Instruction, LoopGraph, Origin, Pointwise, Reduction, View
+from ingot.loops.spaces import contiguous_strides
 
 F32 = torch.float32
 

@@ -16,9 +16,10 @@ from ingot.codegen.llvm.depths import in_order
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.codegen.llvm.types import REPRESENTATIONS
-from ingot.loops.expr import ZERO, contiguous_strides, integer
+from ingot.loops.expr import ZERO, integer
 from ingot.loops.expr import product as product_of
 from ingot.loops.ir import Access, Buffer, View
+from ingot.loops.spaces import contiguous_strides
 from ingot.schedule.kernel import Kernel, Parameter, Product
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 

@@ -10,7 +10,7 @@ import torch
 
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
 from ingot.loops.lowering.values import (
     Index,
@@ -27,6 +27,7 @@ from ingot.loops.lowering.values import (
     view_of,
 )
 from ingot.loops.side_effects import has_effect, retains
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
 from ingot.torch_private import OpOverload
 
@@ -108,7 +109,7 @@ class Lowering:
                 "no-code", f"a {value.dtype} tensor cannot be written by loops", self.origin.where
             )
         index = loops_over(value.sizes)
-        target = sum((i * s for i, s in zip(index, strides)), offset)
+        target = address_of(index, strides, offset)
         body = self.body_of(value, index)
         origin = value.root.origin if value.root.origin.ops else self.origin
         self.graph.nodes.append(
@@ -214,7 +215,7 @@ class Lowering:
             found = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1)
             laid = strides if found is None else dense_strides(out.sizes, found)
         buffer = self.new_buffer(Spec(out.sizes, laid, held, out.device), laid)
-        target = sum((i * stride for i, stride in zip(counted, laid)), ZERO)
+        target = address_of(counted, laid)
         self.graph.nodes.append(
             Reduction(
                 self.node_name(),

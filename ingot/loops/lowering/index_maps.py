@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    contiguous_strides,
-    known_less,
-    maximum,
-    minimum,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less, maximum, minimum
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index
+from ingot.loops.spaces import contiguous_strides
 
 
 def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], Index]:

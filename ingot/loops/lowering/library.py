@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from ingot.errors import unsupported
-from ingot.loops.expr import ONE, ZERO, Expr, contiguous_strides
+from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
 from ingot.loops.side_effects import has_effect
+from ingot.loops.spaces import contiguous_strides
 from ingot.torch_private import addmm_activation, aten, dispatch_has_kernel_for_dispatch_key
 
 # The plain bindings take out= and are quicker to call than an OpOverload.

@@ -13,7 +13,7 @@ import torch.fx
 
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, as_expr, contiguous_strides
+from ingot.loops.expr import ZERO, Expr, as_expr
 from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
@@ -32,6 +32,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.side_effects import acts
 from ingot.loops.sides import moves, on_host
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
 from ingot.serial import safe_point
 from ingot.torch_private import ADDRESSING, OpOverload, aten
@@ -440,7 +441,7 @@ class _Walk:
         """Whether computing `value` element by element reads a written input elsewhere than at the
         element written."""
         index = loops_over(value.sizes)
-        own = sum((i * s for i, s in zip(index, self.lw.graph.buffers[target].strides)), ZERO)
+        own = address_of(index, self.lw.graph.buffers[target].strides)
         for load in self.lw.body_of(value, index).loads:
             if load.attrs[0] in written and (load.attrs[0] != target or load.attrs[1] is not own):
                 return True

@@ -15,13 +15,13 @@ from ingot.loops.expr import (
     Expr,
     Symbol,
     as_expr,
-    contiguous_strides,
     known_less,
     known_less_equal,
     loop_symbol,
     product,
 )
 from ingot.loops.ir import Origin, View
+from ingot.loops.spaces import contiguous_strides
 
 Index = tuple[Expr, ...]
 IndexMap = Callable[[Index], Index]
