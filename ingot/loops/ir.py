@@ -555,6 +555,11 @@ class AttentionBackward(Node):
         return tuple(v.buffer for v in self.results)
 
 
+def view_fields(node: Node) -> dict[str, View]:
+    """The fields of a node that are views."""
+    return {name: view for name, view in vars(node).items() if isinstance(view, View)}
+
+
 def symbols_in(tree: Any) -> frozenset[Symbol]:
     """All symbols of the expressions in a node, a view, or nested tuples, lists and dicts; of
     loops, their extents'."""

@@ -27,6 +27,7 @@ from ingot.schedule.fuse import fuse
 from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.inline import inlined
+from ingot.schedule.kernel import Kernel
 from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import placed
@@ -83,15 +84,9 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
     users: Counter[str] = Counter()
     for group in groups:
         users.update(group.touches)
-    wanted = graph.required
-    return [
-        {
-            name
-            for name in group.writes
-            if users[name] == 1 and name not in wanted and graph.buffers[name].role == "temporary"
-        }
-        for group in groups
-    ]
+    alone = {name for name, count in users.items() if count == 1 and graph.is_temporary(name)}
+    alone -= graph.required
+    return [group.writes & alone for group in groups]
 
 
 def _step(
@@ -104,35 +99,34 @@ def _step(
     if isinstance(first, (Attention, AttentionBackward)):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
-        build = build_contraction(
+        kernel, arguments = build_contraction(
             group.members, internal, graph.buffers, group.tiling, group.prologues
         )
-        kernel, arguments = build
-        step = KernelStep(
-            kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host
-        )
-        return begun_at_offsets(step, target)
+        return _launch(kernel, arguments, group, target)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):
         names = dict(zip(arguments, [p.name for p in kernel.parameters]))
-        again = recomputed(
-            kernel, {names[borrower]: names[lender] for lender, borrower in loans.items()}
-        )
-        if again is not None:
-            kernel = again
+        lenders = {names[borrower]: names[lender] for lender, borrower in loans.items()}
+        without_rows = recomputed(kernel, lenders)
+        if without_rows is not None:
+            kernel = without_rows
         else:
             kernel, arguments = build_kernel(
                 group.overlay, internal, graph.buffers, target, with_rows=False
             )
-    places = {arguments.index(lender): arguments.index(loans[lender]) for lender in loans}
-    parameters = tuple(
-        [p._replace(lends=places.get(k, -1)) for k, p in enumerate(kernel.parameters)]
-    )
-    kernel = replace(kernel, parameters=parameters) if places else kernel
-    step = KernelStep(
-        kernel, arguments, kernel.points, work_per_point(kernel), on_host=group.on_host
-    )
+    if loans:
+        parameters = list(kernel.parameters)
+        for lender, borrower in loans.items():
+            at = arguments.index(lender)
+            parameters[at] = parameters[at]._replace(lends=arguments.index(borrower))
+        kernel = replace(kernel, parameters=tuple(parameters))
+    return _launch(kernel, arguments, group, target)
+
+
+def _launch(kernel: Kernel, arguments: tuple[str, ...], group: Group, target: Target) -> KernelStep:
+    work = work_per_point(kernel)
+    step = KernelStep(kernel, arguments, kernel.points, work, on_host=group.on_host)
     return begun_at_offsets(step, target)
 
 

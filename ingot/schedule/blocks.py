@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ingot.loops.expr import Expr, minimum
+from ingot.loops.expr import ONE, ZERO, Expr, minimum
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, ceil_div, scaling
 from ingot.schedule.online import in_one_pass
@@ -68,11 +68,8 @@ class Blocks:
         if not self.tile:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
-        return (
-            points_of(rest)
-            * ceil_div(tile.extent, self.tile)
-            * ceil_div(vector.extent, self.points)
-        )
+        across = ceil_div(vector.extent, self.points)
+        return points_of(rest) * ceil_div(tile.extent, self.tile) * across
 
     @property
     def slack(self) -> int:
@@ -100,11 +97,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not rows:
         if kernel.tile is not None:
             return Blocks(TILE, tile=TILE)
-        blocks = (
-            _alone(kernel.points.constant)
-            if _reads_apart(kernel)
-            else _flat(kernel.points.constant)
-        )
+        choose = _alone if _reads_apart(kernel) else _flat
+        blocks = choose(kernel.points.constant)
         return replace(blocks, most=MOST_SCALING) if scaling(kernel) else blocks
     known = all(row.constant is not None for row in rows)
     width = _known_width(rows)
@@ -114,7 +108,11 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         return _whole_rows(kernel, width)
     if kernel.vector is not None:
         return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
-    inner = ROWS if not known else STEP_AGAIN if _reads_again(kernel) else STEP
+    inner = STEP
+    if not known:
+        inner = ROWS
+    elif _reads_again(kernel):
+        inner = STEP_AGAIN
     return Blocks(1, inner, persistent=False, warps=max(1, inner // (32 * PER_THREAD)))
 
 
@@ -122,20 +120,21 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     """The blocks of a kernel of symbolic sizes that are better than those of `choose_blocks` where
     these conditions hold. The first whose conditions hold are nearly those that known sizes would
     have."""
+    result: list[tuple[Blocks, tuple[Condition, ...]]] = []
     rows = _rows(kernel)
     unknown = [row for row in rows if row.constant is None]
     if kernel.run:
-        return []
+        return result
     if _is_columns(kernel):
         if kernel.points.constant is not None:
-            return []
-        widths = [BESIDE << k for k in range((MOST_BESIDE // BESIDE).bit_length() - 1)]
+            return result
         width = 0 if unknown else _known_width(rows)
-        return [
-            (_columns_of(w, width), ((kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * w),))
-            for w in widths
-        ]
-    result: list[tuple[Blocks, tuple[Condition, ...]]] = []
+        block = BESIDE
+        while block < MOST_BESIDE:
+            most = kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * block
+            result.append((_columns_of(block, width), (most,)))
+            block *= 2
+        return result
     width = SHORTEST_FORM
     while (
         unknown
@@ -233,9 +232,8 @@ def keeps_rows(kernel: Kernel) -> bool:
     written: dict[str, set[tuple[object, object]]] = {}
     for stage in kernel.stages:
         for load in stage.body.loads:
-            if load.attrs[0] in rows and written.get(load.attrs[0]) != {
-                (stage.loops, load.attrs[1])
-            }:
+            name, index = load.attrs
+            if name in rows and written.get(name) != {(stage.loops, index)}:
                 return False
         for store in stage.stores:
             if store.buffer in rows:
@@ -252,13 +250,15 @@ def _reads_again(kernel: Kernel) -> bool:
     """Whether rows are read that were read or written before."""
     met: set[str] = set()
     for stage in in_one_pass(kernel).stages:
-        here = {
-            i.attrs[0] for i in stage.body.loads if not i.attrs[1].symbols.isdisjoint(stage.loops)
-        }
+        here = set()
+        for name, index in (load.attrs for load in stage.body.loads):
+            if not index.symbols.isdisjoint(stage.loops):
+                here.add(name)
         if here & met:
             return True
         met |= here
-        met |= {store.buffer for store in stage.stores if stage.loops}
+        if stage.loops:
+            met.update(store.buffer for store in stage.stores)
     return False
 
 
@@ -292,14 +292,8 @@ def _reads_apart(kernel: Kernel) -> bool:
     """Whether a point loads many elements of which those of the next point lie apart."""
     if not kernel.loops:
         return False
-    last = kernel.loops[-1]
-    linear = [load.attrs[1].linear((last,)) for stage in kernel.stages for load in stage.body.loads]
-    steps = [
-        None if found is None else found[1].get(last)
-        for found in linear
-        if found is None or last in found[1]
-    ]
-    return sum(step is None or step.constant not in (0, 1) for step in steps) >= MANY_LOADS
+    steps = [load.attrs[1].step(kernel.loops[-1]) for load in kernel.loads]
+    return sum(step not in (ZERO, ONE) for step in steps) >= MANY_LOADS
 
 
 def _warps(elements: int) -> int:

@@ -3,9 +3,9 @@ of the vector loop."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
-from ingot.loops.expr import Expr, Symbol, integer, loop_symbol, maximum, value_symbol
+from ingot.loops.expr import ONE, Expr, Symbol, integer, loop_symbol, maximum, value_symbol
 from ingot.loops.ir import (
     BodyBuilder,
     Buffer,
@@ -20,7 +20,13 @@ from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import SAME_POINT, never_meet, pieces, relation
 from ingot.schedule.groups import Overlay
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Stage, Store
-from ingot.schedule.nests import Compute, fresh_loops, keeps_apart, merge_neighbours
+from ingot.schedule.nests import (
+    Compute,
+    fresh_loops,
+    is_plain_reduction,
+    keeps_apart,
+    merge_neighbours,
+)
 from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled
 
 ZERO = integer(0)
@@ -50,8 +56,11 @@ def assign_stages(laid: Overlay) -> list[int]:
     stage_loops: list[tuple[Symbol, ...]] = []
     result: list[int] = []
     for k in range(len(laid.members)):
-        gaps = [(j, _gap(laid, j, k)) for j in range(k)]
-        earliest = max((result[j] + gap for j, gap in gaps if gap is not None), default=0)
+        earliest = 0
+        for j, stage in enumerate(result):
+            gap = _gap(laid, j, k)
+            if gap is not None:
+                earliest = max(earliest, stage + gap)
         for s in range(earliest, len(stage_loops)):
             if stage_loops[s] == laid.inner[k]:
                 result.append(s)
@@ -66,26 +75,21 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
     """How many stages member k must come after the earlier member j: 0, 1, or None when they do not
     conflict."""
     first, second = laid.members[j], laid.members[k]
-    pairs = [
-        (first.index, i.attrs[1], True) for i in second.body.loads if i.attrs[0] == first.target
-    ]
-    pairs += [
-        (i.attrs[1], second.index, False) for i in first.body.loads if i.attrs[0] == second.target
-    ]
-    if first.target == second.target and not _apart(laid, j, k):
-        pairs.append((first.index, second.index, False))
+    results = second.body.places(first.target)
+    pairs = [(first.index, place) for place in results]
+    pairs += [(place, second.index) for place in first.body.places(second.target)]
+    if first.target == second.target and not _never_meet(laid, j, k):
+        pairs.append((first.index, second.index))
     if not pairs:
         return None
-    for a, b, reads_result in pairs:
-        unfinished = isinstance(first, Reduction) and (
-            reads_result or first.target == second.target
-        )
-        if unfinished or laid.inner[j] != laid.inner[k] or relation(a, b, laid.outer) != SAME_POINT:
-            return 1
-    return 0
+    if isinstance(first, Reduction) and (results or first.target == second.target):
+        return 1
+    if laid.inner[j] != laid.inner[k]:
+        return 1
+    return int(any(relation(*pair, laid.outer) != SAME_POINT for pair in pairs))
 
 
-def _apart(laid: Overlay, j: int, k: int) -> bool:
+def _never_meet(laid: Overlay, j: int, k: int) -> bool:
     """Whether two members write no element that the other writes too."""
     first, second = laid.members[j].index, laid.members[k].index
     loops = [(*laid.outer, *laid.inner[n]) for n in (j, k)]
@@ -153,12 +157,11 @@ class _Builder:
     # -- what becomes of a buffer ------------------------------------------------------------------
 
     def _buffers_crossing_stages(self) -> set[str]:
+        """The buffers that a member reads in a later stage than one that writes them."""
         crossing: set[str] = set()
-        for k, m in enumerate(self.laid.members):
-            for load in m.body.loads:
-                name = load.attrs[0]
-                writers = self.writers.get(name, ())
-                if any(self.stage_of[w] < self.stage_of[k] for w in writers):
+        for stage, m in zip(self.stage_of, self.laid.members):
+            for name in m.reads():
+                if any(self.stage_of[w] < stage for w in self.writers.get(name, ())):
                     crossing.add(name)
         return crossing
 
@@ -172,7 +175,7 @@ class _Builder:
             return False
         member = self.laid.members[writers[0]]
         if isinstance(member, Reduction):
-            return not isinstance(member, Scan)
+            return is_plain_reduction(member)
         return not self.laid.inner[writers[0]] and buffer in self.internal
 
     def _row(self, buffer: str) -> Row | None:
@@ -207,8 +210,9 @@ class _Builder:
 
     def _walked_alike(self, buffer: str) -> tuple[Expr, Expr] | None:
         loops = {self.laid.inner[w] for w in self.writers[buffer]}
-        indices = [index for m in self.laid.members for index in _indices_of(m, buffer)]
-        inner = {_inner_part(index, self.outer) for index in indices}
+        inner: set[Expr | None] = set()
+        for m in self.laid.members:
+            inner.update(_inner_part(e, self.outer) for name, e in m.accesses if name == buffer)
         if len(loops) != 1 or len(inner) != 1:
             return None
         (symbols,), (part,) = loops, inner
@@ -241,7 +245,7 @@ class _Builder:
 
         numbers = draft.copy(member.body, visit)
         value = numbers[member.body.results[0]]
-        index = member.index.substitute(renamed) if renamed else member.index
+        index = member.index.substitute(renamed)
         if isinstance(member, Scan):
             value = draft.emit("running", (value,), member.dtype, (member.kind,))
         elif isinstance(member, Reduction):
@@ -285,11 +289,7 @@ class _Builder:
         """Add the stores of reduction results that are wanted in memory, to the first scalar stage
         after the reduction."""
         for k, member in enumerate(self.laid.members):
-            if (
-                not isinstance(member, Reduction)
-                or isinstance(member, Scan)
-                or member.target in self.internal
-            ):
+            if not is_plain_reduction(member) or member.target in self.internal:
                 continue
             after = self.stage_of[k] + 1
             if after == len(drafts) or drafts[after].loops:
@@ -299,11 +299,6 @@ class _Builder:
             value = draft.emit("scalar", (), member.dtype, (self._scalar(member.target),))
             draft.stores.append(Store(member.target, member.index, value))
         return drafts
-
-
-def _indices_of(member: Compute, buffer: str) -> list[Expr]:
-    """Where a member touches a buffer."""
-    return [index for name, index in member.accesses if name == buffer]
 
 
 def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
@@ -440,21 +435,36 @@ def _parameters(
     written: set[str] = set()
     names: dict[str, str] = {}
     for stage in stages:
-        loaded = [i.attrs[0] for i in stage.body.loads]
-        stored = [store.buffer for store in stage.stores]
+        loaded, stored = accessed(stage)
         read.update(loaded)
         written.update(stored)
         for name in loaded + stored:
             if name not in rows:
                 names.setdefault(name, f"p{len(names)}")
+    return parameters_of(names, read, written, buffers, target.has_registers), names
+
+
+def accessed(stage: Stage) -> tuple[list[str], list[str]]:
+    """The buffers that a stage loads from and stores to, once for each time."""
+    return [i.attrs[0] for i in stage.body.loads], [store.buffer for store in stage.stores]
+
+
+def parameters_of(
+    names: Mapping[str, str],
+    read: Collection[str],
+    written: Collection[str],
+    buffers: Mapping[str, Buffer],
+    has_host: bool = False,
+) -> tuple[Parameter, ...]:
+    """Parameters for buffers: `names` from a buffer's name to that of its parameter."""
     parameters = []
     for name, parameter in names.items():
         b = buffers[name]
-        on_host = b.on_host and target.has_registers
+        on_host = b.on_host and has_host
         parameters.append(
             Parameter(parameter, b.dtype, name in read, name in written, b.length, on_host)
         )
-    return tuple(parameters), names
+    return tuple(parameters)
 
 
 def choose_vector_loop(
@@ -465,20 +475,19 @@ def choose_vector_loop(
     last loop. The memory of `rows` lies as it is wanted either way."""
     if all(not s.loops for s in stages):
         return outer[-1]
-    if any(
-        i.op == "running" and i.attrs[0] == "logaddexp" for s in stages for i in s.body.instructions
-    ):
-        return outer[-1]
     along_inner = along_outer = 0
     for s in stages:
+        for i in s.body.instructions:
+            if i.op == "running" and i.attrs[0] == "logaddexp":
+                return outer[-1]
         if not s.loops:
             continue
         for e in _stage_indices(s, rows):
             linear = e.linear([outer[-1], s.loops[-1]])
             if linear is None or len(linear[1]) < 2:
                 continue  # one for each, which lies well either way
-            along_inner += linear[1].get(s.loops[-1], ZERO).constant == 1
-            along_outer += linear[1].get(outer[-1], ZERO).constant == 1
+            along_inner += linear[1][s.loops[-1]] is ONE
+            along_outer += linear[1][outer[-1]] is ONE
     return outer[-1] if along_outer > along_inner else None
 
 

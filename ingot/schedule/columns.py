@@ -14,10 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingot.loops.expr import Expr, Symbol, loop_symbol
-from ingot.loops.ir import Buffer, Node, Pointwise, Reduction, Scan
+from ingot.loops.ir import Buffer, Node, Pointwise, Reduction
 from ingot.loops.spaces import points_of, row_major
 from ingot.schedule.blocks import rows_of_run
-from ingot.schedule.nests import Compute, index_expressions, merge_neighbours, renamed
+from ingot.schedule.nests import (
+    Compute,
+    index_expressions,
+    is_plain_reduction,
+    merge_neighbours,
+    renamed,
+)
 
 # that run at once, a quarter of what a GPU of about a hundred multiprocessors has room for
 THREADS = 1 << 16
@@ -33,25 +39,15 @@ def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple
 
 
 def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
-    if (
-        not isinstance(node, Reduction)
-        or isinstance(node, Scan)
-        or node.kind != "sum"
-        or len(node.reduced) != 1
-    ):
+    if not is_plain_reduction(node) or node.kind != "sum" or len(node.reduced) != 1:
         return None
-    part, *columns = node.loops or (None,)
+    if not node.loops or not node.target.endswith("_parts") or node.body.lookups:
+        return None
     result = node.body.instructions[node.body.results[0]].dtype
-    if (
-        part is None
-        or not node.target.endswith("_parts")
-        or not node.dtype.is_floating_point
-        or result != node.dtype
-    ):
+    if not node.dtype.is_floating_point or result != node.dtype:
         return None
-    if part.extent != buffers[node.target].sizes[0] or any(
-        i.op == "indirect" for i in node.body.instructions
-    ):
+    part, *columns = node.loops
+    if part.extent != buffers[node.target].sizes[0]:
         return None
     width = points_of(columns)
     if node.index != row_major(columns, part * width) or _row(node) is None:
@@ -103,7 +99,7 @@ def along_rows(
 ) -> bool:
     """Whether members laid over rows have no inner loops or the same ones: over columns, which lie
     side by side."""
-    if len({loops for loops in inner if loops}) != 1:
+    if len({*inner, ()}) != 2:
         return False
     for m, loops in zip(members, inner):
         if not loops:
@@ -120,16 +116,13 @@ def along_rows(
 def with_parts(members: Sequence[Node], sizes: Mapping[str, int]) -> list[Node]:
     """The nodes that add up the parts, of which there are as many as `sizes` says for each
     buffer."""
-    return [_with_parts(m, sizes) for m in members]
-
-
-def _with_parts(node: Node, sizes: Mapping[str, int]) -> Node:
-    if not isinstance(node, Reduction) or node.reads().isdisjoint(sizes):
-        return node
-    ((name, count),) = ((n, sizes[n]) for n in node.reads() if n in sizes)
-    (old,) = node.reduced
-    part = loop_symbol(old.name, count)
-    return renamed(node, {old: part}, node.loops, (part,))
+    result = list(members)
+    for k, node in enumerate(members):
+        if isinstance(node, Reduction) and not node.reads().isdisjoint(sizes):
+            (name,), (old,) = node.reads() & sizes.keys(), node.reduced
+            part = loop_symbol(old.name, sizes[name])
+            result[k] = renamed(node, {old: part}, node.loops, (part,))
+    return result
 
 
 def adds_up_parts(node: Node, names: set[str]) -> bool:

@@ -19,7 +19,7 @@ from ingot.loops.ir import (
     Visit,
 )
 from ingot.loops.spaces import extents_of, points_of
-from ingot.schedule.build import StageDraft, kernel_name
+from ingot.schedule.build import StageDraft, accessed, kernel_name, parameters_of
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
 from ingot.schedule.nests import fresh_loops
@@ -57,11 +57,9 @@ def build_contraction(
         # equal where it is the rest of the same op, its bias
         if member.origin != contraction.origin:
             origin = origin.merged(member.origin)
-    # of several values stored in one place
-    last = {name: (index, value) for name, index, value in values}
-    draft.stores = [
-        Store(name, index, value) for name, (index, value) in last.items() if name not in internal
-    ]
+    # of several values stored in one place, the last counts
+    last = {name: Store(name, index, value) for name, index, value in values}
+    draft.stores = [store for name, store in last.items() if name not in internal]
     return _canonical_kernel(contraction, origin, draft.stage(), buffers, tiling, prologues)
 
 
@@ -93,23 +91,20 @@ def _canonical_kernel(
 
     batch, rows = renamed("o", node.batch), renamed("m", node.rows)
     columns, reduced = renamed("n", node.columns), renamed("k", node.reduced)
-    bodies = [None if p is None else p.body for p in prologues]
-    parameters, names = _parameters(node, stage, bodies, buffers)
+    parameters, names = _parameters(node, stage, prologues, buffers)
 
-    def put(body: Body) -> Body:
-        return body.with_buffers(names.__getitem__).substitute(loops)
-
-    def operand(access: Access, body: Body | None) -> Access:
-        if body is not None:
-            return Access("", ZERO)
-        return Access(names[access.buffer], access.index.substitute(loops))
+    def operand(access: Access, prologue: Pointwise | None) -> tuple[Access, Body | None]:
+        if prologue is None:
+            return Access(names[access.buffer], access.index.substitute(loops)), None
+        body = prologue.body.with_buffers(names.__getitem__)
+        return Access("", ZERO), body.substitute(loops)
 
     stage = stage.with_buffers(names.__getitem__).substitute(loops, rows + columns)
-    left, right = operand(node.left, bodies[0]), operand(node.right, bodies[1])
-    before = tuple([None if body is None else put(body) for body in bodies])
+    left, left_body = operand(node.left, prologues[0])
+    right, right_body = operand(node.right, prologues[1])
     whole = Product(
         SUM, rows, columns, reduced, left, right, node.dtype, 0, 0,
-        tiling=tiling, prologues=(before[0], before[1]),
+        tiling=tiling, prologues=(left_body, right_body),
     )  # fmt: skip
     kernel = Kernel(
         kernel_name(origin),
@@ -124,29 +119,28 @@ def _canonical_kernel(
 
 
 def _parameters(
-    node: Contraction, stage: Stage, bodies: Sequence[Body | None], buffers: dict[str, Buffer]
+    node: Contraction, stage: Stage, prologues: Prologues, buffers: dict[str, Buffer]
 ) -> tuple[tuple[Parameter, ...], dict[str, str]]:
     """Parameters in order of first use, and graph buffer name -> parameter name."""
     read: list[str] = []
-    for access, body in zip((node.left, node.right), bodies):
-        read += [access.buffer] if body is None else [i.attrs[0] for i in body.loads]
-    read += [i.attrs[0] for i in stage.body.loads]
-    written = [s.buffer for s in stage.stores]
+    for access, prologue in zip((node.left, node.right), prologues):
+        if prologue is None:
+            read.append(access.buffer)
+        else:
+            read += [i.attrs[0] for i in prologue.body.loads]
+    loaded, stored = accessed(stage)
+    read += loaded
     names: dict[str, str] = {}
-    for name in [*read, *written]:
+    for name in read + stored:
         names.setdefault(name, f"p{len(names)}")
-    parameters = []
-    for name, parameter in names.items():
-        dtype, length = buffers[name].dtype, buffers[name].length
-        parameters.append(Parameter(parameter, dtype, name in read, name in written, length))
-    return tuple(parameters), names
+    return parameters_of(names, read, stored, buffers), names
 
 
 def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
     """The product with its blocks: those of its tiling, if it has one."""
     if whole.tiling is not None:
         return replace(whole, row_block=whole.tiling.rows, column_block=whole.tiling.columns)
-    points, height = (points_of(loops) for loops in (batch, whole.rows))
+    points, height = points_of(batch), points_of(whole.rows)
     width = whole.columns[0].extent
     copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
     if copies:
@@ -271,14 +265,15 @@ def _reach(index: Expr, loops: Sequence[Symbol]) -> int:
     """How many elements lie between the first and the last that an index gives over `loops`, 0 if
     that is not known."""
     linear = index.linear(loops)
-    steps = (
-        [(c.constant, s.extent.constant) for s, c in linear[1].items()]
-        if linear is not None
-        else []
-    )
-    if not steps or any(step is None or extent is None for step, extent in steps):
+    if linear is None or not linear[1]:
         return 0
-    return 1 + sum((step or 0) * ((extent or 1) - 1) for step, extent in steps)
+    reach = 1
+    for s, slope in linear[1].items():
+        step, extent = slope.constant, s.extent.constant
+        if step is None or extent is None:
+            return 0
+        reach += step * (extent - 1)
+    return reach
 
 
 def _tile_width(columns: int) -> int:

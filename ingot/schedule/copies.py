@@ -30,29 +30,29 @@ def with_copies(steps: Sequence[Step], graph: LoopGraph) -> tuple[list[Step], Lo
 
 def _steps_for(names: Iterable[str], steps: Sequence[Step], graph: LoopGraph) -> list[Step]:
     """The steps that write some buffers, and the temporaries that are read for that."""
-    wanted, found = set(names), []
+    needed, result = set(names), []
     for step in reversed(steps):
         reads, writes = accesses(step)
-        if not wanted.isdisjoint(writes):
-            found.append(step)
-            wanted.update(name for name in reads if graph.buffers[name].role == "temporary")
-    return found[::-1]
+        if not needed.isdisjoint(writes):
+            result.append(step)
+            needed.update(name for name in reads if graph.is_temporary(name))
+    return result[::-1]
 
 
 def _copied(part: Sequence[Step], names: dict[str, str], buffers: dict[str, Buffer]) -> list[Step]:
     """A part's steps with other inputs and outputs, and temporaries of their own."""
 
     def put(name: str) -> str:
-        if name not in names and buffers[name].role == "temporary":
+        if name not in names and buffers[name].is_temporary:
             names[name] = new = f"{name}_{len(buffers)}"
             buffers[new] = replace(buffers[name], name=new)
         return names.get(name, name)
 
-    return [
-        replace(step, arguments=tuple(map(put, step.arguments)))
-        if isinstance(step, KernelStep)
-        else LibraryStep(
-            replace(renamed_library(step.node, put), name=f"{step.node.name}_{len(buffers)}")
-        )
-        for step in part
-    ]
+    result: list[Step] = []
+    for step in part:
+        if isinstance(step, KernelStep):
+            result.append(replace(step, arguments=tuple(map(put, step.arguments))))
+        else:
+            node = renamed_library(step.node, put)
+            result.append(LibraryStep(replace(node, name=f"{node.name}_{len(buffers)}")))
+    return result

@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ingot.loops.expr import Expr, Symbol, integer, known_less, known_less_equal
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less, known_less_equal
 from ingot.loops.ir import Buffer, Library, LoopGraph, Node, symbols_in
 from ingot.loops.side_effects import acts
 from ingot.schedule.nests import ALIKE, Compute
-
-ZERO = integer(0)
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
@@ -25,18 +23,20 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
     that may be an error (readers may look at nothing of what checks an index: `x ** 0`), or that
     bind a size, or are read by such nodes. Loops over no points do nothing."""
     kept: list[Node] = []
-    wanted = {v.buffer for v in graph.outputs if not isinstance(v, Expr)}
-    wanted |= {
-        name for name, buffer in graph.buffers.items() if buffer.role != "temporary"
-    } | graph.checked
+    needed = graph.required
+    needed.update(name for name in graph.buffers if not graph.is_temporary(name))
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
-        needed = getattr(node, "ordered", False) or getattr(node, "binds", ()) or may_fail(node)
-        if needed or any(name in wanted for name in node.writes()):
+        if _has_effect(node) or not needed.isdisjoint(node.writes()):
             kept.append(node)
-            wanted |= node.reads()
+            needed |= node.reads()
     return kept[::-1]
+
+
+def _has_effect(node: Node) -> bool:
+    """Whether a node does something beside what it writes."""
+    return may_fail(node) or isinstance(node, Library) and bool(node.ordered or node.binds)
 
 
 def readers_and_writers(nodes: Sequence[Node]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
@@ -65,8 +65,7 @@ def direct_dependencies(nodes: Sequence[Node], buffers: Mapping[str, Buffer]) ->
     for k, node in enumerate(nodes):
         if isinstance(node, Library):
             binders.update((symbol, k) for symbol, *_ in node.binds)
-    writers: dict[str, list[int]] = defaultdict(list)
-    readers: dict[str, list[int]] = defaultdict(list)
+    writers, readers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     effects = _Effects()
     result: list[set[int]] = []
     for k, node in enumerate(nodes):
@@ -114,10 +113,10 @@ class _Effects:
 def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
     """The symbols in a node and in the sizes of what it writes, which may be more: a piece of a
     concatenation has sizes of its own."""
-    written = [
-        expr for name in node.writes() for expr in (*buffers[name].sizes, *buffers[name].strides)
-    ]
-    return symbols_in(node).union(*(expr.symbols for expr in written))
+    symbols = symbols_in(node)
+    for name in node.writes():
+        symbols |= symbols_in((buffers[name].sizes, buffers[name].strides))
+    return symbols
 
 
 def may_fail(node: Node) -> bool:
@@ -144,11 +143,8 @@ def _apart(a: _Piece, b: _Piece) -> bool:
         if stride_a != stride_b or extent_a != extent_b:
             return False
         a, b = a.without(stride_a), b.without(stride_b)
-        if (
-            _within(a.index, stride_a)
-            and _within(b.index, stride_b)
-            and disjoint_ranges(a.index, b.index)
-        ):
+        is_inside = _within(a.index, stride_a) and _within(b.index, stride_b)
+        if is_inside and disjoint_ranges(a.index, b.index):
             return True
     return False
 
@@ -219,10 +215,10 @@ def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None
     if split_first is None or split_second is None or split_first[0] != split_second[0]:
         return None
     strides, inner_first, inner_second = split_first[0], split_first[1], split_second[1]
-    moving = [s for s in outer if s.extent.constant != 1]
-    if any(s not in strides for s in moving):
-        return None
-    for stride in (strides[s] for s in moving):
+    for loop in outer:
+        if loop.extent is ONE:
+            continue
+        stride = strides.get(loop, ZERO)
         if not (_within(inner_first, stride) and _within(inner_second, stride)):
             return None
     return SAME_ROW
@@ -244,10 +240,8 @@ def never_meet(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> bool:
     two."""
     if relation(first, second, outer) != SAME_ROW:
         return False
-    parts = _row_and_inner(first, outer), _row_and_inner(second, outer)
-    return (
-        parts[0] is not None and parts[1] is not None and disjoint_ranges(parts[0][1], parts[1][1])
-    )
+    one, other = _row_and_inner(first, outer), _row_and_inner(second, outer)
+    return one is not None and other is not None and disjoint_ranges(one[1], other[1])
 
 
 def _row_and_inner(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ingot.loops.expr import ZERO, Expr, loop_symbol
-from ingot.loops.ir import LoopGraph, Origin, View
+from ingot.loops.ir import LoopGraph, Origin
 from ingot.loops.target import Target
 from ingot.schedule.blocks import power_of_two
 from ingot.schedule.kernel import Kernel
@@ -54,7 +54,7 @@ class _Batches:
 
     def __init__(self, graph: LoopGraph, target: Target) -> None:
         self.graph, self.target = graph, target
-        self._returned = {view.buffer for view in graph.outputs if isinstance(view, View)}
+        self._returned = graph.returned
         self.members: list[list[Step]] = []
         # by id of what kernels share, and whether the CPU runs it
         self._open: dict[tuple[int, bool], int] = {}
@@ -103,12 +103,9 @@ class _Batches:
         if not self.target.shares_launches or not self.target.has_registers:
             return self.target.shares_launches
         assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
-        small = step.extent.constant is not None and 0 < step.extent.constant <= ON_GPU
-        return (
-            small
-            and _is_flat(step.kernel)
-            and all(p.length is not None for p in step.kernel.parameters)
-        )
+        if not 0 < (step.extent.constant or 0) <= ON_GPU or not _is_flat(step.kernel):
+            return False
+        return all(p.length is not None for p in step.kernel.parameters)
 
     def _may_move(
         self, place: int, reads: Sequence[str], writes: Sequence[str], lenders: Sequence[str]
@@ -127,7 +124,7 @@ class _Batches:
             return False
         early = self._early[place]
         for buffer in buffers:
-            if buffer.role == "temporary":
+            if buffer.is_temporary:
                 size = (buffer.length * buffer.dtype.itemsize).constant
                 if size is None:
                     return False

@@ -45,7 +45,7 @@ class _Inlining:
         self.most = target.launch
         self.result: list[Node | None] = list(nodes)
         self.readers, self.writers = readers_and_writers(nodes)
-        self.returned = graph.required
+        self.required = graph.required
         # nodes that read what is there before any kernel runs, or what these nodes compute
         self.first: set[int] = set()
         # by node, the origins of those that it computes, by their positions
@@ -67,7 +67,7 @@ class _Inlining:
         if len(node.body.instructions) == 1:
             return False  # a copy is made for how it lies
         buffer = self.graph.buffers[node.target]
-        if buffer.role != "temporary" or buffer.on_host or len(self.writers[node.target]) > 1:
+        if not buffer.is_temporary or buffer.on_host or len(self.writers[node.target]) > 1:
             return False
         return all(self._is_there(name, k) for name in node.reads())
 
@@ -85,7 +85,7 @@ class _Inlining:
         nest = canonical(own)
         assert isinstance(nest, Pointwise)
         inverse = _inverse(nest, self.graph.buffers[nest.target].length)
-        if nest.target in self.returned or inverse is None:
+        if nest.target in self.required or inverse is None:
             return
         readers = self.readers[nest.target]
         computing = _read_everywhere(nest, [self.result[r] for r in readers], inverse, self.most)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ingot.loops.expr import Expr, integer
-from ingot.loops.ir import Buffer, LoopGraph, View
+from ingot.loops.ir import Buffer, LoopGraph
 from ingot.loops.target import CPU, Target
 from ingot.schedule.groups import estimate
 from ingot.schedule.kernel import loans
@@ -68,12 +68,9 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
         for name in step_buffers(step):
             first.setdefault(name, k)
             last[name] = k
-    for v in graph.outputs:
-        if isinstance(v, View) and v.buffer in last:
-            last[v.buffer] = len(steps)
-    last |= {name: len(steps) for name in graph.mutated if name in last}
+    last |= dict.fromkeys((graph.returned | graph.mutated) & last.keys(), len(steps))
     held = {name: Life(name, 0, last[name]) for name in graph.inputs if name in last}
-    temporaries = [name for name in first if graph.buffers[name].role == "temporary"]
+    temporaries = [name for name in first if graph.is_temporary(name)]
     return held | {name: Life(name, first[name], last[name]) for name in temporaries}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from ingot.loops.expr import (
     Expr,
@@ -22,7 +22,7 @@ from ingot.loops.expr import (
     loop_symbol,
     product,
 )
-from ingot.loops.ir import Body, Instruction, Pointwise, Reduction
+from ingot.loops.ir import Body, Instruction, Node, Pointwise, Reduction, Scan
 from ingot.loops.spaces import extents_of, points_of
 
 Compute = Pointwise | Reduction
@@ -48,6 +48,11 @@ def index_expressions(node: Compute) -> list[Expr]:
 def inner_loops(node: Compute) -> tuple[Symbol, ...]:
     """The loops a node reduces over: none for a pointwise node."""
     return node.reduced if isinstance(node, Reduction) else ()
+
+
+def is_plain_reduction(node: Node) -> TypeGuard[Reduction]:
+    """Whether a node reduces without telling of each step."""
+    return isinstance(node, Reduction) and not isinstance(node, Scan)
 
 
 def all_loops(node: Compute) -> tuple[Symbol, ...]:

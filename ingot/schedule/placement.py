@@ -5,10 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
-from ingot.loops.expr import ZERO, Expr, as_expr, product
-from ingot.loops.ir import Attention, AttentionBackward, Buffer, LoopGraph, Node, Pointwise, View
+from ingot.loops.expr import ZERO, Expr, as_expr
+from ingot.loops.ir import (
+    Attention,
+    AttentionBackward,
+    Buffer,
+    LoopGraph,
+    Node,
+    Pointwise,
+    View,
+    view_fields,
+)
+from ingot.loops.spaces import points_of
 from ingot.schedule.dependencies import readers_and_writers
 
 
@@ -26,30 +37,26 @@ def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
     """The nodes, without copies of attention's results that nothing else reads."""
     if not any(isinstance(node, (Attention, AttentionBackward)) for node in nodes):
         return list(nodes)
-    found = {node.name: node for node in nodes}
-    shown = graph.required
+    result = {node.name: node for node in nodes}
+    required = graph.required
     readers, writers = readers_and_writers(nodes)
     for position, node in enumerate(nodes):
         if not isinstance(node, (Attention, AttentionBackward)):
             continue
-        for name, view in [(name, v) for name, v in vars(node).items() if isinstance(v, View)]:
-            if (
-                view.buffer not in node.writes()
-                or view.buffer in shown
-                or len(readers[view.buffer]) != 1
-            ):
+        for field, view in view_fields(node).items():
+            name = view.buffer
+            if name not in node.writes() or name in required or len(readers[name]) != 1:
                 continue
-            copy = _copy(nodes[readers[view.buffer][0]])
-            moved = None if copy is None else _moved(view, copy, graph)
-            if copy is None or moved is None or any(at <= position for at in readers[moved.buffer]):
+            copy = _copy(nodes[readers[name][0]])
+            moved = copy and _moved(view, copy, graph)
+            if copy is None or moved is None or min(readers[moved.buffer], default=inf) <= position:
                 continue
-            if _is_written_once(
-                graph.buffers[moved.buffer], [nodes[at] for at in writers[moved.buffer]]
-            ):
-                node = replace(node, **{name: moved})  # type: ignore[arg-type]
-                found[node.name] = node
-                del found[copy.node.name]
-    return list(found.values())
+            writing = [nodes[at] for at in writers[moved.buffer]]
+            if _is_written_once(graph.buffers[moved.buffer], writing):
+                node = replace(node, **{field: moved})  # type: ignore[arg-type]
+                result[node.name] = node
+                del result[copy.node.name]
+    return list(result.values())
 
 
 def _copy(node: Node) -> _Copy | None:
@@ -58,14 +65,13 @@ def _copy(node: Node) -> _Copy | None:
     (load,) = node.body.instructions
     if load.op != "load" or load.args:
         return None
-    read, written = (index.linear(node.loops) for index in (load.attrs[1], node.index))
+    read, written = load.attrs[1].linear(node.loops), node.index.linear(node.loops)
     if read is None or written is None or read[0] is not ZERO or written[0].constant is None:
         return None
     loops = []
     for symbol in node.loops:
-        numbers = _numbers(
-            symbol.extent, *(found[1].get(symbol, ZERO) for found in (read, written))
-        )
+        steps = read[1].get(symbol, ZERO), written[1].get(symbol, ZERO)
+        numbers = _numbers(symbol.extent, *steps)
         if numbers is None:
             return None
         loops.append((numbers[0], numbers[1], numbers[2]))
@@ -81,10 +87,10 @@ def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:
     """The view in the copy's target, if the copy takes the view's whole buffer in the order of its
     memory."""
     after = 1
-    for extent, apart, _ in reversed(copy.loops):
-        if apart != after:
+    for extent, step, _ in reversed(copy.loops):
+        if step != after:
             return None
-        after = apart * extent
+        after = step * extent
     sizes, steps = _numbers(*view.sizes), _numbers(*view.strides)
     if sizes is None or steps is None or view.offset is not ZERO:
         return None
@@ -95,21 +101,15 @@ def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:
         if size == 1:
             strides.append(ZERO)
             continue
-        number = next(
-            (
-                k
-                for k, (extent, apart, _) in enumerate(copy.loops)
-                if apart <= step < apart * extent
-            ),
-            None,
-        )
-        if number is None or step % copy.loops[number][1]:
+        for k, (extent, read, written) in enumerate(copy.loops):
+            if read <= step < read * extent and step % read == 0:
+                strides.append(as_expr(written * (step // read)))
+                filled[k] += (size - 1) * (step // read)
+                if filled[k] > extent:
+                    return None  # a dimension goes on in the next loop
+                break
+        else:
             return None
-        _, apart, there = copy.loops[number]
-        filled[number] += (size - 1) * (step // apart)
-        strides.append(as_expr(there * (step // apart)))
-    if any(count > extent for count, (extent, _, _) in zip(filled, copy.loops)):
-        return None  # a dimension goes on in the next loop
     if sizes[-1] != 1 and strides[-1].constant != 1:
         return None
     return replace(
@@ -124,5 +124,5 @@ def _is_written_once(buffer: Buffer, writers: Sequence[Node]) -> bool:
     for writer in writers:
         if not isinstance(writer, Pointwise) or writer.scatters:
             return False
-        points += product(symbol.extent for symbol in writer.loops).constant or 0
-    return buffer.role == "temporary" and points == buffer.length.constant
+        points += points_of(writer.loops).constant or 0
+    return buffer.is_temporary and points == buffer.length.constant

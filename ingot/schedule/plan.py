@@ -10,7 +10,7 @@ import torch
 
 from ingot.loops.apart import mm_in_parts
 from ingot.loops.expr import Expr
-from ingot.loops.ir import Library, LoopGraph, View
+from ingot.loops.ir import Library, LoopGraph
 from ingot.schedule.kernel import AnyKernel, Parameter
 
 
@@ -119,12 +119,9 @@ class Plan:
         there are none of the latter, or where one side reads or writes what is the other's."""
         buffers = self.graph.buffers
         sides = [{buffers[name].on_host for name in touched(step)} for step in self.steps]
-        shown = [view.buffer for view in self.graph.outputs if isinstance(view, View)]
-        if (
-            {True} not in sides
-            or {True, False} in sides
-            or any(buffers[name].on_host for name in shown)
-        ):
+        if {True} not in sides or {True, False} in sides:
+            return None
+        if any(buffers[name].on_host for name in self.graph.returned):
             return None
         beside = self._of(lambda k: sides[k] == {True})
         return self._of(lambda k: sides[k] != {True}), replace(
@@ -140,8 +137,6 @@ class Plan:
 
 def touched(step: KernelStep | LibraryStep) -> list[str]:
     """The buffers that a step reads or writes."""
-    return (
-        list(step.arguments)
-        if isinstance(step, KernelStep)
-        else [*sorted(step.node.reads()), *step.node.writes()]
-    )
+    if isinstance(step, KernelStep):
+        return list(step.arguments)
+    return [*sorted(step.node.reads()), *step.node.writes()]

@@ -24,6 +24,7 @@ from ingot.loops.ir import (
     Reduction,
     Scan,
     View,
+    view_fields,
 )
 from ingot.schedule.build import assign_stages
 from ingot.schedule.groups import Group
@@ -37,14 +38,13 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     them."""
     touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
     last_reader = {name: positions[-1] for name, positions in touching.items()}
-    returned = graph.returned
-    kept = returned | retained_by(node for group in groups for node in group.members)
+    kept = graph.returned | retained_by(node for group in groups for node in group.members)
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
         if group.overlay is None and not isinstance(group.members[0], Contraction):
             continue
-        for target in sorted(group.writes - internal[k]):
-            if graph.buffers[target].role != "temporary" or target in group.reads:
+        for target in sorted(group.writes - internal[k] - group.reads):
+            if not graph.is_temporary(target):
                 continue
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in kept or dead in replaced:
@@ -68,17 +68,16 @@ def lend_inputs(
     """For each group, what it may write over the inputs that the graph lends, by the input: each
     lends once."""
     touching = _positions(groups, "touches")
-    returned = graph.returned
+    lends = graph.lends - graph.returned
     found: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}
-        dying = [
-            n for n in sorted(group.reads - returned) if n in graph.lends and touching[n][-1] == k
-        ]
-        for target in (
-            sorted(group.writes - internal[k]) if dying and group.overlay is not None else ()
-        ):
-            if graph.buffers[target].role != "temporary" or target in group.reads:
+        dying = [name for name in sorted(group.reads & lends) if touching[name][-1] == k]
+        targets = group.writes - internal[k] - group.reads
+        if group.overlay is None:
+            targets = set()
+        for target in sorted(targets):
+            if not graph.is_temporary(target):
                 continue
             for dead in dying:
                 alike = _alike(graph, dead, target) and touching[target][0] == k
@@ -117,7 +116,7 @@ _LAYOUT = ("dtype", "sizes", "strides", "on_host")
 
 
 def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
-    return graph.buffers[dead].role == "temporary" and _alike(graph, dead, target)
+    return graph.is_temporary(dead) and _alike(graph, dead, target)
 
 
 def _alike(graph: LoopGraph, one: str, other: str) -> bool:
@@ -132,22 +131,22 @@ def _overwritable(group: Group, dead: str, target: str) -> bool:
         before = any(dead in node.reads() for node in group.prologues if node)
         return not before and _overwritable_by_epilogue(group.members, dead, target)
     laid = group.overlay
-    writers = [k for k, m in enumerate(laid.members) if m.target == target]
-    if len(writers) != 1:
+    targets = [m.target for m in laid.members]
+    if targets.count(target) != 1:
         return False
-    writer = laid.members[writers[0]]
+    at = targets.index(target)
+    writer = laid.members[at]
     if not isinstance(writer, Pointwise) or writer.scatters:
         return False
-    readers = [
-        k for k, m in enumerate(laid.members) if any(i.attrs[0] == dead for i in m.body.loads)
-    ]
-    if any(k > writers[0] or laid.inner[k] != laid.inner[writers[0]] for k in readers):
-        return False
-    places = {i.attrs[1] for k in readers for i in laid.members[k].body.loads if i.attrs[0] == dead}
-    if places != {writer.index}:
-        return not places
-    stages = assign_stages(laid)
-    return all(stages[k] <= stages[writers[0]] for k in readers)
+    readers = []
+    for k, m in enumerate(laid.members):
+        places = m.body.places(dead)
+        if places:
+            if k > at or laid.inner[k] != laid.inner[at] or {*places} != {writer.index}:
+                return False
+            readers.append(k)
+    stages = assign_stages(laid) if readers else []
+    return all(stages[k] <= stages[at] for k in readers)
 
 
 def _overwritable_by_epilogue(members: Sequence[Node], dead: str, target: str) -> bool:
@@ -161,7 +160,8 @@ def _overwritable_by_epilogue(members: Sequence[Node], dead: str, target: str) -
                 return False
             continue
         assert isinstance(m, Pointwise)
-        if any(i.attrs[0] == dead and (k > writer or i.attrs[1] != index) for i in m.body.loads):
+        places = m.body.places(dead)
+        if places and (k > writer or {*places} != {index}):
             return False
     return True
 
@@ -172,34 +172,25 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
             name = replaced[name]
         return name
 
+    def renamed(node: Any) -> Any:
+        return node and _RENAMED[type(node)](node, final)
+
     if not group.touches & replaced.keys():
         return
-    group.members = [_RENAMED[type(m)](m, final) for m in group.members]
-    left, right = (None if m is None else _renamed_compute(m, final) for m in group.prologues)
+    group.members = list(map(renamed, group.members))
+    left, right = map(renamed, group.prologues)
     group.prologues = left, right
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
-        group.overlay = replace(
-            group.overlay, members=tuple(_renamed_compute(m, final) for m in group.overlay.members)
-        )
+        members = tuple(map(renamed, group.overlay.members))
+        group.overlay = replace(group.overlay, members=members)
 
 
-def _renamed_attention(node: Attention, final: Any) -> Attention:
-    def put(view: View) -> View:
-        return replace(view, buffer=final(view.buffer))
-
-    query, key, value, target = map(put, (node.query, node.key, node.value, node.target))
-    mask, logarithms = (
-        None if view is None else put(view) for view in (node.mask, node.logarithms)
-    )
-    return replace(
-        node, query=query, key=key, value=value, mask=mask, target=target, logarithms=logarithms
-    )
-
-
-def _renamed_attention_backward(node: AttentionBackward, final: Any) -> AttentionBackward:
-    views: dict[str, Any] = {k: v for k, v in vars(node).items() if isinstance(v, View)}
-    return replace(node, **{k: replace(v, buffer=final(v.buffer)) for k, v in views.items()})
+def _renamed_views(node: Any, final: Any) -> Any:
+    views: dict[str, Any] = view_fields(node)
+    for name, view in views.items():
+        views[name] = replace(view, buffer=final(view.buffer))
+    return replace(node, **views)
 
 
 def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
@@ -216,17 +207,17 @@ def renamed_library(node: Library, final: Any) -> Library:
         if isinstance(tree, View):
             return replace(tree, buffer=final(tree.buffer))
         if isinstance(tree, dict):
-            return {k: put(v) for k, v in tree.items()}
+            return dict(zip(tree, map(put, tree.values())))
         if isinstance(tree, (tuple, list)):
-            return type(tree)(put(v) for v in tree)
+            return type(tree)(map(put, tree))
         return tree
 
     return replace(
         node,
         args=put(node.args),
         kwargs=put(node.kwargs),
-        targets=tuple(None if t is None else final(t) for t in node.targets),
-        mutates=tuple(final(m) for m in node.mutates),
+        targets=tuple([name and final(name) for name in node.targets]),
+        mutates=tuple(map(final, node.mutates)),
     )
 
 
@@ -235,7 +226,7 @@ _RENAMED: dict[type, Any] = {
     Reduction: _renamed_compute,
     Scan: _renamed_compute,
     Contraction: _renamed_contraction,
-    Attention: _renamed_attention,
-    AttentionBackward: _renamed_attention_backward,
+    Attention: _renamed_views,
+    AttentionBackward: _renamed_views,
     Library: renamed_library,
 }

@@ -23,13 +23,12 @@ from ingot.loops.ir import (
     LoopGraph,
     Node,
     Reduction,
-    Scan,
 )
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of, points_of
 from ingot.loops.target import CPU, Target
 from ingot.schedule.contraction import choose_blocks
 from ingot.schedule.epilogue import canonical_contraction
-from ingot.schedule.nests import canonical
+from ingot.schedule.nests import canonical, is_plain_reduction
 
 FEW_BLOCKS = 8  # of a product: fewer leave threads without work, or with unequal work
 LONG_PRODUCT = 1 << 21  # multiply-adds from which on that matters
@@ -45,7 +44,7 @@ def split_reductions(
     for node in nodes:
         if isinstance(node, Contraction):
             result += _split_product(node, graph)
-        elif isinstance(node, Reduction) and not isinstance(node, Scan):
+        elif is_plain_reduction(node):
             result += _split(node, graph, target)
         else:
             result.append(node)

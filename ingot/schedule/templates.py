@@ -105,7 +105,8 @@ def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Sit
         if draft is None:
             continue
         last = _follower(k, groups)
-        last = None if last in taken else last
+        if last in taken:
+            last = None
         before = [p for p in _makers(k, draft.contraction, groups, graph) if p not in taken]
         forms = list(_forms(draft, k, last, before, groups, graph, target))
         if not forms:
@@ -114,11 +115,9 @@ def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Sit
         positions = tuple(sorted({p for form in forms for p in form.positions}))
         taken.update(positions)
         touched = set().union(*(groups[j].touches for j in positions))
-        given = frozenset(name for name in touched if graph.buffers[name].role != "temporary")
-        dtype, where = (
-            graph.buffers[draft.contraction.left.buffer].dtype,
-            groups[k].members[0].origin.where,
-        )
+        given = frozenset(name for name in touched if not graph.is_temporary(name))
+        dtype = graph.buffers[draft.contraction.left.buffer].dtype
+        where = groups[k].members[0].origin.where
         found.append(Site(positions, tuple(forms), given, whole.sizes, dtype, where))
     return found[::-1]
 
@@ -149,9 +148,9 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
         loop_symbol(name, size) for name, size in zip("bmnk"[-len(sizes) :], sizes)
     )
     at = (*batch, row, column)
-    index = _index(at, made.strides)
-    a = Access(left.buffer, _index((*batch, row, inner), left.strides) + left.offset)
-    b = Access(right.buffer, _index((*batch, inner, column), right.strides) + right.offset)
+    index = address_of(at, made.strides)
+    a = Access(left.buffer, address_of((*batch, row, inner), left.strides, left.offset))
+    b = Access(right.buffer, address_of((*batch, inner, column), right.strides, right.offset))
     plain = not bias and made.dtype is torch.float32
     sums = made
     if not plain:
@@ -197,7 +196,7 @@ def _finish(
         steps = [
             ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)
         ]
-        place = _index(own, steps) + view.offset
+        place = address_of(own, steps, view.offset)
         addend = builder.emit("load", (), view.dtype, (view.buffer, place))
         if view.dtype is not torch.float32:
             addend = builder.emit("to", (addend,), torch.float32)
@@ -205,10 +204,6 @@ def _finish(
     if dtype is not torch.float32:
         value = builder.emit("to", (value,), dtype)
     return builder.body(value)
-
-
-def _index(loops: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    return address_of(loops, strides)
 
 
 # -- what a product's kernel could take over -------------------------------------------------------
@@ -253,7 +248,7 @@ def _makers(
         cheap = {i.op for i in node.body.instructions} <= _IN_PROLOGUES and len(
             node.body.instructions
         ) <= MOST_BEFORE
-        if cheap and graph.buffers[node.target].role == "temporary":
+        if cheap and graph.is_temporary(node.target):
             yield j
 
 
@@ -324,7 +319,7 @@ def _form(
     reads = moved.union(*(m.reads() for m in members[1:]))
     writes = {name for m in members for name in m.writes()}
     made = Group(k, [k], members, reads, writes, set(), prologues=prologues)
-    positions = tuple(sorted({k, *before} if last is None else {k, last, *before}))
+    positions = tuple(sorted({k, *before, k if last is None else last}))
     if _is_overtaken(positions, moved, groups):
         return None
     if not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
@@ -429,9 +424,7 @@ def excerpt(
     touched, written = (
         set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own))
     )
-    given = {
-        n for n in touched if n in seen or n not in written or graph.buffers[n].role != "temporary"
-    }
+    given = {n for n in touched if n in seen or n not in written or not graph.is_temporary(n)}
     buffers = {
         n: replace(graph.buffers[n], role="input" if n in given else "temporary")
         for n in sorted(touched)

@@ -34,9 +34,11 @@ def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> l
     """The loads of buffers that the kernel does not write which blocks of `tile` by `vector`
     transpose."""
     written = {store.buffer for stage in stages for store in stage.stores}
-    loads = (load for stage in stages for load in stage.body.loads)
     return [
-        load for load in loads if load.attrs[0] not in written and is_transposed(load, tile, vector)
+        load
+        for stage in stages
+        for load in stage.body.loads
+        if load.attrs[0] not in written and is_transposed(load, tile, vector)
     ]
 
 
@@ -53,17 +55,14 @@ def is_unrolled(outer: Sequence[Symbol], stages: Sequence[Stage]) -> bool:
     last = outer[-1].extent.constant
     if len(outer) < 2 or last is None or not 1 < last <= SHORT_STRIDE:
         return False
-    before = outer[-2].extent.constant
-    if (
-        before is not None
-        and before < LONG_ENOUGH
-        or any(s.mode != "store" for stage in stages for s in stage.stores)
-    ):
+    if (outer[-2].extent.constant or LONG_ENOUGH) < LONG_ENOUGH:
         return False
-    instructions = [i for stage in stages for i in stage.body.instructions]
-    return last * len(instructions) <= MOST_INSTRUCTIONS and all(
-        i.op != "indirect" for i in instructions
-    )
+    instructions = 0
+    for stage in stages:
+        if stage.body.lookups or any(store.mode != "store" for store in stage.stores):
+            return False
+        instructions += len(stage.body.instructions)
+    return last * instructions <= MOST_INSTRUCTIONS
 
 
 def unrolled(stage: Stage, loop: Symbol) -> Stage:
