@@ -104,6 +104,21 @@ def test_the_walk_is_the_way():
     assert passed == names
 
 
+INTERNALS = sorted((PAGE.parent / "internals").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", [PAGE, *INTERNALS], ids=lambda page: page.stem)
+def test_files_that_pages_name_are_there(page):
+    """A page may leave out the folders that it has named before."""
+    root = PAGE.parent.parent
+    folders = [root / name for name in ("ingot", "tests", "benchmarks", "examples")]
+    paths = ["/" + str(p.relative_to(root)) for folder in folders for p in folder.rglob("*.*")]
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    named = set(re.findall(r"[\w/]+\.(?:py|c|h)\b", prose)) - {"FILE.py"}
+    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in paths)}
+    assert missing == set()
+
+
 def test_the_page_is_short():
     prose = re.sub(r"^```.*?^```", "", PAGE.read_text("utf-8"), flags=re.M | re.S)
     assert len(prose.split()) <= 1500
