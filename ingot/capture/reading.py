@@ -9,7 +9,16 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.iterators import Iterator as IteratorInC
-from ingot.capture.values.base import Raised, Value, find_missing, type_name
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    Raised,
+    Value,
+    find_missing,
+    map_values,
+    type_name,
+)
+from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue
@@ -55,6 +64,24 @@ class Reading:
     def unpacked(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
         """The elements of an iterable, as *args or an unpacking see them."""
         return self.list_of(value).items
+
+    def textual_all(self: Session, values: Iterable[Value]) -> list[Any]:  # type: ignore[misc]
+        return [self.textual(self.realize(value)) for value in values]
+
+    def python_of(  # type: ignore[misc]
+        self: Session, function: Callable[..., Any], args: Arguments, kwargs: Keywords
+    ) -> Any:
+        """What a function gives for arguments that must be known now."""
+        known = list(map(self.known, args))
+        return self.python(function, *known, **map_values(self.known, kwargs))
+
+    def equal_items(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
+        """Whether two elements are equal as containers compare them."""
+        return self.equal(self.realize(a), self.realize(b))
+
+    def count_of(self: Session, items: Iterable[Value], item: Value) -> Value:  # type: ignore[misc]
+        """What count() of a sequence gives."""
+        return ConstantValue(sum(self.equal(self.realize(held), item) for held in items))
 
     def realized_items(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
         """The same, realized."""

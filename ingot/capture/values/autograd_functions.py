@@ -277,6 +277,18 @@ def may_have_gradient(tensor: TensorValue) -> bool:
     return tensor.fake.is_floating_point() or tensor.fake.is_complex()
 
 
+def with_tensors(values: Iterable[Value], tensors: Iterable[Value]) -> list[Value]:
+    """The values with others in the place of the tensors among them."""
+    remaining = iter(tensors)
+    return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
+
+
+def views_of(tensors: Any) -> Any:
+    """Inlined: the tensors, with a history yet to be given."""
+    with torch.no_grad():
+        return [tensor.view_as(tensor) for tensor in tensors]
+
+
 def gradient_or_none(value: Value) -> TensorValue | None:
     if isinstance(value, TensorValue):
         return value

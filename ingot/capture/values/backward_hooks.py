@@ -24,12 +24,14 @@ from ingot.capture.values.autograd_functions import (
     choices_of_tangents,
     eager_error,
     gradient_or_none,
+    views_of,
+    with_tensors,
 )
 from ingot.capture.values.base import Arguments, Keywords, Raised, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in, views_of, with_tensors
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
 from ingot.graph.module_hooks import HookedInputs, HookedOutputs, Link, ModuleHooks

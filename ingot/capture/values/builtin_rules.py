@@ -28,7 +28,7 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import (
     ObjectValue,
@@ -112,10 +112,7 @@ def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
 
 @means(builtins.len)
 def len_(session: Session, value: Value) -> Value:
-    length = value.length(session)
-    if isinstance(length, Value):
-        return length
-    return ConstantValue(length)
+    return as_value(value.length(session))
 
 
 @means(builtins.callable)

@@ -16,7 +16,12 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.autograd_functions import are_new, may_have_gradient
+from ingot.capture.values.autograd_functions import (
+    are_new,
+    may_have_gradient,
+    views_of,
+    with_tensors,
+)
 from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
@@ -25,8 +30,6 @@ from ingot.capture.values.tensor import (
     GradientQuestions,
     TensorValue,
     tensors_in,
-    views_of,
-    with_tensors,
 )
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant

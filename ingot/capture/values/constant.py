@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, type_name
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, in_order, type_name
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS
 from ingot.capture.values.signatures import method_of
 
@@ -99,7 +99,7 @@ class ConstantValue(Value):
             pair = (self.object, other.constant())
         except NotConstant:
             return None
-        return session.wrap_constant(session.python(function, *(pair[::-1] if reflected else pair)))
+        return session.wrap_constant(session.python(function, *in_order(*pair, reflected)))
 
     def _with_number(
         self, session: Session, function: Callable[[Any, Any], Any], number: Any, reflected: bool
@@ -108,11 +108,22 @@ class ConstantValue(Value):
         other's were asked before, or are not asked."""
         _, plain = INPLACE_METHODS.get(function, ("", function))
         method = method_of(type(self.object), BINARY_METHODS[plain][reflected])
-        made = NotImplemented if method is None else session.python(method, self.object, number)
-        return None if made is NotImplemented else session.wrap_constant(made)
+        if method is None:
+            return None
+        result = session.python(method, self.object, number)
+        if result is NotImplemented:
+            return None
+        return session.wrap_constant(result)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.raised(TypeError, f"'{type_name(self.python_type())}' object is not callable")
+
+
+def as_value(answer: Any) -> Value:
+    """A value as it is, and a plain object as a constant."""
+    if isinstance(answer, Value):
+        return answer
+    return ConstantValue(answer)
 
 
 NONE = ConstantValue(None)
@@ -159,28 +170,23 @@ class ConstantMethod(Value):
 
     def _text(self, session: Session, text: str, args: Arguments, kwargs: Keywords) -> str:
         """The methods of str that are given other objects than text."""
-        args, kwargs = [session.realize(a) for a in args], session.realize_all(kwargs)
+        args, kwargs = list(map(session.realize, args)), session.realize_all(kwargs)
         if self.name == "join" and len(args) == 1:
             items = session.items_of(args[0], "can only join an iterable")
             return session.python(text.join, [_joined(session, item) for item in items])
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
             return _format(session, text, None, args[0])
-        elif self.name == "format" and not all(
-            type(v) is ConstantValue for v in (*args, *kwargs.values())
-        ):
+        elif self.name == "format" and {*map(type, (*args, *kwargs.values()))} - {ConstantValue}:
             return _format(session, text, args, session.dict_of_values(kwargs))
-        known, named = (
-            [session.known(a) for a in args],
-            {k: session.known(v) for k, v in kwargs.items()},
-        )
-        return session.python(getattr(text, self.name), *known, **named)
+        return session.python_of(getattr(text, self.name), args, kwargs)
 
 
 def _joined(session: Session, item: Value) -> Any:
     """What str.join is given for an item: the text that it holds, or what is refused as it is."""
     item = session.realize(item)
-    is_text = issubclass(item.python_type(), str)
-    return session.known(item) if is_text else session.refused(item)
+    if issubclass(item.python_type(), str):
+        return session.known(item)
+    return session.refused(item)
 
 
 def _late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import MISSING
 from ingot.capture.meanings import How, meaning_of, meaning_of_instances, means, stated
 from ingot.capture.values.base import (
     NULL,
@@ -58,11 +57,12 @@ def construct(session: Session, cls: type, args: Arguments, kwargs: Keywords) ->
     meaning = meaning_of(cls)
     if meaning.how not in (How.CLASS, How.INSTANCE):
         return call_as(session, meaning, cls, args, kwargs)
-    meta = session.class_lookup(type(cls), "__call__") if type(cls) is not type else MISSING
-    if isinstance(meta, FunctionType):
-        return session.call(session.wrap_class_member(meta), [ClassValue(cls), *args], kwargs)
-    if isinstance(meta, type):  # a TypedDict is called as dict
-        return construct(session, meta, args, kwargs)
+    if type(cls) is not type:
+        meta = session.class_lookup(type(cls), "__call__")
+        if isinstance(meta, FunctionType):
+            return session.call(session.wrap_class_member(meta), [ClassValue(cls), *args], kwargs)
+        if isinstance(meta, type):  # a TypedDict is called as dict
+            return construct(session, meta, args, kwargs)
     return construct_plainly(session, cls, args, kwargs)
 
 
@@ -85,7 +85,7 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
         )
     else:
         made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
-    kind = made.python_type() if not isinstance(made, StandIn) else made.cls
+    kind = made.cls if isinstance(made, StandIn) else made.python_type()
     if cls in kind.__mro__:
         _initialize(session, kind, made, args, kwargs)
     return made
@@ -183,11 +183,8 @@ def _exception_init(init: Any) -> Rule:
         cls = exception.cls
         if not has_fields:
             exception.set_part(session, "args", session.tuple_of_values(args))
-            exception.given = (
-                exception.given
-                if exception.initialized and fields_of(plain_base(cls))
-                else list(args)
-            )
+            if not (exception.initialized and fields_of(plain_base(cls))):
+                exception.given = list(args)
         elif not issubclass(cls, OSError) or _is_made_by_init(session, cls):
             if exception.initialized:
                 raise session.unsupported(
@@ -304,16 +301,17 @@ def truth(session: Session, value: Value) -> Value:
 
 def _number(cls: type, *methods: str) -> Rule:
     def convert(session: Session, *args: Value, **kwargs: Value) -> Value:
-        value = args[0] if len(args) == 1 and not kwargs else None
-        made = None if value is None else value.convert(session, cls)
-        if made is not None:
-            return made
-        is_text = cls is complex and value is not None and issubclass(value.python_type(), str)
-        if isinstance(value, ObjectValue) and not is_text:
-            for name in methods:
-                found = special_first(session, value, name)
-                if found is not None:
-                    return _checked(session, cls, value, name, found)
+        if len(args) == 1 and not kwargs:
+            (value,) = args
+            converted = value.convert(session, cls)
+            if converted is not None:
+                return converted
+            is_text = cls is complex and issubclass(value.python_type(), str)
+            if isinstance(value, ObjectValue) and not is_text:
+                for name in methods:
+                    answer = value.special(session, name)
+                    if answer is not None:
+                        return _checked(session, cls, value, name, answer)
         return session.wrap_constant(session.really(cls, args, kwargs))
 
     return convert
@@ -340,10 +338,11 @@ means(complex)(_number(complex, "__complex__", "__float__", "__index__"))
 @means(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
     if rest or named:
-        return session.wrap_constant(
-            session.really(str, (object, *rest) if object is not None else rest, named)
-        )
-    return ConstantValue("" if object is None else session.text_of(object, str))
+        args = rest if object is None else (object, *rest)
+        return session.wrap_constant(session.really(str, args, named))
+    if object is None:
+        return ConstantValue("")
+    return ConstantValue(session.text_of(object, str))
 
 
 @means(bytes)
@@ -377,7 +376,9 @@ def _bytes_of_object(session: Session, value: ObjectValue) -> bytes | None:
         except Raised as raised:
             if not issubclass(raised.value.python_type(), TypeError):
                 raise
-    return bytes(session.known(value)) if issubclass(value.cls, bytes) else None
+    if issubclass(value.cls, bytes):
+        return bytes(session.known(value))
+    return None
 
 
 def _bytes_read(session: Session, value: Value) -> Iterator[int]:
@@ -401,7 +402,7 @@ def range_(session: Session, *bounds: Value) -> Value:
     bounds = tuple(map(session.realize, bounds))
     if len(bounds) in (1, 2) and any(isinstance(b, SymIntValue) for b in bounds):
         start, stop = (ConstantValue(0), *bounds)[-2:]
-        if all(_is_known_before(bound) for bound in (start, stop)):
+        if _is_known_before(start) and _is_known_before(stop):
             return SymbolicRange(session, start, stop)
     return RangeValue(session.python(range, *map(session.integer, bounds)))
 
@@ -416,39 +417,44 @@ def _is_known_before(bound: Value) -> bool:
 @means(slice)
 def slice_(session: Session, *parts: Value) -> Value:
     if not 1 <= len(parts) <= 3:
-        session.python(slice, *[None for _ in parts])
-    start, stop, step = (NONE, *parts, NONE) if len(parts) == 1 else (*parts, NONE)[:3]
+        session.python(slice, *[None] * len(parts))
+    if len(parts) == 1:
+        parts = (NONE, *parts)
+    start, stop, step = (*parts, NONE)[:3]
     return SliceValue(start, stop, step)
+
+
+NOTHING = TupleValue([], tuple)
 
 
 @means(list)
 def list_(session: Session, iterable: Value | None = None, /) -> Value:
-    return ListValue([], list) if iterable is None else session.list_of(iterable)
+    return session.list_of(iterable or NOTHING)
 
 
 @means(tuple)
 def tuple_(session: Session, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, TupleValue) and iterable.cls is tuple:
         return iterable
-    return TupleValue([] if iterable is None else session.list_of(iterable).items, tuple)
+    return TupleValue(session.list_of(iterable or NOTHING).items, tuple)
 
 
 @means(set)
 def set_(session: Session, iterable: Value | None = None, /) -> Value:
-    return SetValue([], set) if iterable is None else session.set_of(iterable)
+    return session.set_of(iterable or NOTHING)
 
 
 @means(frozenset)
 def frozenset_(session: Session, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, SetValue) and iterable.cls is frozenset:
         return iterable
-    return SetValue([], frozenset) if iterable is None else session.set_of(iterable, frozenset)
+    return session.set_of(iterable or NOTHING, frozenset)
 
 
 def _dict_class(cls: type) -> Rule:
     def make(session: Session, items: Value | None = None, /, **named: Value) -> Value:
         made = DictValue((), cls)
-        made.method_update(session, *([] if items is None else [items]), **named)
+        made.method_update(session, items, **named)
         return made
 
     return make
@@ -464,8 +470,7 @@ def defaultdict_(
 ) -> Value:
     if factory.python_type() is not type(None) and find_missing(factory.python_type(), "__call__"):
         raise session.raised(TypeError, "first argument must be callable or None")
-    args = [] if items is None else [items]
-    made = _dict_class(collections.defaultdict)(session, *args, **named)
+    made = _dict_class(collections.defaultdict)(session, items, **named)
     assert isinstance(made, DictValue)
     made.factory = factory
     return made
@@ -495,7 +500,8 @@ def _surrounding(session: Session) -> tuple[Value, Value]:
         raise session.raised(RuntimeError, "super(): no arguments")
     first = frame.slots[0]
     assert isinstance(cell, CellValue)
-    first = first.content if isinstance(first, CellValue) else first
+    if isinstance(first, CellValue):
+        first = first.content
     if first is NULL:
         raise session.raised(RuntimeError, "super(): arg[0] deleted")
     return session.realize(cell.content), first

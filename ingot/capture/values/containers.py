@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.base import NULL, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import (
     argument_key,
@@ -64,7 +64,9 @@ class DictValue(Container):
         entries = {plain_key(k): session.known(item) for k, item in self.entries.items()}
         if self.cls is defaultdict:
             return defaultdict(session.known(self.factory), entries)
-        return OrderedDict(entries) if self.cls is OrderedDict else entries
+        if self.cls is OrderedDict:
+            return OrderedDict(entries)
+        return entries
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "default_factory" and self.cls is defaultdict:
@@ -77,11 +79,9 @@ class DictValue(Container):
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
         found = self._entries.get(key)
-        return (
-            found
-            if found is not None
-            else self._entries.get(matching_key(session, key, self._entries))
-        )
+        if found is not None:
+            return found
+        return self._entries.get(matching_key(session, key, self._entries))
 
     @asks_once
     def write(self, session: Session, key: Any, value: Value) -> None:
@@ -135,7 +135,7 @@ class DictValue(Container):
         return DictIterator(self, "keys")
 
     def keys(self, session: Session) -> SequenceValue:
-        return TupleValue([session.wrap_key(key) for key in self.entries], tuple)
+        return TupleValue(list(map(session.wrap_key, self.entries)), tuple)
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -146,19 +146,18 @@ class DictValue(Container):
         if not isinstance(other, DictValue):
             return None
         if function is operator.or_:
-            return self._union(*((other, self) if reflected else (self, other)))
+            return self._union(*in_order(self, other, reflected))
         if function in (operator.eq, operator.ne):
             ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
             mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
             same = mine == its and all(
-                session.equal(session.realize(v), session.realize(other.entries[k]))
-                for k, v in self.entries.items()
+                session.equal_items(v, other.entries[k]) for k, v in self.entries.items()
             )
             return ConstantValue(same == (function is operator.eq))
         return None
 
     def _union(self, left: DictValue, right: DictValue) -> DictValue:
-        kind = left if left.cls is not dict else self
+        kind = self if left.cls is dict else left
         made = DictValue({**left.entries, **right.entries}.items(), kind.cls)
         made.factory = kind.factory
         return made
@@ -193,9 +192,10 @@ class DictValue(Container):
 
     def method_popitem(self, session: Session, last: Value | None = None) -> Value:
         if not self.entries:
-            raise session.raised(
-                KeyError, f"{'popitem(): ' if self.cls is dict else ''}dictionary is empty"
-            )
+            what = "dictionary is empty"
+            if self.cls is dict:
+                what = f"popitem(): {what}"
+            raise session.raised(KeyError, what)
         key = list(self.entries)[-1 if last is None or session.truth(last) else 0]
         value = self.remove(session, key)
         assert value is not None
@@ -298,11 +298,10 @@ def entry_element(session: Session, kind: str, key: Any, value: Value) -> Value:
     """What keys(), values() or items() give for an entry."""
     if kind == "values":
         return value
-    return (
-        session.wrap_key(key)
-        if kind == "keys"
-        else TupleValue([session.wrap_key(key), value], tuple)
-    )
+    key = session.wrap_key(key)
+    if kind == "keys":
+        return key  # type: ignore[no-any-return]
+    return TupleValue([key, value], tuple)
 
 
 class DictView(Value):
@@ -333,9 +332,10 @@ class DictView(Value):
         )
         if is_set and shorter.length(session) > self.length(session):
             shorter, longer = self, shorter  # type: ignore[assignment]
-        return ConstantValue(
-            not any(session.contains(longer, element) for element in session.elements(shorter))
-        )
+        for element in session.elements(shorter):
+            if session.contains(longer, element):
+                return ConstantValue(False)
+        return ConstantValue(True)
 
     def contains(self, session: Session, item: Value) -> bool:
         if self.kind == "keys":
@@ -368,7 +368,7 @@ class DictView(Value):
             return self._common(session, other)
         if function not in SET_RESULTS:
             return None
-        first, second = (other, self) if reflected else (self, other)
+        first, second = in_order(self, other, reflected)
         made = session.set_of(first)
         getattr(made, f"method_{SET_UPDATES_OF[function]}")(session, second)
         return made
@@ -387,7 +387,8 @@ class DictView(Value):
             and other.kind != "values"
             and other.length(session) > self.length(session)
         )
-        for element in session.elements(self if longer else other):
-            if session.contains(other if longer else self, element):
+        walked, asked = in_order(other, self, longer)
+        for element in session.elements(walked):
+            if session.contains(asked, element):
                 made.method_add(session, session.realize(element))
         return made

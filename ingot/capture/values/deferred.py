@@ -9,7 +9,7 @@ import functools
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
@@ -61,17 +61,28 @@ def settled(session: Session, value: Value) -> Value | None:
     return None
 
 
+def all_settled(session: Session, values: Iterable[Value]) -> list[Value] | None:
+    """Several of them; None where that is not certain of one."""
+    looks = [settled(session, value) for value in values]
+    kept = [look for look in looks if look is not None]
+    if len(kept) < len(looks):
+        return None
+    return kept
+
+
 def _settled_set(session: Session, value: SetValue) -> Value | None:
-    members = [(key, settled(session, member)) for key, member in value.entries.items()]
-    kept = [(key, member) for key, member in members if member is not None]
-    return SetValue(kept, value.cls) if len(kept) == len(members) else None
+    members = all_settled(session, value.entries.values())
+    if members is None:
+        return None
+    return SetValue(zip(value.entries, members), value.cls)
 
 
 def _settled_dict(session: Session, value: DictValue) -> Value | None:
-    items = [(key, settled(session, item)) for key, item in value.entries.items()]
-    kept = [(key, item) for key, item in items if item is not None]
-    keys = [settled(session, session.wrap_key(key)) for key, _ in items]
-    return DictValue(kept, dict) if None not in keys and len(kept) == len(items) else None
+    items = all_settled(session, value.entries.values())
+    keys = all_settled(session, map(session.wrap_key, value.entries))
+    if items is None or keys is None:
+        return None
+    return DictValue(zip(value.entries, items), dict)
 
 
 def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
@@ -90,11 +101,12 @@ def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value 
     )
     if not shows_items:
         return None
-    items = [settled(session, item) for item in value.items]
-    made = [item for item in items if item is not None]
-    if len(made) < len(items):
+    items = all_settled(session, value.items)
+    if items is None:
         return None
-    return ListValue(made, list) if isinstance(value, ListValue) else TupleValue(made, value.cls)
+    if isinstance(value, ListValue):
+        return ListValue(items, list)
+    return TupleValue(items, value.cls)
 
 
 def _required(session: Session, value: Value, action: str) -> Value:

@@ -88,10 +88,10 @@ class DequeValue(Container):
 
     def python_object(self, session: Session) -> deque[Any]:
         """The deque itself, where all that it holds is known."""
-        return deque([session.known(item) for item in self.held], self.held.maxlen)
+        return deque(map(session.known, self.held), self.held.maxlen)
 
     def method_index(self, session: Session, item: Value, *bounds: Value) -> Value:
-        start, stop = ([session.position(bound) for bound in bounds] + [None, None])[:2]
+        start, stop = (*map(session.position, bounds), None, None)[:2]
         start, stop, _ = slice(start, stop).indices(len(self.held))
         for i in range(start, stop):
             if session.equal(session.realize(self.held[i]), item):
@@ -99,9 +99,7 @@ class DequeValue(Container):
         raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
 
     def method_count(self, session: Session, item: Value) -> Value:
-        return ConstantValue(
-            sum(session.equal(session.realize(element), item) for element in self.held)
-        )
+        return session.count_of(self.held, item)
 
     def method_copy(self, session: Session) -> Value:
         return DequeValue(self.held.copy())
@@ -124,10 +122,11 @@ class DequeValue(Container):
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         """Carries out a method that changes it. Items are values, numbers are known."""
-        numbers = 1 if name in ("insert", "rotate", "__setitem__", "__delitem__", "__imul__") else 0
-        known = [session.known(a) for a in args[:numbers]]
+        operands: list[Any] = list(args)
+        if args and name in ("insert", "rotate", "__setitem__", "__delitem__", "__imul__"):
+            operands[0] = session.known(args[0])
         witness = iter(self.held)
-        result = session.python(getattr(self.held, name), *known, *args[len(known) :])
+        result = session.python(getattr(self.held, name), *operands)
         self.changes += _is_stale(witness)
         return result
 
@@ -162,8 +161,7 @@ class DequeValue(Container):
 
     def _put_all(self, session: Session, name: str, items: Value) -> None:
         items = session.realize(items)
-        elements = list(self.held) if items is self else session.elements(items)
-        for element in elements:
+        for element in list(self.held) if items is self else session.elements(items):
             if self._held.maxlen != 0:  # else no iterator over the deque notices
                 self.change(session, name, element)
 
@@ -213,10 +211,9 @@ class OutsideDeque(DequeValue):
             session.guard(
                 AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen
             )
-            there: list[Value] = [
-                LazyValue(item, ItemSource(items, i)) for i, item in enumerate(self.object)
-            ]
-            self._held, self._whole = deque(there, self.object.maxlen), True
+            self._held, self._whole = deque(maxlen=self.object.maxlen), True
+            for i, item in enumerate(self.object):
+                self._held.append(LazyValue(item, ItemSource(items, i)))
             for name, args in self._since:
                 super().change(session, name, *args)
         return self._held
@@ -239,9 +236,8 @@ class OutsideDeque(DequeValue):
             if at_once is None or len(changes) == 1:
                 yield from changes
             else:
-                yield Operation(
-                    at_once, (self, ListValue([change.args[1] for change in changes], list))
-                )
+                items = [change.args[1] for change in changes]
+                yield Operation(at_once, (self, ListValue(items, list)))
 
 
 _AT_ONCE: dict[Any, Any] = {deque.append: deque.extend, deque.appendleft: deque.extendleft}
@@ -258,7 +254,9 @@ class DequeIterator(Value):
         self.changes = owner.changes
 
     def python_type(self) -> type:
-        return type(reversed(deque()) if self.backwards else iter(deque()))
+        if self.backwards:
+            return type(reversed(deque()))
+        return type(iter(deque()))
 
     def iterate(self, session: Session) -> Value:
         return self
@@ -271,7 +269,9 @@ class DequeIterator(Value):
             self.ended = True
             return None
         self.position += 1
-        return held[-self.position if self.backwards else self.position - 1]
+        if self.backwards:
+            return held[-self.position]
+        return held[self.position - 1]
 
 
 @wraps(deque)

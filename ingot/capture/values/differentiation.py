@@ -17,8 +17,8 @@ from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.sequences import SequenceValue
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.graph.custom import is_reentrant
 from ingot.reasons import SKIP
@@ -71,11 +71,11 @@ def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> V
     )
     if session.known(given.pop("grad_variables", NONE)) is not None:
         raise session.unsupported("inner-gradients", "torch.autograd.backward with grad_variables")
-    alone = isinstance(tangents, TensorValue)
+    items: list[Value] = [tangents]
     if is_none(tangents):
-        items: list[Value] = [NONE] * len(heads)
-    else:
-        items = [tangents] if alone else session.unpacked(tangents)
+        items *= len(heads)
+    elif not isinstance(tangents, TensorValue):
+        items = session.unpacked(tangents)
     return _backward(session, heads, items, given)
 
 
@@ -103,8 +103,9 @@ def _backward(
         _refuse_unseen(session, heads, leaves)
     if not leaves:
         raise session.unsupported("inner-gradients", "backward() that reaches no tensor")
-    many: list[Value] = [TupleValue([*part], tuple) for part in (heads, leaves, tangents)]
-    return session.call(session.builtin(add_gradients), [*many, retain], {})
+    pack = session.tuple_of_values
+    operands = [pack(heads), pack(leaves), pack(tangents), retain]
+    return session.call(session.builtin(add_gradients), operands, {})
 
 
 @torch.no_grad()
@@ -135,10 +136,10 @@ def _tensors(session: Session, value: Value) -> list[TensorValue]:
     """The tensors of an argument that is one, or a sequence of them."""
     value = session.deep(value)
     items = value.items if isinstance(value, SequenceValue) else [value]
-    found = [item for item in items if isinstance(item, TensorValue)]
-    if len(found) != len(items):
+    tensors = tensors_in(items)
+    if len(tensors) != len(items):
         raise session.unsupported("inner-gradients", f"{value.describe()} is differentiated")
-    return found
+    return tensors
 
 
 def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[TensorValue]) -> None:
@@ -177,8 +178,12 @@ def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
 
 def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
     """The leaves that a backward pass from the heads comes to, in a fixed order."""
-    yield from (head.fake for head in heads if head.fake.requires_grad and head.fake.is_leaf)
-    yield from (node.variable for node in _passed(heads) if hasattr(node, "variable"))
+    for head in heads:
+        if head.fake.requires_grad and head.fake.is_leaf:
+            yield head.fake
+    for node in _passed(heads):
+        if hasattr(node, "variable"):
+            yield node.variable
 
 
 def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
@@ -207,10 +212,8 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
         if tensor.source is None:
             continue
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            hooks, source = (
-                getattr(session.graph.value_of(tensor), name),
-                AttrSource(tensor.source, name, "slot"),
-            )
+            hooks = getattr(session.graph.value_of(tensor), name)
+            source = AttrSource(tensor.source, name, "slot")
             if hooks:
                 raise session.unsupported(
                     "inner-gradients", f"hooks on the gradient of {tensor.describe()}"

@@ -37,12 +37,17 @@ class Evaluated:
         return str(self.expr)
 
     def __call__(self, owner: Any) -> int:
-        number = (
-            owner
-            if self.what == "value"
-            else (owner.shape if self.what == "size" else owner.stride())[self.dim]
-        )
+        number = owner
+        if self.what == "size":
+            number = owner.shape[self.dim]
+        elif self.what == "stride":
+            number = owner.stride()[self.dim]
         return self.expr.evaluate({self.symbol: number})
+
+
+def _exactly(constant: Any) -> tuple[type, str]:
+    """What tells constants apart that are equal: -0.0 and 0, 1 and True."""
+    return type(constant), repr(constant)
 
 
 class Applied:
@@ -61,12 +66,7 @@ class Applied:
         cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
     ) -> Applied:
         """One object for one function, so that sources of it are the same in all captures."""
-        key = (
-            function,
-            *[(type(value), repr(value)) for value in before],
-            None,
-            *[(type(v), repr(v)) for v in after],
-        )
+        key = (function, *map(_exactly, before), None, *map(_exactly, after))
         known = cls._known.get(key)
         if known is None:
             known = cls._known[key] = cls(function, before, after)
@@ -75,11 +75,9 @@ class Applied:
     @property
     def __name__(self) -> str:
         args = [*map(repr, self.before), "...", *map(repr, self.after)]
-        return (
-            f"{self.function.__name__}({', '.join(args)})"
-            if len(args) > 1
-            else self.function.__name__
-        )
+        if len(args) == 1:
+            return self.function.__name__
+        return f"{self.function.__name__}({', '.join(args)})"
 
     def __call__(self, number: float) -> Any:
         if type(number) is not float and type(number) is not int:

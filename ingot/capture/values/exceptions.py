@@ -3,6 +3,7 @@ or that are being handled)."""
 
 from __future__ import annotations
 
+import operator
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -117,15 +118,17 @@ class ExceptionValue(ObjectValue):
         """The args of one made during capture, where the built-in class would have others."""
         plain = ExceptionValue(self.cls)
         plain.take(session, self.given)
-        same = len(plain.args) == len(self.args) and all(
-            a is b for a, b in zip(plain.args, self.args)
-        )
-        return None if same else self.args
+        if len(plain.args) == len(self.args) and all(map(operator.is_, plain.args, self.args)):
+            return None
+        return self.args
 
     def set_part(self, session: Session, name: str, value: Value) -> None:
         """Sets args (to a sequence), the cause, the context, or whether the context is not
         shown."""
-        self._parts[_PARTS[name]] = session.unpacked(value) if name == "args" else value
+        part: Any = value
+        if name == "args":
+            part = session.unpacked(value)
+        self._parts[_PARTS[name]] = part
         if self.source is not None:
             session.effects.change(session, self, self.object, self)  # type: ignore[arg-type]
         if name == "__cause__":
@@ -145,12 +148,15 @@ class ExceptionValue(ObjectValue):
 
     def remaining_parts(self) -> dict[str, Value]:
         """What one made during capture has besides its class, args and attributes."""
-        found = {"__cause__": self._parts["cause"], "__context__": self._parts["context"]}
-        found = {name: value for name, value in found.items() if value is not NONE}
+        parts = {}
+        for name in ("__cause__", "__context__"):
+            value = self._parts[_PARTS[name]]
+            if value is not NONE:
+                parts[name] = value
         suppressed = self._parts["suppressed"]
-        if suppressed.constant() != ("__cause__" in found):
-            found["__suppress_context__"] = suppressed
-        return found
+        if suppressed.constant() != ("__cause__" in parts):
+            parts["__suppress_context__"] = suppressed
+        return parts
 
     def raise_while(self, session: Session, handled: Value) -> None:
         """Takes note that it is raised while another one, or none, is handled."""
@@ -176,9 +182,11 @@ class ExceptionValue(ObjectValue):
         if self.source is not None:
             assert self._session is not None
             return self._session.realize(self._load("__traceback__"))
-        if self.was_raised and self._traceback is None:
+        if not self.was_raised:
+            return NONE
+        if self._traceback is None:
             self._traceback = TracebackValue(self)
-        return NONE if self._traceback is None or not self.was_raised else self._traceback
+        return self._traceback
 
     def raiser(self) -> Any:
         """A function that raises it where the user's code did."""
@@ -203,12 +211,9 @@ class ExceptionValue(ObjectValue):
                 session.python(raw.__get__, self.object), AttrSource(self.source, name, "slot")
             )
         if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
-            single = name == "value" or len(self.given) < 2
-            return (
-                (self.given[0] if self.given else NONE)
-                if single
-                else session.tuple_of_values(self.given)
-            )
+            if name == "code" and len(self.given) > 1:
+                return session.tuple_of_values(self.given)
+            return [*self.given, NONE][0]
         if name in self.members:
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
@@ -217,14 +222,9 @@ class ExceptionValue(ObjectValue):
 
     def _real(self, session: Session) -> BaseException:
         """An exception of the built-in class beneath, with these arguments and fields."""
-        base, args = (
-            plain_base(self.cls),
-            [session.textual(session.realize(arg)) for arg in self.args],
-        )
+        base, args = plain_base(self.cls), session.textual_all(self.args)
         if self.source is None:
-            real = session.python(
-                base, *[session.textual(session.realize(arg)) for arg in self.given]
-            )
+            real = session.python(base, *session.textual_all(self.given))
         else:
             real = session.python(base.__new__, base)
             for name, raw in fields_of(base):
@@ -284,7 +284,9 @@ class ExceptionValue(ObjectValue):
         if issubclass(self.cls, BaseExceptionGroup):
             count = len(session.unpacked(self.get_attribute(session, "exceptions")))
             message = session.text_of(self.get_attribute(session, "message"), str)
-            return f"{message} ({count} sub-exception{'' if count == 1 else 's'})"
+            if count == 1:
+                return f"{message} (1 sub-exception)"
+            return f"{message} ({count} sub-exceptions)"
         if not self.args and plain_base(self.cls).__str__ is BaseException.__str__:
             return ""
         if len(self.args) == 1 and plain_base(self.cls).__str__ is BaseException.__str__:
@@ -301,18 +303,13 @@ class ExceptionValue(ObjectValue):
 
 def fields_of(base: type) -> list[tuple[str, Any]]:
     """What a built-in class of exceptions keeps besides what all have."""
-    owners = [owner for owner in base.__mro__ if owner not in (BaseException, object)]
-    found = [(name, raw) for owner in owners for name, raw in vars(owner).items()]
-    fields = [
-        (n, raw)
-        for n, raw in found
-        if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType))
-    ]
-    return [
-        (name, raw)
-        for name, raw in fields
-        if name not in ("__dict__", "__weakref__", "characters_written")
-    ]
+    fields = []
+    for owner in base.__mro__[: base.__mro__.index(BaseException)]:
+        for name, raw in vars(owner).items():
+            is_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType))
+            if is_field and name not in ("__dict__", "__weakref__", "characters_written"):
+                fields.append((name, raw))
+    return fields
 
 
 def _check_part(session: Session, name: str, value: Value) -> None:

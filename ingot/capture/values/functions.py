@@ -56,7 +56,9 @@ class CellValue(Value):
         return CellType
 
     def identity(self) -> Any:
-        return self if self.object is None else self.object
+        if self.object is None:
+            return self
+        return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name != "cell_contents":
@@ -121,23 +123,23 @@ class FunctionValue(Value):
                     len(function.__defaults__),
                 )
 
-        def field_item(field: Any, key: Any, value: Any) -> Value:
-            return session.wrap(
-                value,
-                ConstSource(value)
-                if trusted
-                else ItemSource(FunctionFieldSource(source, field), key),
-            )
+        def field_items(field: Any, items: Any) -> dict[Any, Value]:
+            wrapped = {}
+            for key, value in items:
+                place: Source = ConstSource(value)
+                if not trusted:
+                    place = ItemSource(FunctionFieldSource(source, field), key)
+                wrapped[key] = session.wrap(value, place)
+            return wrapped
 
-        made.defaults = [
-            field_item("__defaults__", i, v) for i, v in enumerate(function.__defaults__ or ())
-        ]
-        made.keyword_defaults = {
-            k: field_item("__kwdefaults__", k, v)
-            for k, v in (function.__kwdefaults__ or {}).items()
-        }
+        defaults = field_items("__defaults__", enumerate(function.__defaults__ or ()))
+        made.defaults = list(defaults.values())
+        made.keyword_defaults = field_items(
+            "__kwdefaults__", (function.__kwdefaults__ or {}).items()
+        )
+        names = function.__code__.co_freevars
         made.cells = tuple(
-            session.outside_cell(cell, CellSource(source, i, function.__code__.co_freevars[i]))
+            session.outside_cell(cell, CellSource(source, i, names[i]))
             for i, cell in enumerate(function.__closure__ or ())
         )
         return made
@@ -146,7 +148,9 @@ class FunctionValue(Value):
         return FunctionType
 
     def identity(self) -> Any:
-        return self if self.object is None else self.object
+        if self.object is None:
+            return self
+        return self.object
 
     def key(self, session: Session) -> Any:
         return session.identity_key(self)
@@ -160,7 +164,9 @@ class FunctionValue(Value):
         if self.object is not None:
             return self.object.__qualname__
         name = self.fields.get("__qualname__")
-        return self.code.co_qualname if name is None else name.constant()
+        if name is None:
+            return self.code.co_qualname
+        return name.constant()
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in self.fields:
@@ -168,19 +174,18 @@ class FunctionValue(Value):
         if name in _FIELDS:
             return session.realize(_FIELDS[name](self, session))
         if name in _FIELDS_MADE:
-            made = (
-                _FIELDS_MADE[name](self, session)
-                if self.object is None
-                else self._slot(session, name)
-            )
-            return session.realize(made)
+            if self.object is None:
+                return session.realize(_FIELDS_MADE[name](self, session))
+            return session.realize(self._slot(session, name))
         if hasattr(FunctionType, name):
             return super().get_attribute(session, name)
         if self.object is None:
             own = self.attributes.get(name)
         else:
             own = session.effects.own(session, self, self.object, name)
-        return session.realize(own) if own is not None else super().get_attribute(session, name)
+        if own is None:
+            return super().get_attribute(session, name)
+        return session.realize(own)
 
     def annotation_dict(self, session: Session) -> Value:
         """Its `__annotations__`, if it was made during capture."""
@@ -188,9 +193,8 @@ class FunctionValue(Value):
             self.annotations = session.dict_of_values({})
         elif self.annotations.python_type() is tuple:
             flat = session.unpacked(self.annotations)
-            self.annotations = session.dict_of_values(
-                {session.known(k): v for k, v in zip(flat[::2], flat[1::2])}
-            )
+            names = map(session.known, flat[::2])
+            self.annotations = session.dict_of_values(dict(zip(names, flat[1::2])))
         return self.annotations
 
     def _slot(self, session: Session, name: str) -> Value:
@@ -211,15 +215,17 @@ class FunctionValue(Value):
         elif name == "__annotations__":
             self.annotations = session.realize(value)
         elif name == "__defaults__":
-            self.defaults = (
-                session.unpacked(value) if session.realize(value).identity() is not None else []
-            )
+            self.defaults = []
+            if session.realize(value).identity() is not None:
+                self.defaults = session.unpacked(value)
         elif hasattr(FunctionType, name) and name != "__type_params__":
             raise session.unsupported(
                 "attribute", f"attribute {name!r} of {self.describe()} is set"
             )
+        elif name == "__type_params__":
+            self.fields[name] = value
         else:
-            (self.fields if name == "__type_params__" else self.attributes)[name] = value
+            self.attributes[name] = value
 
     def delete_attribute(self, session: Session, name: str) -> None:
         if self.object is None and self.attributes.pop(name, None) is not None:
@@ -247,7 +253,9 @@ class FunctionValue(Value):
         if meaning.how is not How.FORWARD:
             return None
         target = meaning.rule(session, args, kwargs)
-        return None if target is None else target[0].callee(session, *target[1:])
+        if target is None:
+            return None
+        return target[0].callee(session, *target[1:])
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         meaning = self.meaning()
@@ -398,9 +406,9 @@ class GeneratorValue(Value):
     def stopped(self, session: Session) -> Raised:
         """The StopIteration of an exhausted generator, with what it returned."""
         result, self.result = self.result, NONE
-        return session.raised(
-            StopIteration, None if session.realize(result).identity() is None else result
-        )
+        if session.realize(result).identity() is None:
+            return session.raised(StopIteration)
+        return session.raised(StopIteration, result)
 
     def throw(self, session: Session, error: Value) -> Value | None:
         """Raises an exception where it stands; what it does then is as for `resume`."""
@@ -451,8 +459,9 @@ class GeneratorValue(Value):
         assert self.frame is not None
         if not self.has_begun:
             self.frame = None
-            is_stop = VERSION < (3, 12) and issubclass(error.python_type(), StopIteration)
-            raise Raised(session.stopped_inside(error) if is_stop else error)
+            if VERSION < (3, 12) and issubclass(error.python_type(), StopIteration):
+                error = session.stopped_inside(error)
+            raise Raised(error)
         self.frame.stack.append(NONE)  # in the place of what would have been sent
         return self._run(session, error)
 
@@ -461,9 +470,9 @@ class GeneratorValue(Value):
         from`."""
         assert self.frame is not None
         instructions = self.frame.program.instructions
-        after = instructions[self.frame.index] if self.frame.index < len(instructions) else None
-        if after is not None and after.op == "JUMP" and instructions[after.arg].op == "SEND":
-            return after.arg, instructions[after.arg].arg
+        for after in instructions[self.frame.index : self.frame.index + 1]:
+            if after.op == "JUMP" and instructions[after.arg].op == "SEND":
+                return after.arg, instructions[after.arg].arg
         return -1, -1
 
     def _delegate(self) -> Value | None:
@@ -509,9 +518,11 @@ class GeneratorValue(Value):
         self, session: Session, error: Value, value: Value = NONE, traceback: Value = NONE
     ) -> Value:
         if issubclass(error.python_type(), type):
-            is_instance = issubclass(value.python_type(), error.constant())
-            args = [] if value.identity() is None else [value]
-            error = value if is_instance else session.realize(session.call(error, args, {}))
+            if issubclass(value.python_type(), error.constant()):
+                error = value
+            else:
+                args = [] if value.identity() is None else [value]
+                error = session.realize(session.call(error, args, {}))
         elif value.identity() is not None:
             raise session.raised(TypeError, "instance exception may not have a separate value")
         if not issubclass(error.python_type(), BaseException):
@@ -549,6 +560,10 @@ _HARMLESS = frozenset(
 )
 
 
+def _is_for_others(cls: Any) -> bool:
+    return isinstance(cls, type) and not issubclass(GeneratorExit, cls)
+
+
 def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> bool:
     """Whether GeneratorExit, raised at an instruction, leaves the function without running anything
     of the user's: the handlers on its way are for other exceptions."""
@@ -562,9 +577,7 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
             elif op == "LOAD_ATTR" and named and isinstance(named[-1], ModuleType):
                 named.append(getattr(named.pop(), arg, None))
             elif op == "CHECK_EXC_MATCH":
-                if not named or not all(
-                    isinstance(c, type) and not issubclass(GeneratorExit, c) for c in named
-                ):
+                if not named or not all(map(_is_for_others, named)):
                     return False
                 named.clear()
             elif op == "POP_JUMP_IF_FALSE":

@@ -34,12 +34,8 @@ def _layout(generator: Any) -> tuple[Any, ...]:
     if state is None:
         return ()
     _, offset, slots, stack, handled = state
-    return (
-        offset,
-        len(slots),
-        handled is None,
-        *[value is not _native.NULL for value in (*slots, *stack)],
-    )
+    is_bound = [value is not _native.NULL for value in (*slots, *stack)]
+    return (offset, len(slots), handled is None, *is_bound)
 
 
 def _contents(generator: Any) -> tuple[Any, ...]:
@@ -120,11 +116,15 @@ def _taken(session: Session, held: Any, source: Source) -> Value:
 def _index_behind(program: Program, offset: int) -> int:
     """The instruction that a generator goes on with which stands at the YIELD_VALUE or
     RETURN_GENERATOR at `offset`."""
-    return next(
-        i + 1
-        for i, instruction in enumerate(program.instructions)
-        if instruction.offset == offset and instruction.op in ("YIELD_VALUE", "RETURN_GENERATOR")
-    )
+    index = 0
+    for instruction in program.instructions:
+        index += 1
+        if instruction.offset == offset and instruction.op in _STANDING:
+            break
+    return index
+
+
+_STANDING = ("YIELD_VALUE", "RETURN_GENERATOR")
 
 
 def standing(frame: InterpreterFrame) -> tuple[Value, Value, Value, Value]:
@@ -134,9 +134,9 @@ def standing(frame: InterpreterFrame) -> tuple[Value, Value, Value, Value]:
     free = len(frame.program.code.co_freevars)
     if free and slots[-1] is NULL:  # it has not begun: COPY_FREE_VARS is ahead
         slots[-free:] = frame.function.cells
-    values = [
-        TupleValue([_NO_VALUE if v is NULL else v for v in part], tuple)
-        for part in (slots, frame.stack)
-    ]
     offset = frame.program.instructions[frame.index - 1].offset
-    return frame.function, ConstantValue(offset), values[0], values[1]
+    return frame.function, ConstantValue(offset), _all_bound(slots), _all_bound(frame.stack)
+
+
+def _all_bound(values: list[Value]) -> Value:
+    return TupleValue([_NO_VALUE if value is NULL else value for value in values], tuple)

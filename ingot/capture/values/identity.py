@@ -37,7 +37,9 @@ def tell_apart(session: Session, owner: Value) -> None:
     if len(numbered) <= _COMPARED:
         return
     for each in list(numbered.values()) if len(numbered) == _COMPARED + 1 else [owner]:
-        real = session.graph.value_of(each) if isinstance(each, TensorValue) else each.identity()
+        real = each.identity()
+        if isinstance(each, TensorValue):
+            real = session.graph.value_of(each)
         session.guard(each.source, Kind.IDENTITY, real)
 
 

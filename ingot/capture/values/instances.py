@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import functools
 import types
 import typing
 from types import FunctionType, UnionType
@@ -104,22 +105,22 @@ def _has_protocol(session: Session, value: Value, cls: Any) -> bool:
         session.python(isinstance, None, cls)
     names = _names_of_protocol(cls)
     if VERSION >= (3, 12):
-        return _is_nominally(session, value, cls) or all(
-            _has_statically(session, value, cls, name) for name in names
-        )
+        has = functools.partial(_has_statically, session, value, cls)
+        return _is_nominally(session, value, cls) or all(map(has, names))
     of_methods = all(callable(getattr(cls, name, None)) for name in names)
     if of_methods and _is_subclass(
         session, value.get_attribute(session, "__class__"), session.wrap_constant(cls)
     ):
         return True
-    return all(_has(session, value, cls, name) for name in names) or _is_nominally(
-        session, value, cls
-    )
+    has = functools.partial(_has, session, value, cls)
+    return all(map(has, names)) or _is_nominally(session, value, cls)
 
 
 def _names_of_protocol(cls: Any) -> Any:
     names = getattr(cls, "__protocol_attrs__", None)
-    return vars(typing)["_get_protocol_attrs"](cls) if names is None else names
+    if names is None:
+        return vars(typing)["_get_protocol_attrs"](cls)
+    return names
 
 
 def _has(session: Session, value: Value, cls: type, name: str) -> bool:
@@ -140,11 +141,12 @@ def _has_statically(session: Session, value: Value, cls: type, name: str) -> boo
     if not isinstance(value, ObjectValue):
         return _has(session, value, cls, name)
     own = value.own_attribute(session, name)
-    found = (
-        session.class_lookup(value.cls, name) if own is None else session.realize(own).identity()
-    )
-    if own is None and find_missing(value.cls, name):
-        return False
+    if own is not None:
+        found = session.realize(own).identity()
+    else:
+        found = session.class_lookup(value.cls, name)
+        if find_missing(value.cls, name):
+            return False
     return found is not None or not callable(getattr(cls, name, None))
 
 
@@ -227,7 +229,9 @@ def _users_subclasscheck(session: Session, cls: type) -> Any:
     if type(cls) in (type, abc.ABCMeta) or is_trusted(type(cls).__module__):
         return None
     found = session.class_lookup(type(cls), "__subclasscheck__")
-    return found if isinstance(found, FunctionType) and not trusts_function(found) else None
+    if isinstance(found, FunctionType) and not trusts_function(found):
+        return found
+    return None
 
 
 class _Unregistered(dict[tuple[type, type], "_Pair"]):

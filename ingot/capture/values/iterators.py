@@ -132,8 +132,8 @@ def _sequence_under(iterator: Any) -> Any:
 def _position_in(iterator: Any) -> int:
     """How many elements an iterator over a list or tuple has given; -1 where it has said that there
     are no more."""
-    reduced = iterator.__reduce__()
-    return reduced[2] if len(reduced) > 2 else -1
+    _, _, *position = iterator.__reduce__()
+    return [*position, -1][0]
 
 
 class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
@@ -189,7 +189,7 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
     def settle(self, session: Session) -> None:
         rest = session.wrap(_rest_of_text(self.object), DerivedSource(self.source, _rest_of_text))  # type: ignore[arg-type]
         self.sequence = TupleValue(
-            [ConstantValue(element) for element in session.realize(rest).constant()], tuple
+            list(map(ConstantValue, session.realize(rest).constant())), tuple
         )
         self.position = self.passed
 
@@ -208,8 +208,8 @@ def wrap_text_iterator(session: Session, object_: Any, source: Source) -> Value:
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
     """Start, stop and step of what an iterator over a range has left."""
-    reduced = iterator.__reduce__()
-    rest = reduced[1][0][(reduced[2] if len(reduced) > 2 else None) or 0 :]
+    _, (whole,), *position = iterator.__reduce__()
+    rest = whole[[*position, 0][0] or 0 :]
     return rest.start, rest.stop, rest.step
 
 

@@ -20,7 +20,9 @@ def ordered_key_error(session: Session, key: Value) -> Exception:
     none."""
     if isinstance(key, TupleValue):
         return session.raising(ExceptionValue(KeyError, key.items))
-    return session.raising(ExceptionValue(KeyError, [] if key.identity() is None else [key]))
+    if key.identity() is None:
+        return session.raising(ExceptionValue(KeyError, []))
+    return session.raising(ExceptionValue(KeyError, [key]))
 
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
@@ -38,18 +40,25 @@ def told_hash(key: Any) -> int | None:
         return key.number
     if type(key) is not tuple:
         return None
-    told = [told_hash(part) for part in key]
-    # NaN hashes by its identity, too
-    plain = [type(part) in _PLAIN_KEYS and part == part for part in key]
-    known = all(number is not None or is_plain for number, is_plain in zip(told, plain))
-    return hash(key) if known and any(number is not None for number in told) else None
+    is_told = False
+    for part in key:
+        if told_hash(part) is not None:
+            is_told = True
+        # NaN hashes by its identity, too
+        elif type(part) not in _PLAIN_KEYS or part != part:
+            return None
+    if not is_told:
+        return None
+    return hash(key)
 
 
 def plain_key(key: Any) -> Any:
     """The key of what an instance of a subclass holds in place of that of the instance."""
     if isinstance(key, ContentKey):
         return plain_key(key.content)
-    return tuple(map(plain_key, key)) if type(key) is tuple else key
+    if type(key) is tuple:
+        return tuple(map(plain_key, key))
+    return key
 
 
 class ArgumentName(str):
@@ -62,7 +71,9 @@ class ArgumentName(str):
 def argument_key(name: str) -> Any:
     """The key of an argument in the dict that a function takes the arguments in which it does not
     name."""
-    return name.key if isinstance(name, ArgumentName) else name
+    if isinstance(name, ArgumentName):
+        return name.key
+    return name
 
 
 def require_plain_names(session: Session, kwargs: Keywords) -> None:
@@ -78,14 +89,18 @@ def outside_key(session: Session, key: Any) -> Any:
     """What a container that existed before the call holds in the place of a key."""
     if isinstance(key, IdentityKey):
         return key.outside(session)
-    return tuple([outside_key(session, part) for part in key]) if type(key) is tuple else key
+    if type(key) is tuple:
+        return tuple([outside_key(session, part) for part in key])
+    return key
 
 
 def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
     """What may be held in the place of a key that is not among those held: numbers, and what id()
     gives, are told apart only where one of them is known."""
     if isinstance(key, IdentityKey) and key.is_number:
-        return key.outside(session) if any(type(other) is int for other in keys) else key
+        if int in map(type, keys):
+            return key.outside(session)
+        return key
     if (
         type(key) is int
         and key > _LEAST_ID
@@ -103,4 +118,6 @@ def held_key(session: Session, key: Any) -> Any:
     if type(key) in _PLAIN_KEYS:
         return key
     held = session.wrap_constant(key)
-    return session.identity_key(held) if type(held) is ObjectValue else held.key(session)
+    if type(held) is ObjectValue:
+        return session.identity_key(held)
+    return held.key(session)

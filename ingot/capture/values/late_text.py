@@ -7,14 +7,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.values.base import NotConstant, Value
+from ingot.capture.values.base import NotConstant, Value, in_order, map_values
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.deferred import settled
+from ingot.capture.values.deferred import all_settled
 from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import ListValue, TupleValue
@@ -55,9 +56,8 @@ class LateText(OpaqueValue):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        both = (other, self) if reflected else (self, other)
         if function.__name__ in ("add", "iadd") and other.python_type() is str:
-            return LateText(_joined, both)
+            return LateText(_joined, in_order(self, other, reflected))
         raise session.unsupported("text", f"operator.{function.__name__} of {self.describe()}")
 
 
@@ -68,18 +68,18 @@ def _joined(*parts: str) -> str:
 def late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
     """The text that a function makes of values of which some are known to the running program only;
     None where none is, or where it might fail."""
-    values = [session.realize(arg) for arg in args]
+    values = list(map(session.realize, args))
     if not any(map(_is_late, values)):
         return None
-    parts = [settled(session, value) for value in values]
-    if any(part is None for part in parts):
+    texts = all_settled(session, values)
+    if texts is None:
         return None
     try:
         for turn in range(4):
             function(*[_sample(value, turn) for value in values])
     except (NotConstant, ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return None
-    return LateText(function, [part for part in parts if part is not None])
+    return LateText(function, texts)
 
 
 def formatted(
@@ -113,7 +113,7 @@ def _sample(value: Value, turn: int) -> Any:
     if isinstance(value, (TupleValue, ListValue)):
         return value._build([_sample(item, turn) for item in value.items])
     if isinstance(value, DictValue):
-        return {key: _sample(item, turn) for key, item in value.entries.items()}
+        return map_values(partial(_sample, turn=turn), value.entries)
     if isinstance(value, NumberValue):
         return _pick(value.cls, turn)
     if isinstance(value, LateText):

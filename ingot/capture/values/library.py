@@ -18,7 +18,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value, empty_cells
+from ingot.capture.values.base import Arguments, Keywords, Value, empty_cells, map_values
 from ingot.capture.values.builtins import call_pure
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
@@ -84,13 +84,11 @@ if hasattr(sys, "exception"):
 
 @means(dataclasses.fields)
 def fields(session: Session, class_or_instance: Value) -> Value:
-    value = class_or_instance
-    return session.wrap_constant(
-        session.python(
-            dataclasses.fields,
-            value.python_type() if isinstance(value, ObjectValue) else value.constant(),
-        )
-    )
+    if isinstance(class_or_instance, ObjectValue):
+        owner: Any = class_or_instance.python_type()
+    else:
+        owner = class_or_instance.constant()
+    return session.wrap_constant(session.python(dataclasses.fields, owner))
 
 
 # -- re --------------------------------------------------------------------------------------------
@@ -107,7 +105,7 @@ def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
 @means(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
 def signature(session: Session, obj: Value, **options: Value) -> Value:
     """The signature of a function, method or class."""
-    known = {name: session.known(value) for name, value in options.items()}
+    known = map_values(session.known, options)
     plain = session.realize(obj.function) if isinstance(obj, BoundMethod) else obj
     if known.get("eval_str") or known.get("globals") or known.get("locals"):
         raise session.unsupported(
@@ -138,7 +136,7 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
     else:
         raise session.unsupported("library-function", f"inspect.signature() of {obj.describe()}")
     found = session.python(read, target)
-    parameters = {name: session.wrap_constant(p) for name, p in found.parameters.items()}
+    parameters = map_values(session.wrap_constant, found.parameters)
     held = DictValue(
         parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
     )
@@ -172,20 +170,19 @@ def _is_bare(session: Session, function: FunctionValue) -> bool:
         or object_.__annotations__
     ):
         return False
-    if any(
-        session.effects.own(session, function, object_, n) is not None
-        for n in ("__wrapped__", "__signature__")
-    ):
-        return False
+    for name in ("__wrapped__", "__signature__"):
+        if session.effects.own(session, function, object_, name) is not None:
+            return False
     session.guard(AttrSource(source, "__annotations__", "slot"), Kind.DICT_KEYS, ())
     for name, kind, size in (
         ("__defaults__", Kind.LENGTH, len),
         ("__kwdefaults__", Kind.DICT_KEYS, tuple),
     ):
         held, place = getattr(object_, name), AttrSource(source, name, "slot")
-        session.guard(
-            place, Kind.IS_NONE if held is None else kind, True if held is None else size(held)
-        )
+        if held is None:
+            session.guard(place, Kind.IS_NONE, True)
+        else:
+            session.guard(place, kind, size(held))
     return True
 
 
@@ -220,7 +217,9 @@ class ProxyValue(Value):
         self.owner, self.object = owner, object_
 
     def identity(self) -> Any:
-        return self if self.object is None else self.object
+        if self.object is None:
+            return self
+        return self.object
 
     def python_type(self) -> type:
         return MappingProxyType
@@ -250,9 +249,9 @@ class ProxyValue(Value):
     ) -> Value | None:
         if isinstance(other, ProxyValue):
             other = other.owner
-        return self.owner.binary(
-            session, operator.or_ if function is operator.ior else function, other, reflected
-        )
+        if function is operator.ior:
+            function = operator.or_
+        return self.owner.binary(session, function, other, reflected)
 
     def recipe(self, results: Any) -> Any:
         """How it is made again after the graph has run."""

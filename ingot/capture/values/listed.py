@@ -60,13 +60,13 @@ def _tolist(
         return None
     if tensor.source is None:
         listed = _computed(session, tensor)
-        return None if listed is None else session.wrap_constant(listed)
+        if listed is None:
+            return None
+        return session.wrap_constant(listed)
     if any(isinstance(size, torch.SymInt) for size in tensor.fake.shape):
         return None
-    items = [
-        session.wrap(number, source)
-        for source, number in _facts(tensor.source, session.graph.value_of(tensor))
-    ]
+    facts = _facts(tensor.source, session.graph.value_of(tensor))
+    items = [session.wrap(number, source) for source, number in facts]
     return _nested(session, items, tensor.fake.shape)
 
 
@@ -95,9 +95,9 @@ def _computed(session: Session, tensor: TensorValue) -> Any:
     try:
         nodes = _needed(tensor.fx_node)
         outside = {node: inputs[node] for node in nodes if node.op == "placeholder"}
-        facts = [
-            fact for known in outside.values() for fact in _facts(known.entry.source, known.value)
-        ]
+        facts: list[tuple[Source, Any]] = []
+        for known in outside.values():
+            facts += _facts(known.entry.source, known.value)
         if any(Quantity(source, "value") in session.observed for source, _ in facts):
             return None
         values: dict[fx.Node, Any] = {}

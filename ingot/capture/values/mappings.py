@@ -35,7 +35,9 @@ class InstanceDict(OutsideDict):
 
     def item_source(self, key: Any) -> Source:
         assert self.owner.source is not None
-        return AttrSource(self.owner.source, key) if type(key) is str else super().item_source(key)
+        if type(key) is str:
+            return AttrSource(self.owner.source, key)
+        return super().item_source(key)
 
     def write(self, session: Session, key: Any, value: Value) -> None:
         fields = session.effects.attributes_of(self.owner, self.object)
@@ -197,23 +199,19 @@ def _text(owner: DictObject, session: Session) -> Value:
 
 def _items_of(session: Session, value: Value) -> DictValue | None:
     value = session.realize(value)
-    return (
-        value
-        if isinstance(value, DictValue)
-        else value.made
-        if isinstance(value, DictObject)
-        else None
-    )
+    if isinstance(value, DictValue):
+        return value
+    if isinstance(value, DictObject):
+        return value.made
+    return None
 
 
 def _compares(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
     def compare(owner: DictObject, session: Session, other: Value) -> Value:
         items = _items_of(session, other)
-        return (
-            ConstantValue(NotImplemented)
-            if items is None
-            else session.binary(function, owner.made, items)
-        )
+        if items is None:
+            return ConstantValue(NotImplemented)
+        return session.binary(function, owner.made, items)
 
     return compare
 

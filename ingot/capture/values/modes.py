@@ -21,7 +21,7 @@ from torch.autograd.profiler import record_function
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
@@ -49,11 +49,8 @@ def _sets_mode(function: Callable[..., Any]) -> Callable[..., Value]:
     """The rule of a function that sets a mode: called now, and followed by the graph."""
 
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
-        known, named = (
-            [session.known(a) for a in args],
-            {k: session.known(v) for k, v in kwargs.items()},
-        )
-        result = session.python(function, *known, **named)
+        known = list(map(session.known, args))
+        result = session.python(function, *known, **map_values(session.known, kwargs))
         _refuse_unknown(session, function, known)
         session.graph.modes.changed()
         return session.wrap_constant(result)

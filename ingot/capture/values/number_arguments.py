@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.number_reads import read
 from ingot.capture.values.numbers import (
@@ -23,7 +23,8 @@ from ingot.capture.values.numbers import (
     fits,
     method,
 )
-from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.relations import RELATIONS
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.graph.functional import draws_in_memory_order
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "fmod": torch.fmod,
     "floor_divide": operator.floordiv,
     "pow": operator.pow,
-    **{name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{function.__name__: function for function in RELATIONS},
     **{f"{name}_": getattr(operator, f"i{name}") for name in ("add", "sub", "mul")},
     "div_": operator.itruediv,
 }
@@ -57,11 +58,10 @@ def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) 
         return made
     if name in _FORMS:
         names, form = _FORMS[name]
-        given = {
-            key: session.realize(value) for key, value in (dict(zip(names, args)) | kwargs).items()
-        }
-        fits = len(args) <= len(names) and any(map(_is_float, given.values()))
-        return form(session, name, given) if fits else None
+        given = session.realize_all(dict(zip(names, args)) | kwargs)
+        if len(args) > len(names) or not any(map(_is_float, given.values())):
+            return None
+        return form(session, name, given)
     if len(args) != 2 or name not in _BY_NAME or kwargs and kwargs.keys() != {"rounding_mode"}:
         return None
     left, right = map(session.realize, args)
@@ -104,15 +104,17 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     form = name.rstrip("_")
     label, operands = _SCALED[form]
     given = dict(zip(("self", *operands, label), args)) | kwargs
-    number = session.realize(given[label]) if label in given else None
+    number: Value | None = None
+    if label in given:
+        number = session.realize(given.pop(label))
     if isinstance(number, TensorValue) and label != "weight":  # of which there are tensors
         number = read(session, number)
     if not isinstance(number, NumberValue):
         return None
-    tensors = [session.realize(value) for key, value in given.items() if key != label]
+    tensors = list(map(session.realize, given.values()))
     if label == "alpha" and len(tensors) == 2:
         tensors[1] = _widened(session, *tensors)
-    dtypes = [value.fake.dtype for value in tensors if isinstance(value, TensorValue)]
+    dtypes = [tensor.fake.dtype for tensor in tensors_in(tensors)]
     if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
         raise session.unsupported("argument-kind", f"Tensor.{name} is given {number.describe()}")
     target, first, *rest = tensors
@@ -154,7 +156,9 @@ def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | Non
     """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is
     none, and for what eager refuses to make it."""
     if isinstance(value, NumberValue) and value.cls is float:
-        return converted(session, value.tensor, dtype) if fits(session, value, dtype) else None
+        if fits(session, value, dtype):
+            return converted(session, value.tensor, dtype)
+        return None
     if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
         named: Keywords = {"dtype": ConstantValue(dtype)}
         made = session.graph.call(
@@ -165,7 +169,9 @@ def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | Non
 
 
 def _floating(value: Value | None) -> TensorValue | None:
-    return value if isinstance(value, TensorValue) and value.fake.dtype in FLOATS else None
+    if isinstance(value, TensorValue) and value.fake.dtype in FLOATS:
+        return value
+    return None
 
 
 def _bounded(session: Session, name: str, given: Given) -> Value | None:
@@ -175,7 +181,7 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
     if target is None or not given.keys() <= set(labels):
         return None
     bounds: list[Value] = []
-    for bound in [given.get(label, NONE) for label in ("min", "max")]:
+    for bound in (given.get("min", NONE), given.get("max", NONE)):
         held = bound if is_none(bound) else _as(session, bound, target.fake.dtype)
         if held is None:
             return None
@@ -186,7 +192,9 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
         and _GRADIENT_AT_BOUND not in _BOTH_HAVE
     ):
         return _with_gradient_of_numbers(session, target, bounds, name.endswith("_"))
-    form = "clamp_" if name.endswith("_") else "clamp"
+    form = "clamp"
+    if name.endswith("_"):
+        form = "clamp_"
     return session.graph.call(session, "call_method", form, (target, *bounds), {})
 
 
@@ -209,18 +217,20 @@ def _with_gradient_of_numbers(
 ) -> Value:
     """What a tensor is held between, with the gradient that eager has of it where the bounds are
     numbers."""
-    is_above, is_below = (
-        (operator.ge, operator.le) if _GRADIENT_AT_BOUND else (operator.gt, operator.lt)
-    )
-    sides = [
-        call(session, compare, target, bound)
-        for compare, bound in zip((is_above, is_below), bounds)
-        if not is_none(bound)
-    ]
-    inside = sides[0] if len(sides) == 1 else call(session, operator.and_, *sides)
+    comparisons = (operator.gt, operator.lt)
+    if _GRADIENT_AT_BOUND:
+        comparisons = (operator.ge, operator.le)
+    inside: TensorValue | None = None
+    for compare, bound in zip(comparisons, bounds):
+        if not is_none(bound):
+            side = call(session, compare, target, bound)
+            inside = side if inside is None else call(session, operator.and_, inside, side)
+    assert inside is not None
     held = method(session, "clamp", method(session, "detach", target), *bounds)
     made = call(session, torch.where, inside, target, held)
-    return method(session, "copy_", target, made) if in_place else made
+    if in_place:
+        return method(session, "copy_", target, made)
+    return made
 
 
 def _filled(session: Session, name: str, given: Given) -> Value | None:
@@ -234,9 +244,12 @@ def _filled(session: Session, name: str, given: Given) -> Value | None:
         return None
     if not fits(session, number, dtype):
         return None
-    order = [key for key in ("self", "input", "size") if key in given]
-    args = [*(session.deep(given.pop(key)) for key in order), ConstantValue(0.0)]
-    named = {key: session.deep(value) for key, value in given.items()}
+    args = []
+    for key in ("self", "input", "size"):
+        if key in given:
+            args.append(session.deep(given.pop(key)))
+    args.append(ConstantValue(0.0))
+    named = map_values(session.deep, given)
     function = getattr(torch, name, None)
     if function is None:
         made = session.graph.call(session, "call_method", name, args, named)
@@ -261,11 +274,8 @@ def _fill(session: Session, name: str, given: Given) -> Value | None:
 
 
 def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
-    target, mask, number = (
-        _floating(given.get("self", given.get("input"))),
-        given.get("mask"),
-        given.get("value", NONE),
-    )
+    target = _floating(given.get("self", given.get("input")))
+    mask, number = given.get("mask"), given.get("value", NONE)
     if (
         target is None
         or not isinstance(mask, TensorValue)
@@ -273,8 +283,10 @@ def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
         or len(given) != 3
     ):
         return None
-    made = _as(session, number, target.fake.dtype)
-    return None if made is None else method(session, name, target, mask, made)
+    held = _as(session, number, target.fake.dtype)
+    if held is None:
+        return None
+    return method(session, name, target, mask, held)
 
 
 def _scalar_tensor(session: Session, name: str, given: Given) -> Value | None:
@@ -312,7 +324,7 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
         or not given.keys() <= _OF_LINSPACE
     ):
         return None
-    ends = [given.pop(key, NONE) for key in ("start", "end")]
+    ends = given.pop("start", NONE), given.pop("end", NONE)
     held = [
         end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
         for end in ends
@@ -320,7 +332,7 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
     if None in held or not all(fits(session, end, dtype) for end in ends):
         return None
     args = [*held, session.deep(given.pop("steps", NONE))]
-    named = {key: session.deep(value) for key, value in given.items()}
+    named = map_values(session.deep, given)
     return session.graph.call(session, "call_function", torch.linspace, args, named)  # type: ignore[arg-type]
 
 
@@ -359,19 +371,22 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     given = dict(zip(("condition", "input", "other"), args)) | kwargs
     if len(args) > 3 or given.keys() != {"condition", "input", "other"}:
         return None
-    condition, *sides = [session.realize(given[key]) for key in ("condition", "input", "other")]
+    condition = session.realize(given["condition"])
+    sides = session.realize(given["input"]), session.realize(given["other"])
     if not any(map(_is_float, sides)) or not isinstance(condition, TensorValue):
         return None
-    dtype = next((side.fake.dtype for side in sides if isinstance(side, TensorValue)), torch.int64)
+    dtype = torch.int64
+    for tensor in tensors_in(reversed(sides)):
+        dtype = tensor.fake.dtype
     if dtype.is_complex:
         return None
-    dtype = dtype if dtype in FLOATS else torch.get_default_dtype()
+    if dtype not in FLOATS:
+        dtype = torch.get_default_dtype()
     held = [side if isinstance(side, TensorValue) else _as(session, side, dtype) for side in sides]
-    return (
-        None
-        if None in held
-        else call(session, torch.where, condition, *[side for side in held if side is not None])
-    )
+    known = list(filter(None, held))
+    if len(known) < len(held):
+        return None
+    return call(session, torch.where, condition, *known)
 
 
 def _computes(name: str) -> Callable[..., Value | None]:

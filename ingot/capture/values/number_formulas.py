@@ -21,7 +21,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
 from ingot.capture.values.numbers import fits as is_element
-from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.graph.functional import draws_in_memory_order
 from ingot.graph.geometry import same_sizes
 
@@ -118,7 +118,11 @@ def _smooth_l1_loss(
 
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
-    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    return loss
 
 
 def _is_share(p: float) -> bool:
@@ -219,17 +223,16 @@ def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
         outside = [number for number in numbers if isinstance(number, OutsideNumber)]
         if not outside:
             return None
-        others = {
-            name: session.realize(value) for name, value in given.items() if name not in names
-        }
-        kinds = {value.fake.dtype for value in others.values() if isinstance(value, TensorValue)}
+        others = session.realize_all({n: given[n] for n in given if n not in names})
+        kinds = {tensor.fake.dtype for tensor in tensors_in(others.values())}
         if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
         (dtype,) = kinds - _WHOLE
-        if not all(
-            n.applied(session, holds).constant() and is_element(session, n, dtype) for n in outside
-        ):
-            return None
+        for number in outside:
+            if not number.applied(session, holds).constant():
+                return None
+            if not is_element(session, number, dtype):
+                return None
         return session.inline(
             FunctionValue.outside(session, formula, ConstSource(formula)), (), given
         )
@@ -239,8 +242,10 @@ def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
 
 def _is_off(session: Session, name: str, value: Any) -> bool:
     """Whether an argument is one that formulas do not have, and says nothing."""
-    value = session.realize(value) if name in ("inplace", "out") else None
-    return value is not None and value.is_constant() and value.constant() in (False, None)
+    if name not in ("inplace", "out"):
+        return False
+    value = session.realize(value)
+    return value.is_constant() and value.constant() in (False, None)
 
 
 def _method(of_function: Callable[..., Value | None]) -> Callable[..., Value | None]:

@@ -26,7 +26,7 @@ from ingot.capture.values.numbers import (
     method,
     operand_of_choice,
 )
-from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue, tensors_in
 from ingot.graph.symbols import is_decided_by_data
 from ingot.torch_private import is_functorch_wrapped_tensor
 
@@ -43,46 +43,44 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
         size: Value = session.graph.known.sizes[id(fake)][1]
         return size
     if known is not None and known.numel() == 1:
-        return session.wrap_constant(known.item() if cls is None else session.python(cls, known))
-    kind = (
-        float
-        if dtype in FLOATS
-        else int
-        if dtype in INTEGER_DTYPES
-        else bool
-        if dtype is torch.bool
-        else None
-    )
+        if cls is None:
+            return session.wrap_constant(known.item())
+        return session.wrap_constant(session.python(cls, known))
+    kind: type | None = None
+    if dtype in FLOATS:
+        kind = float
+    elif dtype in INTEGER_DTYPES:
+        kind = int
+    elif dtype is torch.bool:
+        kind = bool
     wrapped = is_functorch_wrapped_tensor(fake)
     sizes = fake.shape
     if kind is None or wrapped or any(isinstance(s, torch.SymInt) or s != 1 for s in sizes):
         raise session.unsupported("number-in-tensor", f"the value of {tensor.describe()} is read")
-    plain = method(session, "detach", tensor) if fake.requires_grad else tensor
-    held = converted(
-        session,
-        method(session, "reshape", plain, ()) if sizes else plain,
-        HELD_AS[kind],
-        copy=True,
-    )
-    number = NumberValue(kind, held)
-    return number if cls is None else number.convert(session, cls)
+    if fake.requires_grad:
+        tensor = method(session, "detach", tensor)
+    if sizes:
+        tensor = method(session, "reshape", tensor, ())
+    number = NumberValue(kind, converted(session, tensor, HELD_AS[kind], copy=True))
+    if cls is None:
+        return number
+    return number.convert(session, cls)
 
 
 def choice(session: Session, number: Value, bound: Value, above: Value, below: Value) -> Value:
     """`above if number > bound else below` of a float that is read from a tensor and a constant."""
     number = session.realize(number)
     if not isinstance(number, NumberValue):  # that of a tensor whose elements are known
-        return above if session.truth(session.binary(operator.gt, number, bound)) else below
+        if session.truth(session.binary(operator.gt, number, bound)):
+            return above
+        return below
     condition = call(session, operator.gt, number.tensor, bound)
-    operands = [session.realize(side) for side in (above, below)]
-    of_tensors = any(isinstance(side, TensorValue) for side in operands)
-    made = call(
-        session,
-        torch.where,
-        condition,
-        *(s.tensor if isinstance(s, NumberValue) else s for s in operands),
-    )
-    return made if of_tensors else NumberValue(float, made)
+    sides = session.realize(above), session.realize(below)
+    operands = [getattr(side, "tensor", side) for side in sides]
+    result = call(session, torch.where, condition, *operands)
+    if tensors_in(sides):
+        return result
+    return NumberValue(float, result)
 
 
 @means(polyfills.are_in_graph)
@@ -100,9 +98,7 @@ def are_in_graph(session: Session, item: Value, best: Value) -> Value:
 @means(polyfills.better_of)
 def better_of(session: Session, better: Value, item: Value, best: Value) -> Value:
     item, best = session.realize(item), session.realize(best)
-    operands = [
-        operand for value in (item, best) if (operand := operand_of_choice(value)) is not None
-    ]
+    operands = list(filter(None, map(operand_of_choice, (item, best))))
     condition = call(session, session.known(better), *operands)
     return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))
 
@@ -110,12 +106,12 @@ def better_of(session: Session, better: Value, item: Value, best: Value) -> Valu
 def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.tensor or torch.as_tensor of a float that is read from a tensor and nothing else; None
     if it is none."""
-    number = session.realize(args[0]) if len(args) == 1 else None
-    device = (
-        session.known(kwargs.get("device", ConstantValue("cpu")))
-        if kwargs.keys() <= {"device"}
-        else None
-    )
+    if len(args) != 1:
+        return None
+    number = session.realize(args[0])
+    if not kwargs.keys() <= {"device"}:
+        return None
+    device = session.known(kwargs.get("device", ConstantValue("cpu")))
     if not isinstance(number, NumberValue) or number.cls is not float or str(device) != "cpu":
         return None
     return converted(session, number.tensor, torch.get_default_dtype(), copy=True)
@@ -147,7 +143,9 @@ def _reads(cls: type | None) -> Callable[..., Value | None]:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
     ) -> Value | None:
-        return None if args or kwargs else read(session, tensor, cls)
+        if args or kwargs:
+            return None
+        return read(session, tensor, cls)
 
     return rule
 

@@ -20,9 +20,10 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Value, in_order
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.evaluated import Applied, Evaluated
+from ingot.capture.values.operator_methods import in_place_forms
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
@@ -48,11 +49,11 @@ _PARTIAL = frozenset({operator.truediv, operator.pow})
 _OF_FLOATS = _ARITHMETIC | _PARTIAL
 _SAFE = _ARITHMETIC | {operator.neg, operator.pos, abs, operator.abs}
 _OF_PYTHON = _OF_FLOATS | {operator.floordiv, operator.mod}
-_PLAIN = {getattr(operator, f"i{f.__name__}"): f for f in _ARITHMETIC | _PARTIAL}
+_PLAIN = in_place_forms(_ARITHMETIC | _PARTIAL)
 _OF_INTEGERS = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod}
 )
-_PLAIN_INTEGERS = {getattr(operator, f"i{f.__name__}"): f for f in _OF_INTEGERS}
+_PLAIN_INTEGERS = in_place_forms(_OF_INTEGERS)
 LARGEST = 1 << 30  # of such a size, so that a product of two fits 64 bits
 _IN_PLACE = frozenset(_PLAIN) - {operator.ipow}
 _POWERS = frozenset({operator.pow, operator.ipow})
@@ -127,7 +128,9 @@ class NumberValue(Value):
             or self.cls is not bool
         ):
             return None
-        return self if other.object is wanted else self.negation(session)
+        if other.object is wanted:
+            return self
+        return self.negation(session)
 
     def _joined(self, session: Session, function: Any, other: Value) -> Value | None:
         """`self & other` and the like of two bools; None for others."""
@@ -137,17 +140,22 @@ class NumberValue(Value):
             return None
         if function is operator.xor:
             return self.is_bool(session, other, False)
-        return self if other.object is (function is operator.and_) else other
+        if other.object is (function is operator.and_):
+            return self
+        return other
 
     def _compared(
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
         """A comparison of two numbers, the other of which may be a constant; None where the types
         differ."""
-        right = self._operand(session, other) if self.cls is float else operand_of_choice(other)
+        if self.cls is float:
+            right = self._operand(session, other)
+        else:
+            right = operand_of_choice(other)
         if right is None or self.cls is int is not other.python_type():
             return None
-        pair = (right, self.tensor) if reflected else (self.tensor, right)
+        pair = in_order(self.tensor, right, reflected)
         return NumberValue(bool, call(session, function, *pair))
 
     def convert(self, session: Session, cls: type) -> Value:
@@ -190,13 +198,13 @@ class NumberValue(Value):
         right = self._operand(session, other)
         known = plain in _OF_FLOATS
         if plain in _PARTIAL:
-            known = _is_defined(session, plain, self if reflected else other)
+            known = _is_defined(session, plain, in_order(self, other, reflected)[1])
         if self.cls is not float or right is None or not known:
             raise session.unsupported(
                 "number-in-tensor",
                 f"operator.{function.__name__} of {self.describe()} and {other.describe()}",
             )
-        pair = (right, self.tensor) if reflected else (self.tensor, right)
+        pair = in_order(self.tensor, right, reflected)
         return NumberValue(float, call(session, plain, *pair))
 
     def _as_sizes(
@@ -207,23 +215,27 @@ class NumberValue(Value):
         if not is_of_integers or not self._meets_integer(other):
             return None
         size = self.as_size(session)
-        its = other.as_size(session) if isinstance(other, NumberValue) else other
-        return None if size is None or its is None else (size, its)
+        other_size: Value | None = other
+        if isinstance(other, NumberValue):
+            other_size = other.as_size(session)
+        if size is None or other_size is None:
+            return None
+        return size, other_size
 
     def _asked(
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
         """What gives a bool, where the program can tell it."""
         if self.cls is not bool:
-            return (
-                self._compared(session, function, other, reflected)
-                if function in _COMPARISONS
-                else None
-            )
+            if function not in _COMPARISONS:
+                return None
+            return self._compared(session, function, other, reflected)
         if function in (operator.eq, operator.ne):
             return self.is_bool(session, other, function is operator.eq)
         plain = _PLAIN_OF_BOOLS.get(function, function)
-        return self._joined(session, plain, other) if plain in _OF_BOOLS else None
+        if plain not in _OF_BOOLS:
+            return None
+        return self._joined(session, plain, other)
 
     @staticmethod
     def _meets_integer(other: Value) -> bool:
@@ -259,9 +271,9 @@ class NumberValue(Value):
         if not other.is_constant() or type(other.constant()) not in (float, int, bool):
             return None
         number = other.constant()
-        return (
-            ConstantValue(float(number)) if abs(number) < 2**53 or type(number) is float else None
-        )
+        if abs(number) < 2**53 or type(number) is float:
+            return ConstantValue(float(number))
+        return None
 
     def element(self, session: Session, dtype: torch.dtype) -> TensorValue | None:
         """A float as an element of a tensor of this type."""
@@ -287,7 +299,7 @@ class NumberValue(Value):
             )
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
-            return call(session, function, *((number, tensor) if reflected else (tensor, number)))
+            return call(session, function, *in_order(tensor, number, reflected))
         if not self._fits_type(dtype) or function not in _WITH_TENSORS:
             raise session.unsupported(
                 "number-in-tensor",
@@ -304,9 +316,11 @@ class NumberValue(Value):
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
             made = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
         else:
-            pair = (self.tensor, tensor) if reflected else (tensor, self.tensor)
+            pair = in_order(tensor, self.tensor, reflected)
             made = call(session, function, *pair)
-        return method(session, "reshape", made, ()) if flat else made
+        if flat:
+            return method(session, "reshape", made, ())
+        return made
 
     def _fits_type(self, dtype: torch.dtype) -> bool:
         """Whether a tensor of this type takes it: an integer may not fit a narrower type."""
@@ -325,7 +339,9 @@ class NumberValue(Value):
             raise session.unsupported(
                 "number-in-tensor", f"{tensor.describe()} is changed by {self.describe()}"
             )
-        number = converted(session, self.tensor, dtype) if flat else self.tensor
+        number = self.tensor
+        if flat:
+            number = converted(session, number, dtype)
         return call(session, function, tensor, number)
 
 
@@ -459,28 +475,21 @@ class OutsideNumber(NumberValue):
         other: ConstantValue,
         reflected: bool,
     ) -> Value:
-        constant = (other.object,)
-        made = self.applied(
-            session, function, constant if reflected else (), () if reflected else constant
-        )
+        before, after = in_order((), (other.object,), reflected)
+        made = self.applied(session, function, before, after)
         operand = self._operand(session, other)
         if isinstance(made, OutsideNumber) and operand is not None and function in _ARITHMETIC:
             # a quotient by a number that is not 0
             if function is not operator.truediv or not reflected:
-                pair = (
-                    (lambda: (operand, self.tensor))
-                    if reflected
-                    else (lambda: (self.tensor, operand))
+                made._made_of = lambda: call(
+                    session, function, *in_order(self.tensor, operand, reflected)
                 )
-                made._made_of = lambda: call(session, function, *pair())
         return made
 
     def method_is_integer(self, session: Session) -> Value:
-        return (
-            self.applied(session, float.is_integer)
-            if self.in_graph
-            else ConstantValue(self.constant().is_integer())
-        )
+        if self.in_graph:
+            return self.applied(session, float.is_integer)
+        return ConstantValue(self.constant().is_integer())
 
     def with_tensor(
         self,
@@ -494,18 +503,14 @@ class OutsideNumber(NumberValue):
             and self.in_graph
             and tensor.fake.dtype in (torch.float32, torch.float64)
         ):
-            needed = (
-                _is_usual_exponent
-                if not reflected
-                else _is_base
-                if tensor.fake.requires_grad
-                else None
-            )
-            if needed is None or self.applied(session, needed).constant():
+            test: Callable[..., bool] | None = None
+            if not reflected:
+                test = _is_usual_exponent
+            elif tensor.fake.requires_grad:
+                test = _is_base
+            if test is None or self.applied(session, test).constant():
                 number = converted(session, self.tensor, tensor.fake.dtype)
-                return call(
-                    session, torch.pow, *((number, tensor) if reflected else (tensor, number))
-                )
+                return call(session, torch.pow, *in_order(tensor, number, reflected))
         try:
             if function in _POWERS and not reflected and not fits(session, self, tensor.fake.dtype):
                 raise session.unsupported(
@@ -548,7 +553,7 @@ def of_size(
     only may vary."""
     shapes = session.graph.context.shapes
     expr = shapes.simplified(to_expr(size.fake))
-    quantities = [session.guards.symbols.get(symbol) for symbol in expr.symbols]
+    quantities = list(map(session.guards.symbols.get, expr.symbols))
     if len(quantities) != 1 or quantities[0] is None or quantities[0] in session.graph.speculative:
         return None
     try:
@@ -603,7 +608,9 @@ def operand_of_choice(value: Value) -> Value | None:
     if not isinstance(value, ConstantValue):
         return None
     number = value.object
-    return value if type(number) is float or type(number) is int and abs(number) < 1 << 63 else None
+    if type(number) is float or type(number) is int and abs(number) < 1 << 63:
+        return value
+    return None
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
@@ -613,9 +620,7 @@ def call(session: Session, function: Callable[..., Any], *args: Value) -> Tensor
 
 
 def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = TensorMethod(tensor, name).call(
-        session, [session.wrap_constant(arg) for arg in args], {}
-    )
+    made = TensorMethod(tensor, name).call(session, list(map(session.wrap_constant, args)), {})
     assert isinstance(made, TensorValue)
     return made
 

@@ -202,7 +202,9 @@ class ObjectValue(Value):
         own = self.own_attribute(session, name)
         if own is not None:
             return own
-        return None if raw is MISSING else self.bind(session, raw, name)
+        if raw is MISSING:
+            return None
+        return self.bind(session, raw, name)
 
     def all_attributes(self, session: Session) -> Value:
         if self.source is None:
@@ -233,8 +235,9 @@ class ObjectValue(Value):
 
     def _member(self, session: Session, name: str) -> Value:
         """What a member of `__slots__` holds."""
-        found = self.members.get(name) if self.source is None else None
-        if self.source is not None:
+        if self.source is None:
+            found = self.members.get(name)
+        else:
             written = session.effects.slots(self.object)
             found = None if written is None else written.written.get(name)
             if found is None:
@@ -245,7 +248,8 @@ class ObjectValue(Value):
                         getattr(self.object, name), AttrSource(self.source, name, "slot")
                     )
         if found is None or found is NULL:
-            owner = full_name(self.cls) if sys.version_info >= (3, 13) else type_name(self.cls)
+            named = full_name if sys.version_info >= (3, 13) else type_name
+            owner = named(self.cls)
             raise session.raised(AttributeError, f"'{owner}' object has no attribute '{name}'")
         return found
 
@@ -285,9 +289,7 @@ class ObjectValue(Value):
         """`self.__class__ = value` of one made during capture."""
         cls = session.known(value)
         alike = isinstance(cls, type) and type(self) is ObjectValue and plain_base(cls) is object
-        if not alike or any(
-            "__slots__" in vars(owner) for owner in (*cls.__mro__, *self.cls.__mro__)
-        ):
+        if not alike or not all(find_missing(kind, "__slots__") for kind in (cls, self.cls)):
             raise session.unsupported("attribute", f"the class of {self.describe()} is set")
         self.cls = cls
 
@@ -298,12 +300,9 @@ class ObjectValue(Value):
         elif isinstance(session.class_lookup(self.cls, name), MemberDescriptorType):
             self.members[name] = value
         elif not self.cls.__dictoffset__:
-            taken = session.class_lookup(self.cls, name) is not MISSING
-            what = (
-                f"object attribute {name!r} is read-only"
-                if taken
-                else f"object has no attribute {name!r}{NO_DICT}"
-            )
+            what = f"object attribute {name!r} is read-only"
+            if session.class_lookup(self.cls, name) is MISSING:
+                what = f"object has no attribute {name!r}{NO_DICT}"
             raise session.raised(AttributeError, f"{type_name(self.python_type())!r} {what}")
         else:
             self.attributes[name] = value
@@ -374,11 +373,13 @@ class ObjectValue(Value):
                 raise session.raised(TypeError, f"__bool__ should return bool, returned {kind}")
             return answer
         length = self._length(session)
-        return ConstantValue(True if length is None else length > 0)
+        return ConstantValue(length is None or length > 0)
 
     def length(self, session: Session) -> int:
         answer = self._length(session)
-        return super().length(session) if answer is None else answer
+        if answer is None:
+            return super().length(session)
+        return answer
 
     def _length(self, session: Session) -> int | None:
         answer = self.special(session, "__len__")
@@ -434,8 +435,9 @@ class ObjectValue(Value):
         if session.class_lookup(self.cls, "__iter__") is MISSING:
             return session.iterate_by_index(self)
         iterator = self.special(session, "__iter__")
-        if iterator is None or find_missing(iterator.python_type(), "__next__"):
-            kind = "NoneType" if iterator is None else iterator.python_type().__name__
+        cls = type(None) if iterator is None else iterator.python_type()
+        if iterator is None or find_missing(cls, "__next__"):
+            kind = cls.__name__
             raise session.raised(TypeError, f"iter() returned non-iterator of type '{kind}'")
         return session.realize(iterator)
 
@@ -510,12 +512,16 @@ class StandIn(ObjectValue):
         return self.attributes.get(name)
 
     def iterate(self, session: Session) -> Value:
-        return super().iterate(session) if find_missing(self.cls, "__next__") else self
+        if find_missing(self.cls, "__next__"):
+            return super().iterate(session)
+        return self
 
 
 def instance_of(cls: type) -> ObjectValue:
     """A new instance of a class written in Python."""
-    return StandIn(cls) if getattr(cls, "replaces", None) is not None else ObjectValue(cls)
+    if getattr(cls, "replaces", None) is not None:
+        return StandIn(cls)
+    return ObjectValue(cls)
 
 
 def is_overridden(session: Session, cls: type, name: str) -> bool:
@@ -547,7 +553,9 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     class (`instance` None)."""
     if isinstance(raw, (FunctionType, Dispatcher)):
         function = session.wrap_class_member(raw)
-        return function if instance is None else BoundMethod(function, instance)
+        if instance is None:
+            return function
+        return BoundMethod(function, instance)
     if isinstance(raw, staticmethod):
         return session.wrap_class_member(raw.__func__)
     if isinstance(raw, classmethod):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 _ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
@@ -12,7 +12,7 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "
 
 def _operator(name: str) -> Any:
     """The function of the module `operator`."""
-    return getattr(operator, name + "_" if name in ("and", "or") else name)
+    return getattr(operator, f"{name}_", None) or getattr(operator, name)
 
 
 BINARY_METHODS: dict[Any, tuple[str, str]] = {
@@ -28,3 +28,8 @@ INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
     getattr(operator, f"i{name}"): (f"__i{name}__", _operator(name)) for name in _ARITHMETIC
 }
 """By in-place operator: its method, and the operator that stands in for it."""
+
+
+def in_place_forms(operators: Container[Any]) -> dict[Any, Any]:
+    """By in-place operator: the operator that stands in for it, where that is one of these."""
+    return {form: plain for form, (_, plain) in INPLACE_METHODS.items() if plain in operators}

@@ -180,8 +180,8 @@ def _sequence_of(iterator: Any) -> Any:
 
 def _place(iterator: Any) -> int:
     """The index of the element that a reversed iterator gives next; -1 at its end."""
-    reduced = iterator.__reduce__()
-    return reduced[2] if len(reduced) > 2 else -1
+    _, _, *position = iterator.__reduce__()
+    return [*position, -1][0]
 
 
 @wraps(reversed, type(reversed([1])))

@@ -85,11 +85,9 @@ class PartialValue(Value):
     def _own_attribute(self, session: Session, name: str) -> Value | None:
         if self.source is None:
             return self.attributes.get(name)
-        return (
-            session.effects.own(session, self, self.object, name)
-            if self.has_dict(session)
-            else None
-        )
+        if self.has_dict(session):
+            return session.effects.own(session, self, self.object, name)
+        return None
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _FIELDS:
@@ -98,8 +96,11 @@ class PartialValue(Value):
             if self.source is None:
                 return session.attributes_of(self)  # type: ignore[arg-type]
             return session.instance_dict_of(self)  # type: ignore[arg-type]
-        own = None if name == "__class__" else self._own_attribute(session, name)
-        return super().get_attribute(session, name) if own is None else session.realize(own)
+        if name != "__class__":
+            own = self._own_attribute(session, name)
+            if own is not None:
+                return session.realize(own)
+        return super().get_attribute(session, name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         self._refuse_field(session, name)

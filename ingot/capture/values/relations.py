@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Value, in_order
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import require_relation
 
@@ -40,7 +40,7 @@ class RelationValue(Value):
     def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
         super().__init__()
         self.function = _SWAPPED.get(function, function)
-        self.pair = pair if function not in _SWAPPED else pair[::-1]
+        self.pair = in_order(*pair, function in _SWAPPED)
 
     def python_type(self) -> type:
         return bool

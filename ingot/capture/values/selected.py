@@ -16,7 +16,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.fakes import storage_key
 from ingot.graph.symbols import is_decided_by_data
@@ -52,7 +52,7 @@ def _note(session: Session, base: TensorValue, result: TensorValue) -> None:
 
 def _refuse_written(session: Session, written: Sequence[Any]) -> None:
     """Breaks the graph before elements were gathered whose memory, in eager, is to be written."""
-    keys = {storage_key(value.fake) for value in written if isinstance(value, TensorValue)}
+    keys = {storage_key(tensor.fake) for tensor in tensors_in(written)}
     for selection in session.state(_Selections):
         if not keys.isdisjoint((selection.base, selection.result)):
             raise _broken_before(session, selection, "and one of them is written")
@@ -87,9 +87,13 @@ def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
 def _plain(session: Session, value: Value) -> Value:
     """A part of an index; a number that was read from a tensor is that tensor."""
     value = session.realize(value)
-    return (
-        value.tensor if isinstance(value, NumberValue) and value.cls is int else session.deep(value)
-    )
+    if isinstance(value, NumberValue) and value.cls is int:
+        return value.tensor
+    return session.deep(value)
+
+
+def _is_unbacked(part: Value) -> bool:
+    return isinstance(part, SymIntValue) and is_decided_by_data(part.fake)
 
 
 def _consumed(value: Value) -> int | None:
@@ -108,22 +112,18 @@ def _getitem(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     key = session.realize(args[0])
-    parts = [
-        _plain(session, part) for part in (key.items if isinstance(key, TupleValue) else [key])
-    ]
-    unknown = [
-        part for part in parts if isinstance(part, SymIntValue) and is_decided_by_data(part.fake)
-    ]
-    if unknown:
-        raise session.unsupported("number-in-tensor", f"the value of {unknown[0].describe()}")
+    keys = key.items if isinstance(key, TupleValue) else [key]
+    parts = [_plain(session, part) for part in keys]
+    for part in filter(_is_unbacked, parts):
+        raise session.unsupported("number-in-tensor", f"the value of {part.describe()}")
     if is_functorch_wrapped_tensor(tensor.fake):
         return None
     if (view := _at_integers(session, tensor, parts)) is not None:
-        return view.get_item(session, TupleValue(parts, tuple)) if parts else view
+        return _rest_of_index(session, view, parts)
     numbers = [k for k, part in enumerate(parts) if _is_number(session, part, tensor)]
     if not numbers:
         return None
-    taken = [_consumed(part) for part in parts]
+    taken = list(map(_consumed, parts))
     if None in taken or sum(taken) > tensor.fake.dim():  # type: ignore[arg-type]
         return None
     base, result = tensor, tensor
@@ -131,7 +131,13 @@ def _getitem(
         dim = sum(taken[:k])  # type: ignore[arg-type]
         result = _select(session, result, dim, parts.pop(k))
     _note(session, base, result)
-    return result.get_item(session, TupleValue(parts, tuple)) if parts else result
+    return _rest_of_index(session, result, parts)
+
+
+def _rest_of_index(session: Session, tensor: TensorValue, parts: list[Value]) -> Value:
+    if parts:
+        return tensor.get_item(session, TupleValue(parts, tuple))
+    return tensor
 
 
 def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> TensorValue | None:
@@ -139,21 +145,18 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
     None where there are no such integers, or parts that are more than a view."""
     if not any(isinstance(part, SymIntValue) for part in parts):
         return None
-    wide = [
-        k
-        for k, part in enumerate(parts)
-        if isinstance(part, ConstantValue) and part.object is Ellipsis
-    ]
-    taken = [
-        1 if isinstance(p, SymIntValue) else 0 if k in wide else _consumed(p)
-        for k, p in enumerate(parts)
-    ]
-    counts = [
-        count
-        for part, count in zip(parts, taken)
-        if not isinstance(part, TensorValue) and count is not None
-    ]
-    if len(counts) != len(parts) or len(wide) > 1 or sum(counts) > tensor.fake.dim():
+    wide, counts = list[int](), list[int]()
+    for k, part in enumerate(parts):
+        count: int | None = 1
+        if isinstance(part, ConstantValue) and part.object is Ellipsis:
+            wide.append(k)
+            count = 0
+        elif not isinstance(part, SymIntValue):
+            count = _consumed(part)
+        if isinstance(part, TensorValue) or count is None:
+            return None
+        counts.append(count)
+    if len(wide) > 1 or sum(counts) > tensor.fake.dim():
         return None
     rank = tensor.fake.dim()
     for k in reversed(range(len(parts))):
@@ -176,7 +179,7 @@ def _setitem(
     if not isinstance(key, TupleValue) or is_functorch_wrapped_tensor(tensor.fake):
         return None
     parts = [_plain(session, part) for part in key.items]
-    if any(isinstance(part, SymIntValue) and is_decided_by_data(part.fake) for part in parts):
+    if any(map(_is_unbacked, parts)):
         return None
     view = _at_integers(session, tensor, parts)
     if view is None:

@@ -7,7 +7,6 @@ guarded when it is first asked for, so that a list that is only appended to may 
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,7 @@ import torch
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, ItemSource
-from ingot.capture.values.base import LazyValue, NotConstant, Value
+from ingot.capture.values.base import LazyValue, NotConstant, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -67,7 +66,9 @@ class SequenceValue(Container):
         return self.cls
 
     def _like(self, items: Iterable[Value]) -> SequenceValue:
-        return ListValue(items, list) if isinstance(self, ListValue) else TupleValue(items, tuple)
+        if isinstance(self, ListValue):
+            return ListValue(items, list)
+        return TupleValue(items, tuple)
 
     def length(self, session: Session) -> int:
         return len(self.items)
@@ -81,7 +82,8 @@ class SequenceValue(Container):
             if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
                 return self  # all of a tuple is the tuple
             made = self._like(session.python(operator.getitem, self.items, bounds))
-            made.cls = self.cls if self.cls.__name__ == "Size" else made.cls
+            if self.cls.__name__ == "Size":
+                made.cls = self.cls
             return made
         index = session.index(key)
         try:
@@ -92,10 +94,12 @@ class SequenceValue(Container):
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         items = [item.argument(leaf) for item in self.items]
-        return self._build(items) if hasattr(self.cls, "_fields") else tuple(items)
+        if hasattr(self.cls, "_fields"):
+            return self._build(items)
+        return tuple(items)
 
     def python_object(self, session: Session) -> Any:
-        return self._build([session.known(item) for item in self.items])
+        return self._build(list(map(session.known, self.items)))
 
     def _build(self, objects: list[Any]) -> Any:
         """The real one of these objects. A class of the user's is not asked: `__new__` may take
@@ -128,15 +132,10 @@ class SequenceValue(Container):
             return None
         if function in (operator.eq, operator.ne):
             same = len(self.items) == len(other.items)
-            same = same and all(
-                session.equal(session.realize(a), session.realize(b))
-                for a, b in zip(self.items, other.items)
-            )
+            same = same and all(map(session.equal_items, self.items, other.items))
             return ConstantValue(same == (function is operator.eq))
         if function in (operator.lt, operator.le, operator.gt, operator.ge):
-            return self._ordered(
-                session, function, *((other, self) if reflected else (self, other))
-            )
+            return self._ordered(session, function, *in_order(self, other, reflected))
         return None
 
     @staticmethod
@@ -152,19 +151,16 @@ class SequenceValue(Container):
     def method_index(
         self, session: Session, item: Value, start: Value | None = None, stop: Value | None = None
     ) -> Value:
-        bounds = slice(*[None if end is None else session.position(end) for end in (start, stop)])
+        bounds = slice(start and session.position(start), stop and session.position(stop))
         for i in range(*bounds.indices(len(self.items))):
             if session.equal(session.realize(self.items[i]), item):
                 return ConstantValue(i)
-        is_tuple = isinstance(self, TupleValue)
-        if is_tuple:
+        if isinstance(self, TupleValue):
             raise session.raised(ValueError, "tuple.index(x): x not in tuple")
         raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in list")
 
     def method_count(self, session: Session, item: Value) -> Value:
-        return ConstantValue(
-            sum(session.equal(session.realize(element), item) for element in self.items)
-        )
+        return session.count_of(self.items, item)
 
 
 class TypedKey(tuple[Any, ...]):
@@ -213,7 +209,9 @@ class TupleValue(SequenceValue):
 
     def key(self, session: Session) -> Any:
         keys = [session.realize(item).key(session) for item in self.items]
-        return tuple(keys) if self.cls is tuple else TypedKey(self, keys)
+        if self.cls is tuple:
+            return tuple(keys)
+        return TypedKey(self, keys)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if name in getattr(self.cls, "_fields", ()):
@@ -242,7 +240,7 @@ class TupleValue(SequenceValue):
         unknown = dict.fromkeys(changes.keys() - set(fields))
         if unknown:
             session.python(self._build([None] * len(fields))._replace, **unknown)
-        return TupleValue([changes.get(f, item) for f, item in zip(fields, self.items)], self.cls)
+        return TupleValue(list(map(changes.get, fields, self.items)), self.cls)
 
     def method_numel(self, session: Session) -> Value:
         total: Value = ConstantValue(1)
@@ -318,7 +316,7 @@ class ListValue(SequenceValue):
         if len(items) != len(places):
             sizes = f"sequence of size {len(items)} to extended slice of size {len(places)}"
             raise session.raised(ValueError, f"attempt to assign {sizes}")
-        if any(place >= len(self.items) for place in places):
+        if places and max(places) >= len(self.items):
             raise session.unsupported(
                 "container-order", "a list that shrinks while an extended slice of it is set"
             )
@@ -354,7 +352,9 @@ class ListValue(SequenceValue):
 
     def method_pop(self, session: Session, index: Value | None = None) -> Value:
         self._writable(session)
-        return session.python(self.items.pop, -1 if index is None else session.index(index))
+        if index is None:
+            return session.python(self.items.pop)
+        return session.python(self.items.pop, session.index(index))
 
     def method_remove(self, session: Session, item: Value) -> Value:
         for i, element in enumerate(self.items):
@@ -429,8 +429,13 @@ class OutsideList(ListValue):
         pass  # they are read from the list when they are first asked for
 
     def append(self, session: Session, items: list[Value]) -> None:
-        self._begin(session, self._added if self._items is None else self._items)
-        (self._added if self._items is None else self._items).extend(items)
+        self._begin(session, self._known_items())
+        self._known_items().extend(items)
+
+    def _known_items(self) -> list[Value]:
+        if self._items is None:
+            return self._added
+        return self._items
 
     def _writable(self, session: Session) -> None:
         self._begin(session, self.items)
@@ -442,22 +447,23 @@ class OutsideList(ListValue):
 
     def operations(self) -> list[Operation]:
         """What makes the list as it was when the change began into what it is now."""
-        before, now = self._before or [], self._added if self._items is None else self._items
+        before, now = self._before or [], self._known_items()
         self._before = None
-        kept = sum(
-            1 for _ in itertools.takewhile(lambda pair: _same_value(*pair), zip(before, now))
-        )
+        kept, most = 0, min(len(before), len(now))
+        while kept < most and _same_value(before[kept], now[kept]):
+            kept += 1
+        if kept == len(before) == len(now):
+            return []
         if kept == len(before):
-            return (
-                [Operation(list.extend, (self, ListValue(now[kept:], list)))]
-                if len(now) > kept
-                else []
-            )
+            return [Operation(list.extend, (self, ListValue(now[kept:], list)))]
         if kept == len(now):
             return [Operation(list.__delitem__, (self, ConstantValue(slice(kept, None))))]
         if len(before) == len(now):
-            changed = [i for i in range(kept, len(now)) if not _same_value(before[i], now[i])]
-            return [Operation(list.__setitem__, (self, ConstantValue(i), now[i])) for i in changed]
+            return [
+                Operation(list.__setitem__, (self, ConstantValue(i), item))
+                for i, item in enumerate(now)
+                if not _same_value(before[i], item)
+            ]
         return [
             Operation(
                 list.__setitem__,
@@ -480,7 +486,9 @@ class SequenceIterator(Value):
         self.sequence, self.position, self.ended = sequence, 0, False
 
     def python_type(self) -> type:
-        return type(iter([])) if isinstance(self.sequence, ListValue) else type(iter(()))
+        if isinstance(self.sequence, ListValue):
+            return type(iter([]))
+        return type(iter(()))
 
     def iterate(self, session: Session) -> Value:
         return self
@@ -543,7 +551,7 @@ class SliceValue(Value):
     ) -> Value | None:
         if not isinstance(other, SliceValue) or function not in _COMPARISONS:
             return None
-        first, second = (other, self) if reflected else (self, other)
+        first, second = in_order(self, other, reflected)
         return session.binary(
             function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple)
         )
@@ -600,13 +608,15 @@ class SymbolicRange(RangeValue):
 
     @property
     def range(self) -> range:  # type: ignore[override]
-        return range(*(self._session.integer(bound) for bound in (self._start, self._stop)))
+        return range(self._session.integer(self._start), self._session.integer(self._stop))
 
     def truth(self, session: Session) -> bool:
         return session.truth(session.binary(operator.lt, self._start, self._stop))
 
     def length(self, session: Session) -> Any:
-        return session.binary(operator.sub, self._stop, self._start) if self.truth(session) else 0
+        if not self.truth(session):
+            return 0
+        return session.binary(operator.sub, self._stop, self._start)
 
     def get_item(self, session: Session, key: Value) -> Value:
         key = session.realize(key)
@@ -619,11 +629,9 @@ class SymbolicRange(RangeValue):
 
     def contains(self, session: Session, item: Value) -> bool:
         item = session.realize(item)
-        return (
-            self._has(session, item)
-            if item.python_type() is int
-            else super().contains(session, item)
-        )
+        if item.python_type() is int:
+            return self._has(session, item)
+        return super().contains(session, item)
 
     def _has(self, session: Session, number: Value) -> bool:
         above = session.truth(session.binary(operator.le, self._start, number))
@@ -647,4 +655,6 @@ class RangeIterator(Value):
 
     def next(self, session: Session) -> Value | None:
         number = next(self.iterator, None)
-        return None if number is None else ConstantValue(number)
+        if number is None:
+            return None
+        return ConstantValue(number)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.base import Raised, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import (
     matching_key,
@@ -37,7 +37,9 @@ class SetValue(Container):
     ) -> None:
         super().__init__(source, object)
         self._entries = dict(entries)
-        self.hashed: Any = (frozenset if cls is frozenset else set)(iter(self._entries))
+        self.hashed: Any = set(iter(self._entries))
+        if cls is frozenset:
+            self.hashed = frozenset(iter(self._entries))
         self.cls = cls
 
     @property
@@ -49,7 +51,7 @@ class SetValue(Container):
         return self.cls
 
     def python_object(self, session: Session) -> Any:
-        return self.cls([session.known(item) for item in self.entries.values()])
+        return self.cls(map(session.known, self.entries.values()))
 
     def constant(self) -> Any:
         if self.cls is frozenset:
@@ -109,7 +111,7 @@ class SetValue(Container):
         same at every call."""
         entries = self.entries
         if all(map(_hashes_alike, entries)):
-            return [entries[key] for key in self.hashed]
+            return list(map(entries.__getitem__, self.hashed))
         return list(entries.values())
 
     def iterate(self, session: Session) -> Value:
@@ -125,14 +127,16 @@ class SetValue(Container):
         if function in SET_UPDATES and not reflected and self.cls is set:
             getattr(self, f"method_{SET_UPDATES[function]}")(session, other)
             return self
-        first, second = (other, self) if reflected else (self, other)
+        first, second = in_order(self, other, reflected)
         if function not in SET_TESTS and function not in SET_RESULTS:
             return None
         members: dict[int, Value] = {}
         for held in (first, second):
             _note_members(held, members)
         made = function(first.hashed, second.hashed)
-        return ConstantValue(made) if function in SET_TESTS else _set_like(made, members)
+        if function in SET_TESTS:
+            return ConstantValue(made)
+        return _set_like(made, members)
 
     def _operand(self, session: Session, other: Value, members: dict[int, Value]) -> Any:
         """What another set, a dict or an iterable is for a method of `hashed`; `members` gets its
@@ -141,7 +145,9 @@ class SetValue(Container):
         if isinstance(other, Container) and other.python_type() in (set, frozenset, dict):
             held = other if isinstance(other, SetValue) else session.set_of(other)
             _note_members(held, members)
-            return held.hashed if held is other else dict.fromkeys(held.entries)
+            if held is other:
+                return held.hashed
+            return dict.fromkeys(held.entries)
         return list(self._keys_read(session, other, members))
 
     @staticmethod
@@ -177,7 +183,9 @@ class SetValue(Container):
                 found.add(key)
                 if len(found) >= self.length(session):
                     break
-        return _set_like(found if self.cls is set else self.cls(found), members)
+        if self.cls is not set:
+            found = self.cls(found)
+        return _set_like(found, members)
 
     def _become(self, session: Session, made: SetValue) -> Value:
         """Takes over the members of another set."""
@@ -240,7 +248,9 @@ class SetValue(Container):
         return self._combined(session, "union", others)
 
     def method_intersection(self, session: Session, *others: Value) -> Value:
-        made = self if others else self._combined(session, "copy", ())
+        if not others:
+            return self._combined(session, "copy", ())
+        made = self
         for other in others:
             made = made._common(session, other)
         return made
@@ -295,15 +305,15 @@ class SetValue(Container):
         if other is self:
             return ConstantValue(not self.entries)
         # of a subclass too, as its iterator gives them
-        return ConstantValue(
-            not any(
-                self.holds(session, session.realize(element).key(session))
-                for element in session.elements(other)
-            )
-        )
+        for element in session.elements(other):
+            if self.holds(session, session.realize(element).key(session)):
+                return ConstantValue(False)
+        return ConstantValue(True)
 
     def method_copy(self, session: Session) -> Value:
-        return self if self.cls is frozenset else self._combined(session, "copy", ())
+        if self.cls is frozenset:
+            return self
+        return self._combined(session, "copy", ())
 
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         members = session.tuple_of_values([session.list_of(self)])
@@ -344,7 +354,7 @@ def _hashes_alike(key: Any) -> bool:
         return _hashes_alike(key.content)
     if isinstance(key, IdentityKey):
         return key.value.source is not None and not key.value.decides_operators
-    return all(map(_hashes_alike, key)) if isinstance(key, (tuple, frozenset)) else True
+    return not isinstance(key, (tuple, frozenset)) or all(map(_hashes_alike, key))
 
 
 class SetIterator(Value):

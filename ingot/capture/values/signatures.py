@@ -40,7 +40,9 @@ def method_of(cls: type, name: str) -> Any:
     for owner in cls.__mro__:
         if name in owner.__dict__:
             raw = owner.__dict__[name]
-            return raw if isinstance(raw, _METHODS) else None
+            if isinstance(raw, _METHODS):
+                return raw
+            break
     return None
 
 
@@ -68,5 +70,4 @@ def refuses(function: Any, count: int, names: tuple[str, ...]) -> bool:
 
 def model_of(cls: type) -> Any:
     """An empty instance of a built-in class; None where there is none."""
-    make = EMPTY.get(cls)
-    return None if make is None else make()
+    return EMPTY.get(cls, type(None))()

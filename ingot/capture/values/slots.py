@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values import signatures
 from ingot.capture.values.base import SLOTS, Value
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def _slot(name: str) -> Callable[[Slot], Slot]:
 
 def _binary(name: str, function: Any, reflected: bool) -> Slot:
     def slot(value: Value, session: Session, other: Value) -> Value:
-        found = value.binary(session, function, other, reflected)
-        return _refusal(session, value, name, other) if found is None else found
+        result = value.binary(session, function, other, reflected)
+        return result or _refusal(session, value, name, other)
 
     return slot
 
@@ -64,12 +64,8 @@ for _function, _name in UNARY_METHODS.items():
 SLOTS["__abs__"] = _unary(builtins.abs)
 
 
-def _wrapped(session: Session, answer: Any) -> Value:
-    return answer if isinstance(answer, Value) else ConstantValue(answer)
-
-
 SLOTS.update(
-    __len__=lambda value, session: _wrapped(session, value.length(session)),
+    __len__=lambda value, session: as_value(value.length(session)),
     __bool__=lambda value, session: ConstantValue(value.truth(session)),
     __getitem__=lambda value, session, key: value.get_item(session, key),
     __contains__=lambda value, session, item: ConstantValue(value.contains(session, item)),

@@ -135,7 +135,9 @@ class BuiltinObject(ObjectValue):
             if content.python_type() is not other.python_type():
                 return None
         made = content.binary(session, function, other, reflected)
-        return self if made is content and name else made
+        if made is content and name:
+            return self
+        return made
 
     def overrides(self, session: Session, *names: str) -> bool:
         """Whether the class defines one of these methods in Python."""
@@ -242,11 +244,15 @@ class _OnContent:
         made = session.call(method, args, kwargs)
         if made is not owner.content:
             return made
-        return owner if self.name in _IN_PLACE else _without_class(session, made)
+        if self.name in _IN_PLACE:
+            return owner
+        return _without_class(session, made)
 
 
 def _without_class(session: Session, content: Value) -> Value:
     """What an instance holds, as an object of its own."""
     if isinstance(content, TupleValue):
         return TupleValue(content.items, tuple)
-    return session.set_of(content, frozenset) if content.python_type() is frozenset else content
+    if content.python_type() is frozenset:
+        return session.set_of(content, frozenset)
+    return content

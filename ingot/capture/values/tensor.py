@@ -13,10 +13,20 @@ from torch import fx
 
 from ingot.capture.meanings import How, means, stated
 from ingot.capture.sources import AttrSource, Source
-from ingot.capture.values.base import NULL, Arguments, Keywords, NotConstant, Value
-from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Keywords,
+    NotConstant,
+    Value,
+    in_order,
+    map_values,
+    positions,
+)
+from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
+from ingot.capture.values.operator_methods import BINARY_METHODS, in_place_forms
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
@@ -51,7 +61,6 @@ _PROPERTIES = frozenset(
 )
 """Attributes whose value follows from what TENSOR guards."""
 
-_WITHOUT_ARGUMENTS = frozenset({"is_inference", "__len__"})
 
 _METHODS = {
     name: getattr(torch.Tensor, name)
@@ -106,7 +115,9 @@ class TensorValue(Value):
         return self.cls
 
     def describe(self) -> str:
-        return f"tensor {self.source.name}" if self.source else f"the tensor {self.fx_node.name}"
+        if self.source:
+            return f"tensor {self.source.name}"
+        return f"the tensor {self.fx_node.name}"
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return leaf(self)
@@ -152,17 +163,13 @@ class TensorValue(Value):
 
     def _size(self, session: Session, dim: int) -> Any:
         size = self.fake.shape[dim]
-        return (
-            SymIntValue(size, "call_method", "size", (self, dim))
-            if isinstance(size, torch.SymInt)
-            else size
-        )
+        if isinstance(size, torch.SymInt):
+            return SymIntValue(size, "call_method", "size", (self, dim))
+        return size
 
     def shape(self, session: Session) -> Value:
-        sizes = [self._size(session, dim) for dim in range(self.fake.dim())]
-        return TupleValue(
-            [s if isinstance(s, Value) else ConstantValue(s) for s in sizes], torch.Size
-        )
+        sizes = [as_value(self._size(session, dim)) for dim in range(self.fake.dim())]
+        return TupleValue(sizes, torch.Size)
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _METHODS:
@@ -323,7 +330,7 @@ class TensorValue(Value):
     ) -> Value | None:
         if type(other) is TensorValue:
             return session.graph.call(
-                session, "call_function", function, _pair(self, other, reflected), {}
+                session, "call_function", function, in_order(self, other, reflected), {}
             )
         made = other.with_tensor(session, function, self, reflected)
         if made is not NotImplemented:
@@ -331,7 +338,7 @@ class TensorValue(Value):
         operand = self._operand(session, function, other, reflected)
         if operand is None:
             return None
-        pair = _pair(self, operand, reflected)
+        pair = in_order(self, operand, reflected)
         return session.graph.call(session, "call_function", function, pair, {})
 
     def _operand(
@@ -345,15 +352,16 @@ class TensorValue(Value):
             other = other.content
         if isinstance(other, EnumValue) and isinstance(other.object, int):
             return ConstantValue(int(other.object))
-        if isinstance(other, (TensorValue, SymIntValue)):
+        if _is_in_graph(other):
             return other
         if not isinstance(other, ConstantValue):
             return None
         if type(other.object) in (int, float, bool, complex):
             return other
         # of None and no comparison, the operator raises an error, as eager's does
-        is_refused = other.object is None and function not in (operator.eq, operator.ne)
-        return other if is_refused else None
+        if other.object is None and function not in (operator.eq, operator.ne):
+            return other
+        return None
 
     def convert(self, session: Session, cls: type) -> Value:
         known = session.graph.known.of(self.fake)
@@ -371,28 +379,26 @@ class TensorValue(Value):
         made = call_by_rule(session, name, self, args, kwargs)
         if made is not None:
             return made
-        known = session.graph.known.of(self.fake) if name == "tolist" else None
-        if known is not None:
-            return session.wrap_constant(known.tolist())
+        if name == "tolist":
+            known = session.graph.known.of(self.fake)
+            if known is not None:
+                return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
             kind = "depends on the data of" if name in _DATA else "acts on the object"
             raise session.unsupported("tensor-object", f"Tensor.{name} {kind} {self.describe()}")
-        args, kwargs = (
-            [session.deep(a) for a in args],
-            {k: session.deep(v) for k, v in kwargs.items()},
-        )
+        args, kwargs = list(map(session.deep, args)), map_values(session.deep, kwargs)
         if name == "size" and not kwargs:
-            return (
-                self.shape(session) if not args else self.shape(session).get_item(session, args[0])
-            )
+            shape = self.shape(session)
+            if args:
+                return shape.get_item(session, args[0])
+            return shape
         if name == "type":
             return self._type(session, args, kwargs)
-        if name in _WITHOUT_ARGUMENTS and not args and not kwargs:
-            return (
-                session.wrap_constant(self.length(session))
-                if name == "__len__"
-                else self._is_inference(session)
-            )
+        if not args and not kwargs:
+            if name == "__len__":
+                return session.wrap_constant(self.length(session))
+            if name == "is_inference":
+                return self._is_inference(session)
         refuse_overrides(session, name, args, kwargs)
         if not name.startswith("new_"):  # which look at the type of what they are given
             args = [a.as_operand(session) if _is_double(a) else a for a in args]
@@ -424,28 +430,12 @@ class TensorValue(Value):
         return session.graph.call(session, "call_method", "to", (self, ConstantValue(dtype)), {})
 
 
-def _pair(value: Value, other: Value, reflected: bool) -> tuple[Value, Value]:
-    return (other, value) if reflected else (value, other)
-
-
 def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
 
 
 def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
     return [value for value in values if isinstance(value, TensorValue)]
-
-
-def with_tensors(values: Iterable[Value], tensors: Iterable[Value]) -> list[Value]:
-    """The values with others in the place of the tensors among them."""
-    remaining = iter(tensors)
-    return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
-
-
-def views_of(tensors: Any) -> Any:
-    """Inlined: the tensors, with a history yet to be given."""
-    with torch.no_grad():
-        return [tensor.view_as(tensor) for tensor in tensors]
 
 
 class TensorMethod(Value):
@@ -466,19 +456,13 @@ class TensorMethod(Value):
         return self.tensor.call_named(session, self.name, args, kwargs)
 
 
-_PLAIN = {
-    getattr(operator, f"i{name}"): getattr(operator, name)
-    for name in "add sub mul truediv floordiv mod pow lshift rshift".split()
-} | {operator.iand: operator.and_, operator.ior: operator.or_, operator.ixor: operator.xor}
+_PLAIN = in_place_forms(BINARY_METHODS.keys() - {operator.matmul})
 """What operators in place do to numbers."""
 
-_SYMBOLIC = {
-    getattr(operator, name): getattr(operator, name) for name in "eq ne lt le gt ge".split()
-} | {
-    getattr(operator, prefix + name): getattr(operator, name)
-    for name in "add sub mul floordiv mod".split()
-    for prefix in ("", "i")
-}
+_OF_SIZES = [
+    *RELATIONS, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod
+]  # fmt: skip
+_SYMBOLIC = dict(zip(_OF_SIZES, _OF_SIZES)) | in_place_forms(_OF_SIZES)
 """Operators of symbolic integers that give such, or a truth value."""
 
 
@@ -504,9 +488,9 @@ class SymIntValue(Value):
         return int
 
     def describe(self) -> str:
-        return f"the size {self.fake}" + (
-            ", which the data decide" if is_decided_by_data(self.fake) else ""
-        )
+        if is_decided_by_data(self.fake):
+            return f"the size {self.fake}, which the data decide"
+        return f"the size {self.fake}"
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return leaf(self)
@@ -515,18 +499,19 @@ class SymIntValue(Value):
     def current(self) -> Any:
         """The SymInt, or the number that guards say it is."""
         known = to_expr(self.fake).constant
-        return self.fake if known is None else known
+        if known is None:
+            return self.fake
+        return known
 
     def node(self, recorder: GraphRecorder) -> fx.Node:
         """Its node, made when it is first used."""
         if self._node is None:
             op, target, args = self.recipe
             recorder.context.shapes.keep_in_bounds(to_expr(self.fake))
-            known = [
-                recorder.node_of(a) if isinstance(a, (TensorValue, SymIntValue)) else a
-                for a in args
-            ]
-            self._node = recorder.graph.create_node(op, target, tuple(known))
+            operands = list(args)
+            for k in positions(_is_in_graph, args):
+                operands[k] = recorder.node_of(args[k])
+            self._node = recorder.graph.create_node(op, target, tuple(operands))
             self._node.meta.update(val=self.fake, where="")
         return self._node
 
@@ -552,18 +537,20 @@ class SymIntValue(Value):
         compiled for."""
         from ingot.capture.values.numbers import of_size  # which are made of tensors
 
-        return of_size(session, self, function, before, after) if self.in_graph else None
+        if self.in_graph:
+            return of_size(session, self, function, before, after)
+        return None
 
     def is_speculative(self, session: Session) -> bool:
-        """Whether it is made of sizes that may vary, and were not seen to."""
-        quantities = [session.guards.symbols.get(symbol) for symbol in to_expr(self.fake).symbols]
-        return bool(quantities) and all(
-            quantity in session.graph.speculative for quantity in quantities
-        )
+        """Whether it is made of speculative sizes alone."""
+        quantities = set(map(session.guards.symbols.get, to_expr(self.fake).symbols))
+        return bool(quantities) and quantities.issubset(session.graph.speculative)
 
     def convert(self, session: Session, cls: type) -> Value:
-        made = self.applied(session, float) if cls is float else None
-        return self if cls is int else made or ConstantValue(cls(self.specialize(session)))
+        if cls is int:
+            return self
+        result = self.applied(session, float) if cls is float else None
+        return result or ConstantValue(cls(self.specialize(session)))
 
     def truth(self, session: Session) -> bool:
         if is_decided_by_data(self.fake):
@@ -573,8 +560,10 @@ class SymIntValue(Value):
     @staticmethod
     def _asked(function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> Value:
         """The answer to a question about a size that the data decide, where there is one."""
-        made = RelationValue(function, pair)
-        return made if made.answer is None else ConstantValue(made.answer)
+        relation = RelationValue(function, pair)
+        if relation.answer is None:
+            return relation
+        return ConstantValue(relation.answer)
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
         if function in (abs, operator.abs):
@@ -583,26 +572,28 @@ class SymIntValue(Value):
                 and not self._asked(operator.ge, (self, 0)).is_constant()
             ):
                 raise session.unsupported("symbolic-size-value", f"the sign of {self.describe()}")
-            return self.unary(session, operator.neg) if self.fake < 0 else self
+            if self.fake < 0:
+                return self.unary(session, operator.neg)
+            return self
         if function not in (operator.neg, operator.pos):
-            return self.applied(session, function) or ConstantValue(self.specialize(session)).unary(
-                session, function
-            )
+            result = self.applied(session, function)
+            if result is not None:
+                return result
+            return ConstantValue(self.specialize(session)).unary(session, function)
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        if not isinstance(other, SymIntValue) and not (
-            isinstance(other, ConstantValue) and type(other.object) in (int, bool, float)
-        ):
+        operand: Any = other
+        if isinstance(other, ConstantValue) and type(other.object) in (int, bool, float):
+            # torch would take a bool for a question
+            operand = int(other.object) if type(other.object) is bool else other.object
+            other = ConstantValue(operand)
+        elif not isinstance(other, SymIntValue):
             return None
-        # torch would take it for a question
-        if isinstance(other, ConstantValue) and type(other.object) is bool:
-            other = ConstantValue(int(other.object))
-        pair: tuple[Any, Any] = (self, other.object if isinstance(other, ConstantValue) else other)
-        pair = pair[::-1] if reflected else pair
-        operands = [p.fake if isinstance(p, SymIntValue) else p for p in pair]
+        pair = in_order(self, operand, reflected)
+        operands = list(in_order(self.fake, getattr(operand, "fake", operand), reflected))
         function = _SYMBOLIC.get(function, function)
         # by what is positive, in the algebra of sizes
         divides = function in (operator.floordiv, operator.mod)
@@ -616,7 +607,9 @@ class SymIntValue(Value):
         result = function(*operands)
         if isinstance(result, torch.SymInt):
             return SymIntValue(result, "call_function", function, pair)
-        return ConstantValue(bool(result) if isinstance(result, (torch.SymBool, bool)) else result)
+        if isinstance(result, torch.SymBool):
+            result = bool(result)
+        return ConstantValue(result)
 
     def _as_number(
         self, session: Session, function: Any, other: Value, reflected: bool, operands: list[Any]
@@ -631,12 +624,22 @@ class SymIntValue(Value):
                 fixed = ConstantValue(self.specialize(session))
                 return other.binary(session, function, fixed, not reflected)
         if isinstance(other, ConstantValue):
-            before, after = ((other.object,), ()) if reflected else ((), (other.object,))
-            made = self.applied(session, _PLAIN.get(function, function), before, after)
-            if made is not None:
-                return made
-        left, right = [int(p) if isinstance(p, torch.SymInt) else p for p in operands]
+            before, after = in_order((), (other.object,), reflected)
+            result = self.applied(session, _PLAIN.get(function, function), before, after)
+            if result is not None:
+                return result
+        left, right = map(_fixed, operands)
         return ConstantValue(left).binary(session, function, ConstantValue(right), False)
+
+
+def _fixed(number: Any) -> Any:
+    if isinstance(number, torch.SymInt):
+        return int(number)
+    return number
+
+
+def _is_in_graph(operand: Any) -> bool:
+    return isinstance(operand, (TensorValue, SymIntValue))
 
 
 def _is_double(value: Value) -> bool:
@@ -677,16 +680,11 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
 @means(torch.Tensor.new, how=How.METHOD)
 def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.new of sizes: an empty tensor."""
-    given = [session.realize(arg) for arg in args]
-    sizes = (
-        given[0]
-        if len(given) == 1 and given[0].python_type() is torch.Size
-        else TupleValue(given, tuple)
-    )
-    if kwargs or not all(v.python_type() is int for v in session.unpacked(sizes)):
+    sizes = list(map(session.realize, args)) or [ConstantValue(0)]
+    if len(sizes) == 1 and sizes[0].python_type() is torch.Size:
+        sizes = session.unpacked(sizes[0])
+    if kwargs or not all(size.python_type() is int for size in sizes):
         raise session.unsupported(
             "argument-kind", f"Tensor.new of {tensor.describe()} is given more than sizes"
         )
-    return tensor.call_named(
-        session, "new_empty", [sizes if given else TupleValue([ConstantValue(0)], tuple)], {}
-    )
+    return tensor.call_named(session, "new_empty", [TupleValue(sizes, tuple)], {})

@@ -25,11 +25,9 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None
     for all else."""
-    return (
-        _made(session, args[0], kwargs)
-        if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}
-        else None
-    )
+    if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}:
+        return _made(session, args[0], kwargs)
+    return None
 
 
 @means(torch.Tensor.new_tensor, how=How.METHOD)
@@ -47,7 +45,7 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     if shape is None or all(isinstance(leaf, ConstantValue) for leaf in leaves):
         return None
     holds_floats = float in [leaf.python_type() for leaf in leaves]
-    dtype = session.known(kwargs["dtype"]) if "dtype" in kwargs else None
+    dtype = session.known(kwargs.get("dtype", NONE))
     if dtype is None:
         dtype = torch.get_default_dtype() if holds_floats else torch.int64
     if dtype not in _FLOATS and (holds_floats or not all(_fits(leaf, dtype) for leaf in leaves)):
@@ -60,7 +58,7 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
         stacked = session.graph.call(
             session, "call_function", torch.stack, (TupleValue(made, tuple),), {}
         )
-        sizes = [ConstantValue(size) for size in shape]
+        sizes = map(ConstantValue, shape)
         return session.graph.call(session, "call_method", "reshape", (stacked, *sizes), {})
     if dtype is torch.int64 and isinstance(made[0], TensorValue):
         session.graph.known.sizes[id(made[0].fake)] = made[0].fake, leaves[0]
@@ -75,7 +73,9 @@ def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ..
             return None
         shapes = {_gather(session, item, leaves) for item in data.items}
         inner = shapes.pop()
-        return None if shapes or inner is None or len(leaves) > _MOST else (len(data.items), *inner)
+        if shapes or inner is None or len(leaves) > _MOST:
+            return None
+        return (len(data.items), *inner)
     is_number = isinstance(data, ConstantValue) and type(data.object) in (int, float, bool)
     is_size = isinstance(data, SymIntValue) and not is_decided_by_data(data.fake)
     if (
@@ -115,8 +115,8 @@ def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, A
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
     # the number's own tensor is nobody's to write: it may be that of other calls
     for step in steps:
-        copied: dict[str, Value] = (
-            {"copy": ConstantValue(True)} if made is own and step is dtype else {}
-        )
+        copied: dict[str, Value] = {}
+        if made is own and step is dtype:
+            copied["copy"] = ConstantValue(True)
         made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), copied)
     return made

@@ -23,7 +23,7 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
@@ -100,13 +100,15 @@ class TorchFunction(Value):
         return session.builtin(found)
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        made: Value | None = self.rule(session, args, kwargs) if self.rule is not None else None
-        made = made or with_number(session, getattr(self.object, "__name__", ""), args, kwargs)
-        if made is not None:
-            return made
-        values = [session.deep(a) for a in args]
-        named = {k: session.deep(v) for k, v in kwargs.items()}
-        refuse_overrides(session, getattr(self.object, "__name__", ""), values, named)
+        result: Value | None = None
+        if self.rule is not None:
+            result = self.rule(session, args, kwargs)
+        name = getattr(self.object, "__name__", "")
+        result = result or with_number(session, name, args, kwargs)
+        if result is not None:
+            return result
+        values, named = list(map(session.deep, args)), map_values(session.deep, kwargs)
+        refuse_overrides(session, name, values, named)
         try:
             return session.graph.call(session, "call_function", self.object, values, named)
         except NotConstant as unknown:
@@ -169,9 +171,7 @@ def _asks(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
     """Asks for real; GLOBAL_STATE guards the answer."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        known = [session.known(a) for a in args]
-        named = {k: session.known(v) for k, v in kwargs.items()}
-        return session.wrap_constant(session.python(function, *known, **named))
+        return session.wrap_constant(session.python_of(function, args, kwargs))
 
     return rule
 
@@ -440,10 +440,11 @@ def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Val
 def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     names = "input weight bias running_mean running_var training momentum eps cudnn_enabled".split()
     given = dict(zip(names, args)) | kwargs
-    momentum = session.realize(given["momentum"]) if given.keys() == set(names) else None
-    if type(momentum) is not NumberValue or not session.truth(given["training"]):
+    if given.keys() != set(names) or type(session.realize(given["momentum"])) is not NumberValue:
         return None
-    values = [given[name] for name in names if name != "training"]
+    if not session.truth(given.pop("training")):
+        return None
+    values = [given[name] for name in names if name in given]
     return session.call(session.builtin(polyfills.batch_norm), values, {})
 
 

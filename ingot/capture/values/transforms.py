@@ -101,7 +101,7 @@ def _load_decompositions(session: Session, args: Arguments, kwargs: Keywords) ->
 
 def _operation(function: Callable[..., Any]) -> Callable[..., Value]:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        values = tuple(session.deep(arg) for arg in args)
+        values = tuple(map(session.deep, args))
         return session.graph.call(session, "call_function", function, values, kwargs)
 
     return call

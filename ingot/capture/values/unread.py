@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.values.base import LazyValue, Value
+from ingot.capture.values.base import LazyValue, Value, in_order
 from ingot.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class UnreadNumber(Value):
         """It as a constant, its value guarded, or as a symbolic integer."""
         session = self._session()
         assert session is not None
-        return session.binary(
-            self.function, *[session.realize(operand) for operand in self.operands]
-        )
+        return session.binary(self.function, *map(session.realize, self.operands))
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         return self.known().argument(leaf)
@@ -70,8 +68,7 @@ class UnreadNumber(Value):
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
-        pair = (other, self.known()) if reflected else (self.known(), other)
-        return session.binary(function, *pair)
+        return session.binary(function, *in_order(self.known(), other, reflected))
 
 
 def _is_unread(session: Session, value: Value) -> bool:

@@ -24,10 +24,11 @@ class WeakReference(ForeignValue):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         assert self.source is not None
         referent = self.object()
-        known = None
         if not args and not kwargs and referent is not None:
             known = session.effects.known(session, referent, DerivedSource(self.source, _referent))
-        return super().call(session, args, kwargs) if known is None else known
+            if known is not None:
+                return known
+        return super().call(session, args, kwargs)
 
 
 def _referent(reference: Any) -> Any:
@@ -37,8 +38,6 @@ def _referent(reference: Any) -> Any:
 @wraps(weakref.ref)
 def wrap_weak_reference(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    return (
-        WeakReference(object_, source)
-        if type(object_) is weakref.ref
-        else ForeignValue(object_, source)
-    )
+    if type(object_) is weakref.ref:
+        return WeakReference(object_, source)
+    return ForeignValue(object_, source)

@@ -125,11 +125,9 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 @wraps(enum.Enum, CodeType, re.Pattern, re.Match)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.IDENTITY, object_)
-    return (
-        EnumValue(object_, source)
-        if issubclass(type(object_), enum.Enum)
-        else ConstantValue(object_, source)
-    )
+    if issubclass(type(object_), enum.Enum):
+        return EnumValue(object_, source)
+    return ConstantValue(object_, source)
 
 
 @wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)  # type: ignore[attr-defined]
@@ -210,10 +208,11 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
         session.guard(DerivedSource(source, set_members), Kind.EQUALS, members)
     else:
         session.guard(source, Kind.IDENTITY, object_)
-    elements = [session.realize(session.wrap_constant(member)) for member in members]
+    elements = map(session.realize, map(session.wrap_constant, members))
     content = SetValue([(member.key(session), member) for member in elements], frozenset)
     content.source, content.object = source, object_
-    content.hashed = plain if len(plain & content.hashed) == len(plain) else content.hashed
+    if len(plain & content.hashed) == len(plain):
+        content.hashed = plain
     if tuple(plain) != members:
         raise session.unsupported(
             "container-order", f"the order of {source.name}, a {type(object_).__name__}"
@@ -229,14 +228,16 @@ def wrap_range(session: Session, object_: Any, source: Source) -> Value:
     return RangeValue(object_, source)
 
 
+def wrap_slots(session: Session, object_: Any, source: Source, *names: str) -> list[Value]:
+    """What C descriptors of an object's type read."""
+    return [session.wrap(getattr(object_, n), AttrSource(source, n, "slot")) for n in names]
+
+
 @wraps(slice)
 def wrap_slice(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, slice)
-    parts = [
-        session.realize(session.wrap(getattr(object_, n), AttrSource(source, n, "slot")))
-        for n in ("start", "stop", "step")
-    ]
-    return SliceValue(*parts)
+    start, stop, step = wrap_slots(session, object_, source, "start", "stop", "step")
+    return SliceValue(*map(session.realize, (start, stop, step)))
 
 
 @wraps(FunctionType)
@@ -265,10 +266,7 @@ def wrap_method(session: Session, object_: Any, source: Source) -> Value:
 def wrap_partial(session: Session, object_: Any, source: Source) -> Value:
     _refuse_subclass(session, object_, source, (functools.partial,))
     session.guard(source, Kind.TYPE, functools.partial)
-    function, args, kwargs = (
-        session.wrap(getattr(object_, name), AttrSource(source, name, "slot"))
-        for name in ("func", "args", "keywords")
-    )
+    function, args, kwargs = wrap_slots(session, object_, source, "func", "args", "keywords")
     return PartialValue(function, session.realize(args), session.realize(kwargs), source, object_)
 
 
@@ -345,22 +343,19 @@ def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
 def _args_of(getter: Any) -> tuple[Any, ...]:
     """What an operator.itemgetter, attrgetter or methodcaller was made of."""
     make, args = getter.__reduce__()[:2]
-    return (*make.args, *args) if isinstance(make, functools.partial) else args
+    return (*getattr(make, "args", ()), *args)
 
 
 def _keywords_of(getter: Any) -> dict[str, Any]:
     """The keyword arguments that an operator.methodcaller was made with."""
     make = getter.__reduce__()[0]
-    return make.keywords if isinstance(make, functools.partial) else {}
+    return getattr(make, "keywords", {})
 
 
 @wraps(super)
 def wrap_super(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, super)
-    cls, instance = (
-        session.wrap(getattr(object_, name), AttrSource(source, name, "slot"))
-        for name in ("__thisclass__", "__self__")
-    )
+    cls, instance = wrap_slots(session, object_, source, "__thisclass__", "__self__")
     made = SuperValue(session.known(cls), session.realize(instance))
     if session.says_its_class(made.instance):
         start = session.wrap(object_.__self_class__, AttrSource(source, "__self_class__", "slot"))
@@ -372,10 +367,9 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
 @wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
 def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    args, kwargs = (
-        session.realize(session.wrap(part(object_), DerivedSource(source, part)))
-        for part in (_args_of, _keywords_of)
-    )
+    args = session.realize(session.wrap(_args_of(object_), DerivedSource(source, _args_of)))
+    kwargs = session.wrap(_keywords_of(object_), DerivedSource(source, _keywords_of))
+    kwargs = session.realize(kwargs)
     made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
     assert isinstance(made, ObjectValue)
     made.source, made.object = source, object_
