@@ -52,9 +52,10 @@ _LISTS_TANGENTS = hasattr(_BASE, "boxed_grads_call")
 
 
 def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
-    """What `Function.apply` does: the context, what it gives, and what the context was told:
-    whether arguments were written, which of the tensors it gives have no gradient, whether
-    gradients that are not there are zeros, and what is saved."""
+    """What `Function.apply` does: gives the context, the result, and what the forward has set.
+
+    That is: whether arguments were written, which of the result's tensors have no gradient,
+    whether missing gradients are zeros, and what is saved."""
     context: Any = FunctionCtx()
     context.needs_input_grad = needed
     with torch.no_grad():
@@ -93,8 +94,8 @@ def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
 
 
 def _returned(part: Any, args: Any, dirty: Any, constant: Any) -> Any:
-    """An argument that is returned is a view of itself, unless it was written; one without a
-    history if it is said to have no gradient."""
+    """An argument that is returned is a view of itself, unless it was written. It is detached
+    where it is said to have no gradient."""
     if not isinstance(part, torch.Tensor) or not _is_among(part, args) or _is_among(part, dirty):
         return part
     if part.requires_grad and _is_among(part, constant):
@@ -195,8 +196,9 @@ def are_new(outputs: Sequence[TensorValue], before: fx.Node) -> bool:
 
 
 class _Call(NamedTuple):
-    """A call of a Function whose forward has been captured: its context, its arguments, what it
-    returned and what it saved, outside of the levels of vmap around it."""
+    """A call of a Function whose forward has been captured.
+
+    Its context, arguments, results and saved values are those outside of all levels of vmap."""
 
     function: Value
     context: Value
@@ -337,9 +339,10 @@ def captured_backward(
     backward: Callable[[dict[int, TensorValue]], list[TensorValue | None]],
     inside: Modes,
 ) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """The graph of the backward where the tangents of `outputs` are there, which it is given by the
-    id of these, and the nodes of the forward that it reads. It may change nothing else. It runs
-    under the modes `inside`, apart from autocast."""
+    """The graph of a backward, and the nodes of the forward that it reads.
+
+    `backward` gets the tangents of `outputs` by their ids. It may have no effects, and runs under
+    the modes `inside`, autocast aside."""
     recorder, modes, inside = session.graph, Modes.now(), without_autocast(inside)
     effects = session.effects.mark()
 

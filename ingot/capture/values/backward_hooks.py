@@ -1,6 +1,8 @@
-"""Hooks on the backward of a module: torch's own code calls them by way of a `BackwardHook`, which
-makes a node of autograd's before the forward and one behind it. In a captured graph these are nodes
-too, with what the hooks do as graphs (`ingot.graph.module_hooks`).
+"""Hooks on the backward of a module.
+
+torch calls them by a `BackwardHook`, which makes an autograd node before the forward and one behind
+it. In a captured graph these are nodes too, which hold the hooks as graphs
+(`ingot.graph.module_hooks`).
 
 A hook runs in the backward, so what it reads besides the gradients may have changed since the
 forward, and no guard would see it: it is captured if it reads nothing else.
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 
 
 class Hooked(NamedTuple):
-    """A call whose forward is being captured: what stands for it in torch's code, the arguments as
-    the forward gets them, the node that makes its link, and its hooks."""
+    """A call whose forward is being captured. `call` stands for it in torch's code, `inputs` are
+    the arguments as the forward gets them, `link` is the node that makes its link."""
 
     call: Value
     inputs: list[Value]
@@ -213,9 +215,10 @@ def _gradients(
 
 
 def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
-    """Whether a hook, which takes `count` arguments, is a function that reads none of them but the
-    gradients, and nothing else that may change: no variables from around it, and of its module's
-    variables but what torch and the standard library have."""
+    """Whether a hook of `count` arguments reads the gradients and nothing else that may change.
+
+    It may read no enclosing variables, and no globals besides torch's and the standard
+    library's."""
     function = hook.object if isinstance(hook, FunctionValue) else None
     if function is None or function.__closure__ or function.__defaults__:
         return False

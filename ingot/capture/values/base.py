@@ -303,8 +303,8 @@ class Value:
         )
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        """The Python function, and its arguments, that a call of this value is nothing but a call
-        of; None where a call is more than that, or something else."""
+        """The Python function, and its arguments, that a call of this value comes down to. None
+        where it does more than that, or something else."""
         return None
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:

@@ -400,7 +400,7 @@ for _value in (None, ..., NotImplemented):
 @means(range)
 def range_(session: Session, *bounds: Value) -> Value:
     bounds = tuple(map(session.realize, bounds))
-    if len(bounds) in (1, 2) and any(isinstance(b, SymIntValue) for b in bounds):
+    if len(bounds) in (1, 2) and SymIntValue in map(type, bounds):
         start, stop = (ConstantValue(0), *bounds)[-2:]
         if _is_known_before(start) and _is_known_before(stop):
             return SymbolicRange(session, start, stop)

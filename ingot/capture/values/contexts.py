@@ -111,8 +111,8 @@ class ContextVariable(Value):
         self.content = value
 
     def operations(self) -> Iterable[Operation]:
-        """What makes the variable hold what it should, if it does not, and tokens that may be used
-        later: in order, so that each remembers what was there before it."""
+        """The operations that set the variable and make its tokens, in their order: each token
+        remembers the content before it."""
         for token in self.resets:
             yield Operation(contextvars.ContextVar.reset, (self, token))
             self.held = token.before

@@ -55,10 +55,7 @@ def _is_plain(session: Session, tensor: TensorValue) -> bool:
     if tensor.cls is not torch.Tensor or tensor.attributes or tensor.fake.requires_grad:
         return False
     numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
-    if (
-        any(isinstance(n, torch.SymInt) for n in numbers)
-        or meta.untyped_storage().nbytes() % meta.itemsize
-    ):
+    if torch.SymInt in map(type, numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
         return False
     if tensor.source is not None:
         own = vars(session.graph.value_of(tensor))

@@ -128,8 +128,10 @@ def user_frames(session: Session) -> list[InterpreterFrame]:
 
 
 def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
-    """Whether each of these frames was called by the next one directly. nn.Module.__call__, which
-    capture leaves out, would lie between a module's forward and its caller."""
+    """Whether each of these frames was called by the next one directly.
+
+    nn.Module.__call__, which capture leaves out, lies between a module's forward and its
+    caller."""
     for frame in frames:
         module = frame.slots[0] if frame.slots else None
         forward = getattr(module.cls, "forward", None) if isinstance(module, ModuleValue) else None

@@ -618,5 +618,5 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
 }
 if hasattr(FunctionType, "__type_params__"):
     _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
-"""What every function has, besides what is in its `__dict__`: the latter of one that is made during
-capture; one from outside is asked for it."""
+"""Attributes of every function besides its `__dict__`. These are of functions that capture made;
+an outside one is asked for its own."""

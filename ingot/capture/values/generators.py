@@ -1,6 +1,7 @@
-"""Generators across the border of a capture: one that existed before is read where it stands, and
-put where it should stand after the graph has run; one that was begun during capture is made there
-for real."""
+"""Generators that outlive a capture.
+
+One from outside is read where it stands, and is moved on after the graph has run. One that was
+begun during capture is made then."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ _NO_VALUE = ConstantValue(_native.NULL)
 
 
 def _layout(generator: Any) -> tuple[Any, ...]:
-    """Where a generator stands, and which of its variables and operands are bound: (offset, how
-    many variables, whether it handles no exception, bound or not ...); () where it is finished or
-    runs."""
+    """Where a generator stands, and which of its variables and operands are bound.
+
+    (offset, count of variables, whether it handles no exception, whether each is bound ...), or ()
+    where it is finished or runs."""
     state = _native.generator_state(generator)
     if state is None:
         return ()

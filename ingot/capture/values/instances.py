@@ -1,5 +1,7 @@
-"""isinstance() and issubclass(): the class of a value, what the value says itself that its class
-is, and what the class that is asked for says."""
+"""isinstance() and issubclass().
+
+The type of a value decides, then the `__class__` that it claims, then the class that is asked
+for."""
 
 from __future__ import annotations
 

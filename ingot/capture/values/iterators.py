@@ -1,6 +1,7 @@
-"""Iterators that existed before the call, over lists, tuples, ranges, strings and dicts: what is
-left of them is read without taking anything from them, and what capture takes is taken for real
-after the graph has run."""
+"""Outside iterators over lists, tuples, ranges, strings and dicts.
+
+What is left of one is read without advancing it. What capture takes of it is taken after the graph
+has run."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def argument_key(name: str) -> Any:
 def require_plain_names(session: Session, kwargs: Keywords) -> None:
     """Refuses arguments that are kept under their names, where one of these is more than its
     text."""
-    if any(isinstance(name, ArgumentName) for name in kwargs):
+    if ArgumentName in map(type, kwargs):
         raise session.unsupported(
             "builtin-subclass", "an argument named by an instance of a subclass of str"
         )
@@ -95,8 +95,8 @@ def outside_key(session: Session, key: Any) -> Any:
 
 
 def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
-    """What may be held in the place of a key that is not among those held: numbers, and what id()
-    gives, are told apart only where one of them is known."""
+    """The key that may stand for one which is not among `keys`. A number and the id() of an object
+    compare only where the object is from outside."""
     if isinstance(key, IdentityKey) and key.is_number:
         if int in map(type, keys):
             return key.outside(session)

@@ -66,8 +66,8 @@ def _joined(*parts: str) -> str:
 
 
 def late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
-    """The text that a function makes of values of which some are known to the running program only;
-    None where none is, or where it might fail."""
+    """The text that a function makes of values, some of which only the running program knows. None
+    where there are none such, or where it might fail."""
     values = list(map(session.realize, args))
     if not any(map(_is_late, values)):
         return None

@@ -1,5 +1,6 @@
-"""`tolist()` of a few integers that a tensor from outside holds, or that follow from such: facts of
-the call, as a Python int among its arguments is."""
+"""`tolist()` of a few integers that an outside tensor holds, or that follow from such.
+
+They are guarded like a Python int among the arguments."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def _tolist(
         if listed is None:
             return None
         return session.wrap_constant(listed)
-    if any(isinstance(size, torch.SymInt) for size in tensor.fake.shape):
+    if torch.SymInt in map(type, tensor.fake.shape):
         return None
     facts = _facts(tensor.source, session.graph.value_of(tensor))
     items = [session.wrap(number, source) for source, number in facts]
@@ -89,8 +90,9 @@ def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> V
 
 
 def _computed(session: Session, tensor: TensorValue) -> Any:
-    """The list of a tensor that the graph computes of numbers in the program, and of integers of
-    tensors from outside, which do not vary; else None. It is compiled for these."""
+    """The list of a tensor that the graph computes of constants and of outside tensors' integers.
+
+    None where these are symbols or it takes more than a few steps. They are guarded."""
     inputs = {known.node: known for known in session.graph.inputs}
     try:
         nodes = _needed(tensor.fx_node)

@@ -255,8 +255,10 @@ def _dim(session: Session, value: Value) -> int | None:
 
 
 def reduced(gradient: Any, dim: Any, of_argument: Any, size: Any) -> Any:
-    """Inlined: the gradient of an argument by that of all examples, which has these at a dimension,
-    if at any; the argument has them at another one."""
+    """Inlined: the gradient of an argument by that of all examples.
+
+    `dim` and `of_argument` are where the gradient and the argument have the examples, if at
+    all."""
     if gradient is None or dim == of_argument:
         return gradient
     if of_argument is None:

@@ -116,9 +116,8 @@ class DictObject(ObjectValue):
         return super().bind(session, raw, name)
 
     def is_read_as_dict(self, session: Session) -> bool:
-        """Whether C code that is given it for a mapping reads the items themselves: of a dict it
-        asks whether the class iterates in its own way, and of an OrderedDict it asks the
-        methods."""
+        """Whether C code reads the items of such a mapping directly. For a dict it does unless the
+        class overrides `__iter__`, for an OrderedDict unless it overrides any of the methods."""
         if dict_base(self.cls) is dict:
             return not self.overrides(session, "__iter__")
         return not self.overrides(session, "keys", "__iter__", "__getitem__")

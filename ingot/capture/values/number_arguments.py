@@ -1,6 +1,7 @@
-"""Operations of torch that are given Python numbers which are not known during capture, beside
-those that operators carry out: each as an operation that takes a tensor of rank 0 in the number's
-place, and does what eager does with the number."""
+"""torch functions of Python numbers that are not known during capture.
+
+Each becomes an operation that takes a tensor of rank 0 in the number's place, with eager's result.
+Operators are in `numbers.py`."""
 
 from __future__ import annotations
 
@@ -98,9 +99,10 @@ further tensors."""
 
 
 def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
-    """One of these where the number is not known during capture: as the operation that takes a
-    tensor of rank 0, which in float32 and float64 holds what eager makes of the number. None where
-    it is known."""
+    """One of these, of a number that is not known during capture. None where it is known.
+
+    The operation takes a tensor of rank 0, which in float32 and float64 holds what eager makes of
+    the number."""
     form = name.rstrip("_")
     label, operands = _SCALED[form]
     given = dict(zip(("self", *operands, label), args)) | kwargs
@@ -153,8 +155,8 @@ def _is_float(value: Value) -> bool:
 
 
 def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | None:
-    """A number as a tensor of rank 0, which holds what eager makes of the number; None for what is
-    none, and for what eager refuses to make it."""
+    """A number as a tensor of rank 0 that holds what eager makes of it. None for other values, and
+    where eager refuses the number."""
     if isinstance(value, NumberValue) and value.cls is float:
         if fits(session, value, dtype):
             return converted(session, value.tensor, dtype)
@@ -361,8 +363,8 @@ _FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value |
     "bernoulli_": (("self", "p"), _drawn),
     "linspace": (("start", "end", "steps"), _linspace),
 }
-"""By the name of a torch function or Tensor method: the names of its arguments, and what it is of
-numbers that are not known during capture."""
+"""By the name of a torch function or Tensor method: the names of its arguments, and the rule for
+unknown numbers."""
 
 
 @means(torch.where, how=How.OPERATION)

@@ -1,6 +1,7 @@
-"""Functions of torch whose formula has a number in it, given a float from outside that is not a
-constant: written as operations of tensors, which take it as an input where it is finite. The
-arguments are those of the function."""
+"""torch functions with a number in their formula, of an outside float that is no constant.
+
+They are written as operations of tensors, which take the float as an input where it is finite.
+Arguments are those of the function."""
 
 from __future__ import annotations
 
@@ -178,8 +179,8 @@ def _is_divisor(number: float) -> bool:
 
 
 class _Formula(NamedTuple):
-    """The formula of a function, the arguments that are numbers of it, the types of tensors for
-    which it rounds as eager does, for which numbers it holds, and for which other arguments."""
+    """The formula of a function. `names` are its number arguments; for tensors of `dtypes` it
+    rounds as eager does; `holds` tests the numbers."""
 
     function: Any
     names: tuple[str, ...]

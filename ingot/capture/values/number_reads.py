@@ -89,10 +89,9 @@ def are_in_graph(session: Session, item: Value, best: Value) -> Value:
     is_read = any(
         isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair
     )
-    kinds = {value.python_type() for value in pair}
-    return ConstantValue(
-        is_read and kinds in ({float}, {int}) and None not in map(operand_of_choice, pair)
-    )
+    kind = pair[0].python_type()
+    is_read = is_read and kind is pair[1].python_type() and kind in (float, int)
+    return ConstantValue(is_read and None not in map(operand_of_choice, pair))
 
 
 @means(polyfills.better_of)

@@ -1,6 +1,6 @@
-"""Python numbers that are read from tensors while the program runs (`.item()`, `float(t)`,
-`int(t)`): in the graph they are tensors of rank 0, so that it goes on where they only meet other
-tensors.
+"""Python numbers that the program reads from tensors (`.item()`, `float(t)`, `int(t)`).
+
+In the graph they are tensors of rank 0, so that it goes on where they only meet other tensors.
 
 An operation of a tensor and a Python number converts the number to the type it computes in, as it
 does with a tensor of rank 0 that holds it; it differs in the type of the result alone. So `t *
@@ -358,12 +358,13 @@ def _is_defined(session: Session, function: Any, divisor: Value) -> bool:
 
 
 class OutsideNumber(NumberValue):
-    """A float from outside that may differ from call to call: one that a graph break left behind,
-    or that was seen to (`varies`), or is expected to (`scheduled`). Beside a tensor it is an input
-    of the graph. What Python computes of one that varies and of constants is computed before the
-    graph runs, where that is no floating-point number it alone is guarded: the outcome of a
-    comparison, an integer. Other uses compile for its value; in a continuation, one that was seen
-    to vary breaks the graph there."""
+    """An outside float that may differ between calls.
+
+    A graph break left it behind, or it is observed (`varies`), or expected to differ
+    (`scheduled`). Beside a tensor it is an input of the graph. What Python computes of an observed
+    one and of constants is computed before the graph runs; where the result is no float, such as
+    an integer or the outcome of a comparison, the result alone is guarded. Other uses compile for
+    its value; in a continuation, an observed one breaks the graph there."""
 
     __slots__ = ("_in_graph", "_made_of", "_session", "object", "varies")
 
@@ -548,9 +549,10 @@ def of_size(
     before: tuple[Any, ...],
     after: tuple[Any, ...],
 ) -> Value | None:
-    """What a pure function of Python's gives for an expression of one size or integer that varies
-    and for these constants, computed before the graph runs; None where that cannot be, or the size
-    only may vary."""
+    """The result of a pure function of constants and an expression of one symbol.
+
+    It is computed before the graph runs. None where that cannot be, or the symbol is
+    speculative."""
     shapes = session.graph.context.shapes
     expr = shapes.simplified(to_expr(size.fake))
     quantities = list(map(session.guards.symbols.get, expr.symbols))
@@ -568,8 +570,9 @@ def of_size(
 
 
 def fits(session: Session, number: Value, dtype: torch.dtype) -> bool:
-    """Whether eager takes a float from outside for an element of a tensor of this type, which it
-    refuses of finite ones that are too large. What numbers in tensors are is not known."""
+    """Whether eager takes an outside float for an element of a tensor of this type.
+
+    It refuses finite ones that are too large. Numbers in tensors are not known."""
     if not isinstance(number, OutsideNumber) or dtype is torch.float64 or dtype not in FLOATS:
         return True
     return bool(number.applied(session, _is_element, (torch.finfo(dtype).max,)).constant())

@@ -64,8 +64,8 @@ class IdentityKey:
 
 
 class ContentKey(IdentityKey):
-    """An instance of a subclass that hashes and compares as the built-in class does, as a key of a
-    captured dict: `content` is the key of what it holds."""
+    """The key of a captured dict for an instance of a subclass that hashes and compares as the
+    built-in class. `content` is the key of what it holds."""
 
     __slots__ = ("content",)
 
@@ -111,8 +111,8 @@ class HashedKey(IdentityKey):
 
 
 def asks_once(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a captured dict or set that looks a key up more than once: C does so once, and
-    the `__eq__` of a class is the user's."""
+    """A method of a captured dict or set that looks a key up more than once. C does so once, and
+    `__eq__` is the user's code."""
 
     @functools.wraps(method)
     def answer(*args: Any) -> Any:

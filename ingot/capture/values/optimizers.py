@@ -1,6 +1,7 @@
-"""torch's optimizers where their own code cannot be captured: RAdam and ASGD branch on the count of
-steps, which the graph reads from a tensor, so both sides are computed and one is chosen; the fused
-updates are kernels of eager's, so they are written as the operations that these amount to.
+"""torch's optimizers whose own code cannot be captured.
+
+RAdam and ASGD branch on the count of steps, which the graph reads from a tensor: both sides are
+computed and one is chosen. The fused updates are kernels of eager's, and are written as operations.
 
 Where the parameters are halves a fused kernel computes in float32 and rounds once, at the end.
 """

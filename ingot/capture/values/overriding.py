@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,7 +51,7 @@ def _mode_is_seen(session: Session) -> bool:
 @means(overrides.has_torch_function)
 def has_torch_function(session: Session, relevant_args: Value) -> Value:
     values = session.items_of(relevant_args, "expected a sequence")
-    return ConstantValue(any(_overrides(session, value) for value in values))
+    return ConstantValue(any(map(partial(_overrides, session), values)))
 
 
 @means(overrides.has_torch_function_unary)
@@ -60,4 +61,4 @@ def has_torch_function_unary(session: Session, value: Value) -> Value:
 
 @means(overrides.has_torch_function_variadic)
 def has_torch_function_variadic(session: Session, *values: Value) -> Value:
-    return ConstantValue(any(_overrides(session, value) for value in values))
+    return ConstantValue(any(map(partial(_overrides, session), values)))

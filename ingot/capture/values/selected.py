@@ -30,8 +30,8 @@ _EVERYTHING = SliceValue(NONE, NONE, NONE)
 
 
 class _Selection(NamedTuple):
-    """Where elements were gathered that eager gives a view of: the number of the instruction, and
-    the memory of the tensor they were gathered from and of the result."""
+    """A gather in place of eager's view: the number of the instruction, and the storages of the
+    tensor and of the result."""
 
     step: int
     base: int
@@ -141,9 +141,9 @@ def _rest_of_index(session: Session, tensor: TensorValue, parts: list[Value]) ->
 
 
 def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> TensorValue | None:
-    """The view that integers which vary choose, of which the parts that are left over are an index;
-    None where there are no such integers, or parts that are more than a view."""
-    if not any(isinstance(part, SymIntValue) for part in parts):
+    """The view that symbolic integers select, which are taken out of `parts`. None where there are
+    none, or other parts make more than a view."""
+    if SymIntValue not in map(type, parts):
         return None
     wide, counts = list[int](), list[int]()
     for k, part in enumerate(parts):

@@ -597,8 +597,8 @@ class RangeValue(Value):
 
 
 class SymbolicRange(RangeValue):
-    """A range by 1 with bounds that vary from call to call: of its length and of single elements no
-    more is relied on than whether they are there; all else compiles for the bounds."""
+    """A range by 1 with symbolic bounds. Its length and items guard only whether they exist; all
+    else is compiled for the bounds."""
 
     __slots__ = ("_session", "_start", "_stop")
 

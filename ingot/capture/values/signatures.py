@@ -10,12 +10,12 @@ from collections.abc import Callable
 from types import MappingProxyType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
+_CLASSES = (
+    list, tuple, dict, set, frozenset, str, int, float, complex, bool, bytes, Counter, OrderedDict,
+    defaultdict, deque, type(None),
+)  # fmt: skip
 EMPTY: dict[type, Callable[[], Any]] = {
-    **{
-        cls: cls
-        for cls in (list, tuple, dict, set, frozenset, str, int, float, complex, bool, bytes)
-    },
-    **{cls: cls for cls in (Counter, OrderedDict, defaultdict, deque, type(None))},
+    **dict(zip(_CLASSES, _CLASSES)),
     slice: lambda: slice(None),
     range: lambda: range(0),
     MappingProxyType: lambda: MappingProxyType({}),

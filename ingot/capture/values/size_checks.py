@@ -54,9 +54,8 @@ def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keyword
 
 @means(check_is_size, how=How.UNREALIZED)
 def _check_is_size(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    size, most = (
-        session.realize(v) for v in ([*args, kwargs.get("i", NONE)][0], kwargs.get("max", NONE))
-    )
+    size = session.realize([*args, kwargs.get("i", NONE)][0])
+    most = session.realize(kwargs.get("max", NONE))
     bounds = [session.binary(operator.ge, size, ConstantValue(0))]
     if most is not NONE:
         bounds.append(session.binary(operator.le, size, most))

@@ -41,8 +41,8 @@ holds."""
 
 
 class BuiltinObject(ObjectValue):
-    """An instance of a subclass of list, tuple, set, frozenset, str, int, float, ...; `content` is
-    what the built-in class holds, as a value of that class."""
+    """An instance of a subclass of list, tuple, set, str, int and the like. `content` is what the
+    built-in class holds, as a value of that class."""
 
     __slots__ = ("content",)
 
@@ -155,8 +155,8 @@ _READ_AS_SEQUENCE = ("__len__", "__iter__", "__getitem__")
 def refuse_overrides(
     session: Session, name: str, args: Iterable[Value], kwargs: dict[str, Value]
 ) -> None:
-    """Ends the graph before a function of torch that would ask a method which the class of an
-    argument overrides: only torch knows which, and how often."""
+    """Breaks the graph before a torch function that would call a method which an argument's class
+    overrides: only torch knows which, and how often."""
     for arg in (*args, *kwargs.values()):
         held = getattr(arg, "items", None)
         if isinstance(held, list):
@@ -212,8 +212,8 @@ class NamespaceObject(ObjectValue):
     def method___eq__(self, session: Session, other: Value) -> Value:
         if not isinstance(other, NamespaceObject):
             return ConstantValue(NotImplemented)
-        both = [session.dict_of_values(owner._entries(session)) for owner in (self, other)]
-        return session.binary(operator.eq, *both)
+        left = session.dict_of_values(self._entries(session))
+        return session.binary(operator.eq, left, session.dict_of_values(other._entries(session)))
 
 
 class _Text(str):

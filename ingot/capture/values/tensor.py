@@ -213,8 +213,8 @@ class TensorValue(Value):
         )
 
     def _is_data(self, value: Value) -> bool:
-        """Whether a value shows the same elements of the same memory, so that to take it for `data`
-        changes nothing: `module.to(...)` does so for parameters that are there already."""
+        """Whether a value shows the same elements of the same memory. Then setting `data` to it
+        changes nothing: `module.to(...)` may do so."""
         return isinstance(value, TensorValue) and shows_the_same(self.fake, value.fake)
 
     def _set_gradient(self, session: Session, value: Value) -> None:

@@ -1,5 +1,6 @@
-"""`torch.tensor` and its kin of Python numbers that vary from call to call: each is filled in by
-the graph, so that a call is not compiled for every one of them."""
+"""`torch.tensor` and its kin of symbolic numbers.
+
+The graph fills each in, so that no entry is compiled for its value."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
-"""Where is_compiling() is false: torch's own modules leave out what eager does for a compiler's
-sake (zeros at padded positions in `TransformerEncoder`, hooks that are called after an error), and
-optimizers compute in float32 what they compute in Python's floats otherwise."""
+"""Where is_compiling() is false. If it were true, torch's modules would leave out what eager does
+(zeros at padded positions in `TransformerEncoder`, hooks after an error), and optimizers would
+compute in float32 what eager computes in Python's floats."""
 
 
 class TorchFunction(Value):
@@ -201,8 +201,8 @@ for _function in (
 
 
 class WholeFunction(BuiltinValue):
-    """A function that is run for real, as a whole: one that transforms others (grad, cond), what
-    one of these has made of a function, a profiler's."""
+    """A function that is run for real, as a whole: a transform (grad, cond), what one of these has
+    made of a function, a profiler's."""
 
     __slots__ = ("why",)
 
@@ -248,8 +248,10 @@ _Name = tuple[dict[str, Any] | None, str, Any]
 
 @functools.cache
 def _names_read(function: FunctionType) -> list[_Name]:
-    """What a function of torch's that is not inlined reads of modules' namespaces, in there and in
-    the functions that it reads: namespace (None: an attribute of tensors), name, what is found."""
+    """What a torch function that is not inlined reads of modules' namespaces, directly or in the
+    functions that it reads.
+
+    Each is a namespace (None: an attribute of tensors), a name, and the object."""
     found: dict[tuple[int, str], _Name] = {}
     left = [function]
     while left:
@@ -427,8 +429,8 @@ def _masked_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 @means(nested_tensor_from_mask_left_aligned, how=How.OPERATION)
 def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    """Whether a mask allows for nested tensors, which are not captured: the graph is broken before
-    the call of the function that asks, so that what comes after that call is captured again."""
+    """Whether a mask allows for nested tensors, which are not captured. The graph breaks before the
+    call of the function that asks, so that capture goes on behind it."""
     raise session.unsupported(
         "nested-tensor",
         "a padding mask, whose data decides whether tensors become nested,",

@@ -1,5 +1,6 @@
-"""Weak references from outside, to objects that the program has in its hands anyway: so schedulers
-of learning rates hold the optimizer whose step they count."""
+"""Outside weak references to objects that the program has as well.
+
+A learning rate scheduler holds the optimizer whose steps it counts by one."""
 
 from __future__ import annotations
 
