@@ -11,6 +11,7 @@ import torch
 import torch.fx
 
 from ingot.graph.data_dependent import Binding
+from ingot.graph.nodes import fake_result, placeholders_of
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import Check
@@ -48,7 +49,7 @@ class OutputSpec:
         """Whether the output is all of `node`, in its own geometry."""
         if self.node is None:
             return False
-        value = self.node.meta["val"]
+        value = fake_result(self.node)
         pairs = ((value.shape, self.sizes), (value.stride(), self.strides), ((0,), (self.offset,)))
         return value.dtype == self.dtype and all(_known_alike(a, b) for a, b in pairs)
 
@@ -106,7 +107,7 @@ class AtenGraph:
 
     @property
     def inputs(self) -> list[torch.fx.Node]:
-        return [n for n in self.graph.nodes if n.op == "placeholder"]
+        return placeholders_of(self.graph)
 
     @property
     def outputs(self) -> list[OutputSpec]:
@@ -158,7 +159,7 @@ class AtenGraph:
         """The size symbols of the inputs, and where each is read."""
         places: dict[Symbol, Place] = {}
         for position, node in enumerate(self.inputs):
-            value = node.meta["val"]
+            value = fake_result(node)
             kinds: list[tuple[str, Sequence[Any]]] = [("value", [value])]
             if isinstance(value, torch.Tensor):
                 kinds = [("size", value.shape), ("stride", value.stride())]
@@ -228,7 +229,7 @@ def _call(node: torch.fx.Node) -> str:
 
 def _bound(node: torch.fx.Node, binding: Binding) -> str:
     result = node.name
-    if isinstance(node.meta["val"], (list, tuple)):
+    if isinstance(fake_result(node), (list, tuple)):
         result = f"{result}[{binding.result}]"
     return result if binding.dim < 0 else f"{result}.shape[{binding.dim}]"
 
@@ -244,7 +245,7 @@ def _text(value: Any) -> str:
 
 
 def _describe(node: torch.fx.Node) -> str:
-    value = node.meta["val"]
+    value = fake_result(node)
     values = value if isinstance(value, (list, tuple)) else [value]
     tensors = []
     for v in values:
@@ -261,7 +262,7 @@ def _window(spec: OutputSpec) -> str:
     if spec.whole:
         return spec.node.name
     name = spec.node.name
-    if spec.node.meta["val"].dtype != spec.dtype:
+    if fake_result(spec.node).dtype != spec.dtype:
         name = f"{name}.view({spec.dtype})"
     sizes, strides = _text(spec.sizes), _text(spec.strides)
     return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {_text(spec.offset)})"

@@ -35,6 +35,7 @@ from ingot.graph.functional import (
     with_geometry_of,
     written_back,
 )
+from ingot.graph.nodes import fake_result
 from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, last_element
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import (
@@ -303,7 +304,7 @@ class AtenTracer(Mode):
         tracked.fake = before = FakeTensor(fake.meta.detach(), fake.device)
         self._tracked[id(before)] = tracked
         for node in self.graph.nodes:  # that of the op that made it, and of its last write
-            if node.meta["val"] is fake:
+            if fake_result(node) is fake:
                 node.meta["val"] = before
         parent, form = tracked, functional_form(op)
         run_fake(op, (fake, *args), kwargs)
@@ -390,7 +391,7 @@ class AtenTracer(Mode):
     def _shifted(self, source: torch.fx.Node, tracked: Tracked) -> tuple[Any, ...]:
         """as_strided's offset counts from the storage's start, which differs between the base and
         its present value."""
-        base, value = tracked.base.fake, source.meta["val"]
+        base, value = tracked.base.fake, fake_result(source)
         if tracked.storage.version:
             if base.numel() and not geometry.is_dense(base.shape, base.stride()):
                 raise unsupported(

@@ -24,6 +24,7 @@ from ingot.graph.call_keys import extend_key
 from ingot.graph.differentiation import differentiates
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
+from ingot.graph.nodes import order_of, placeholders_of
 from ingot.graph.passes import run_passes
 from ingot.graph.repeats import is_torchs
 from ingot.graph.tracing import flat, trace, values_of
@@ -74,7 +75,7 @@ def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Compone
     outputs = list(flat(nodes[-1].args[0]))
     if not all(isinstance(n, Node) and n.op.startswith("call_") for n in outputs):
         return None
-    placeholders = [node for node in nodes if node.op == "placeholder"]
+    placeholders = placeholders_of(gm.graph)
     calls = nodes[len(placeholders) : -1]
     if not all(map(_is_understood, calls)):
         return None
@@ -213,8 +214,7 @@ def _traced(
 ) -> AtenGraph | None:
     """The graph of the first component of each kind; None where one is not independent of the
     others after all."""
-    order = {node: k for k, node in enumerate(gm.graph.nodes)}
-    placeholders = [node for node in order if node.op == "placeholder"]
+    order, placeholders = order_of(gm.graph), placeholders_of(gm.graph)
     outputs = list(flat(next(iter(reversed(gm.graph.nodes))).args[0]))
     modes = [node for node in order if node.target is set_grad_enabled]
     joined = _Joined(placeholders, fakes, len(outputs))

@@ -17,6 +17,7 @@ import torch.fx
 from ingot.graph.ambient import Modes
 from ingot.graph.aten_graph import copied
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.nodes import fake_result, placeholders_of
 from ingot.loops.training_contract import Slot
 from ingot.torch_private import unsafe_set_version_counter
 
@@ -118,8 +119,8 @@ def vjp(
     an output is a view, or an input as it was written.
     """
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
-    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
+    placeholders = placeholders_of(gm.graph)
+    tensors = [n for n in placeholders if isinstance(fake_result(n), torch.Tensor)]
     for node in tensors:
         copies[node] = copied(graph, node, copies.__getitem__)
     leaves = [copies[placeholders[k]] for k in gradient_inputs]

@@ -97,17 +97,26 @@ def _follows(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iter
     return True
 
 
+def has_symbols(numbers: Iterable[Any]) -> bool:
+    return any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+def has_zero(sizes: Iterable[Any]) -> bool:
+    """Whether a size that is no symbol is 0."""
+    return any(isinstance(size, int) and size == 0 for size in sizes)
+
+
 def surely_contiguous(t: torch.Tensor) -> bool:
     """`is_contiguous` whatever symbols stand for: nothing is asked of them."""
-    symbolic = any(isinstance(size, torch.SymInt) for size in (*t.shape, *t.stride()))
+    symbolic = has_symbols((*t.shape, *t.stride()))
     return is_in_order(t.shape, t.stride()) if symbolic else t.is_contiguous()
 
 
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether the elements cover one block of memory exactly once."""
-    if any(isinstance(size, int) and size == 0 for size in sizes):
+    if has_zero(sizes):
         return True
-    if any(isinstance(size, torch.SymInt) for size in sizes):
+    if has_symbols(sizes):
         order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
         if _follows(sizes, strides, order):
             return True
@@ -293,27 +302,23 @@ def _lies_in_order(
 
 
 def _is_plain(t: torch.Tensor) -> bool:
-    if not any(isinstance(size, torch.SymInt) for size in t.shape):
+    if not has_symbols(t.shape):
         return t.is_contiguous()
     return is_empty(t) or _lies_in_order(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
 
 
 def _has_no_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
-    if not any(isinstance(size, torch.SymInt) for size in sizes):
+    if not has_symbols(sizes):
         return is_dense(sizes, strides)
     order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
-    return any(isinstance(size, int) and size == 0 for size in sizes) or _lies_in_order(
-        sizes, strides, order
-    )
+    return has_zero(sizes) or _lies_in_order(sizes, strides, order)
 
 
 def preserved(t: torch.Tensor) -> tuple[Size, ...]:
     """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
-    return (
-        t.stride()
-        if _is_plain(t) or _has_no_gaps(t.shape, t.stride())
-        else elementwise(t.shape, [t])
-    )
+    if _is_plain(t) or _has_no_gaps(t.shape, t.stride()):
+        return t.stride()
+    return elementwise(t.shape, [t])
 
 
 def elementwise(

@@ -26,6 +26,7 @@ from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, is_rebased
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
+from ingot.graph.nodes import fake_result, placeholders_of
 from ingot.graph.output_windows import windows_on
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
@@ -316,7 +317,7 @@ def _tangent_slots(
     differentiable: Sequence[int], nodes: Sequence[torch.fx.Node], paths: Sequence[_Paths]
 ) -> Iterator[TangentSlot]:
     for k, (output, node, path) in enumerate(zip(differentiable, nodes, paths)):
-        layout = Layout.of(node.meta["val"])
+        layout = Layout.of(fake_result(node))
         yield TangentSlot(k, output, layout, path.single_use, path.downstream, path.reentrant)
 
 
@@ -364,7 +365,7 @@ class _Readable:
 
     def reads(self) -> _EagerReads:
         """What is read, once the gradients are traced."""
-        placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
+        placeholders = placeholders_of(self._graph)
         primals = dict(enumerate(placeholders[: self._count]))
         return _EagerReads(*map(self._read, (primals, self._written, self._outputs)))
 

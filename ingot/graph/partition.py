@@ -29,6 +29,7 @@ from ingot.graph.aten_tracer import BEHIND
 from ingot.graph.geometry import at_hand
 from ingot.graph.joint import JointGraph, ancestors, arguments_of, reached_from
 from ingot.graph.min_cut import INFINITE, Network
+from ingot.graph.nodes import fake_result, order_of
 from ingot.graph.output_windows import size_places
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.cse import call_key, repeats_itself
@@ -140,7 +141,7 @@ def _slots_at_no_cost(joint: JointGraph, owned: dict[Node, int]) -> dict[Node, S
         if not slot.eager_reads_result:
             continue
         node = final[slot.position]
-        same_strides = node.meta["val"].stride() == primals[slot.position].meta["val"].stride()
+        same_strides = fake_result(node).stride() == fake_result(primals[slot.position]).stride()
         if same_strides and not is_view(node):
             place = Slot("input", slot.position)
             if slot.rebased_as is not None:
@@ -387,7 +388,7 @@ def _is_statistic(node: Node) -> bool:
 
 
 def _is_tensor(node: Node) -> bool:
-    return isinstance(node.meta["val"], torch.Tensor)
+    return isinstance(fake_result(node), torch.Tensor)
 
 
 def _is_floating(node: Node) -> bool:
@@ -428,7 +429,7 @@ def _is_of_library(node: Node) -> bool:
     GPU, or of halves."""
     if cost_of(node.target) is not Cost.CONTRACTION:
         return False
-    value: torch.Tensor = node.meta["val"]
+    value: torch.Tensor = fake_result(node)
     return value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64)
 
 
@@ -469,7 +470,7 @@ def _work(node: Node, stored: bool) -> int:
 
 def _bytes(node: Node) -> int:
     """About the bytes that a value takes; symbols have their hints."""
-    value: torch.Tensor = node.meta["val"]
+    value: torch.Tensor = fake_result(node)
     count = value.itemsize
     for size in value.shape:
         count *= at_hand(size)
@@ -501,7 +502,7 @@ def _copied_with_regions(
     """The same for a backward that computes checkpointed regions again: each value right before it
     is needed."""
     needed = ancestors(roots, inputs)
-    order = {node: k for k, node in enumerate(whole.graph.nodes)}
+    order = order_of(whole.graph)
     copies = dict(inputs)
     for last in whole.graph.nodes:
         if last not in needed or not (last in late or last in roots):
@@ -554,10 +555,10 @@ def _backward(
     inputs = {}
     for node, slot in zip(values, saved):
         # a kept value has the layout that was chosen for it, others have eager's
-        value = laid_out(node) if slot.role == "kept" else node.meta["val"]
+        value = laid_out(node) if slot.role == "kept" else fake_result(node)
         inputs[node] = _placeholder(graph, node, value)
     for node in tangents:
-        inputs[node] = _placeholder(graph, node, node.meta["val"])
+        inputs[node] = _placeholder(graph, node, fake_result(node))
     for symbol in symbols:
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late, gradients = _late(whole.graph, tangents), joint.gradients
@@ -576,7 +577,7 @@ def _backward(
 def _placeholder(graph: torch.fx.Graph, node: Node, value: Any) -> Node:
     """An input for a node of the joint graph."""
     placeholder = graph.placeholder(node.name)
-    placeholder.meta.update(val=value, in_eager=node.meta["val"], where=node.meta.get("where", ""))
+    placeholder.meta.update(val=value, in_eager=fake_result(node), where=node.meta.get("where", ""))
     return placeholder
 
 

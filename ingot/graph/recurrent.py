@@ -34,7 +34,7 @@ def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
             sizes += weight.shape
         if differentiable:  # how much is saved, these decide
             sizes += *x.shape, *states[0].shape
-        if any(isinstance(n, torch.SymInt) for n in sizes):
+        if geometry.has_symbols(sizes):
             return otherwise(x, *args)
         return _layers(MODES[name], x, states, list(weights), differentiable, *settings)
 
@@ -47,7 +47,7 @@ def serves(x: Tensor) -> bool:
 
 
 def _is_contiguous(t: Tensor) -> bool:
-    if all(isinstance(n, int) for n in t.shape):
+    if not geometry.has_symbols(t.shape):
         return t.is_contiguous()
     return geometry.surely_plain(t)
 

@@ -19,6 +19,7 @@ from ingot.graph.call_keys import FakeSpec, extend_key
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.functional import Storage, Tracked
+from ingot.graph.nodes import fake_result
 from ingot.graph.schemas import node_name
 from ingot.origins import trusts_function
 from ingot.torch_private import DisableTorchDispatch
@@ -280,7 +281,7 @@ class Repeats:
         """The nodes from one on, as calls. They are added to `places`, their values to `fakes`."""
         calls = []
         while node is not self.tracer.graph._root:
-            value = node.meta["val"]
+            value = fake_result(node)
             spec = FakeSpec.of(value, fakes)
             if spec is None or node.op != "call_function":
                 return None

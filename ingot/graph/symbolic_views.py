@@ -101,7 +101,7 @@ def _view_strides(
     none."""
     if not old:
         return [1] * len(new)
-    if any(isinstance(size, int) and size == 0 for size in old):
+    if geometry.has_zero(old):
         # without elements there is always a view
         same_sizes = list(map(to_expr, old)) == list(map(to_expr, new))
         return list(strides if same_sizes else geometry.contiguous(new))

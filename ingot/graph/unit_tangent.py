@@ -19,6 +19,7 @@ from torch.fx import Graph, Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.nodes import fake_result
 from ingot.graph.passes.ownership import is_view
 from ingot.torch_private import OpOverload, aten
 
@@ -29,7 +30,7 @@ LEAST = 1 << 14  # elements of a result that is worth it
 def linear_values(whole: AtenGraph, tangent: Node) -> list[Node]:
     """The large values that depend on `tangent` by nothing but operations that are linear in it,
     and that something else reads or the graph returns, in order. None where sizes are symbols."""
-    value = tangent.meta["val"]
+    value = fake_result(tangent)
     if value.dtype not in _WIDE or value.dim():
         return []
     linear = _linear_in(whole, tangent)
@@ -37,7 +38,7 @@ def linear_values(whole: AtenGraph, tangent: Node) -> list[Node]:
     for node in whole.graph.nodes:
         if node is tangent or node not in linear or linear.issuperset(node.users):
             continue
-        shape = node.meta["val"].shape
+        shape = fake_result(node).shape
         if not all(isinstance(size, int) for size in shape):
             return []
         if math.prod(shape) >= LEAST:
@@ -80,7 +81,7 @@ def compute_ahead(whole: AtenGraph, tangent: Node, values: Sequence[Node]) -> li
 
 def _one(graph: Graph, tangent: Node) -> Node:
     """A new node with the value 1, like the tangent."""
-    value: torch.Tensor = tangent.meta["val"]
+    value: torch.Tensor = fake_result(tangent)
     kind: dict[str, Any] = {"dtype": value.dtype, "layout": torch.strided, "device": value.device}
     with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
         one = graph.call_function(aten.scalar_tensor.default, (1.0,), kind)
@@ -93,7 +94,7 @@ def _scaled(graph: Graph, value: Node, tangent: Node) -> Node:
     loss leaves out."""
     product = graph.call_function(aten.mul.Tensor, (value, tangent))
     product.meta.update(value.meta)
-    fake = value.meta["val"]
+    fake = fake_result(value)
     is_zero = graph.call_function(aten.eq.Scalar, (value, 0))
     is_zero.meta.update(value.meta, val=FakeTensor(fake.meta.to(torch.bool), fake.device))
     chosen = graph.call_function(aten.where.self, (is_zero, value, product))
@@ -124,7 +125,7 @@ def _between(tangent: Node, values: Sequence[Node]) -> set[Node]:
 def _is_linear(node: Node, linear: Container[Node]) -> bool:
     """Whether a node is linear in those of its arguments that are `linear`, with 0 where these are
     0."""
-    value = node.meta["val"]
+    value = fake_result(node)
     if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor):
         return False
     if value.dtype not in _WIDE:

@@ -293,12 +293,9 @@ def indirect(value: int, extent: Expr | int, fault: Fault) -> Symbol | Expr:
     `fault` is reported where it is out of range."""
     extent = as_expr(extent)
     known = recorder().constant_of(value)
-    if (
-        known is not None
-        and extent.constant is not None
-        and -extent.constant <= known < extent.constant
-    ):
-        return integer(known + extent.constant if known < 0 else known)
+    count = extent.constant
+    if known is not None and count is not None and -count <= known < count:
+        return integer(known % count)
     return recorder().indirect(to(value, torch.int64), extent, fault)
 
 
@@ -331,17 +328,19 @@ def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
         return source if r.instructions[source].dtype is dtype else None
     if instruction.op == "constant":
         number = instruction.attrs[0]
-        exact = (
-            isinstance(number, float)
-            and torch.tensor(number, dtype=dtype, device="cpu").item() == number
-        )
-        return r.constant(number, dtype) if exact else None
+        if not isinstance(number, float):
+            return None
+        is_exact = torch.tensor(number, dtype=dtype, device="cpu").item() == number
+        return r.constant(number, dtype) if is_exact else None
     if instruction.op not in _EXACT:
         return None
-    condition = instruction.args[:1] if instruction.op == "where" else ()
-    rest = instruction.args[len(condition) :]
-    args = [a for a in (_narrowed(r, a, dtype) for a in rest) if a is not None]
-    return r.emit(instruction.op, (*condition, *args), dtype) if len(args) == len(rest) else None
+    args = list(instruction.args)
+    for k in range(instruction.op == "where", len(args)):
+        narrow = _narrowed(r, args[k], dtype)
+        if narrow is None:
+            return None
+        args[k] = narrow
+    return r.emit(instruction.op, tuple(args), dtype)
 
 
 def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:

@@ -36,7 +36,7 @@ _INFIX = dict(
 
 def show(graph: LoopGraph) -> str:
     """The whole graph as text."""
-    lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if b.role != "temporary"]
+    lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if not b.is_temporary]
     for symbol, position, kind, dim in graph.symbols:
         given = (
             f"input {position}" if kind == "value" else f"{graph.inputs[position]}.{kind}({dim})"
@@ -63,9 +63,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 def show_node(node: Node, graph: LoopGraph) -> list[str]:
     """A node as lines: what it computes and from which line of the user's, then how."""
     where = f"  # {node.origin.where}" if node.origin.where else ""
-    made = [show_buffer(graph.buffers[name]) for name in node.writes() if name in graph.buffers]
-    lines = [f"{node.name}: {' '.join(_short(op) for op in node.origin.ops)}{where}"]
-    lines += [f"  -> {text}" for text in made]
+    lines = [f"{node.name}: {' '.join(map(_short, node.origin.ops))}{where}"]
+    for name in node.writes():
+        if name in graph.buffers:
+            lines.append(f"  -> {show_buffer(graph.buffers[name])}")
     if isinstance(node, Library):
         return [*lines, f"  {_call(node)}"]
     if isinstance(node, Attention):
@@ -73,10 +74,9 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
     if isinstance(node, AttentionBackward):
         return [*lines, f"  {_attention_backward(node)}"]
     if isinstance(node, Contraction):
-        left, right = (f"{access.buffer}[{access.index}]" for access in (node.left, node.right))
-        around = "; ".join(
-            _loops(loops) for loops in (node.batch, node.rows, node.columns) if loops
-        )
+        left = f"{node.left.buffer}[{node.left.index}]"
+        right = f"{node.right.buffer}[{node.right.index}]"
+        around = "; ".join(map(_loops, filter(None, (node.batch, node.rows, node.columns))))
         lines.append(f"  for {around}: contract {_loops(node.reduced)}:")
         return [*lines, f"    {node.target}[{node.index}] = sum {left} * {right}"]
     if isinstance(node, Pointwise):
@@ -106,9 +106,7 @@ def show_instruction(i: Instruction) -> str:
     if i.op == "load":
         return f"{i.attrs[0]}[{i.attrs[1]}]" + (f" if {args[0]} else 0" if args else "")
     if i.op == "indirect":
-        return f"{args[0]} as {i.attrs[0]} < {i.attrs[1]}" + (
-            f" if {args[1]}" if len(args) > 1 else ""
-        )
+        return " if ".join([f"{args[0]} as {i.attrs[0]} < {i.attrs[1]}", *args[1:]])
     if i.op == "scalar":
         return i.attrs[0]
     if i.op == "to":
@@ -139,16 +137,17 @@ def _attention(node: Attention) -> str:
 
 def _attention_backward(node: AttentionBackward) -> str:
     seen = ", causal" * node.causal
-    results, operands = (", ".join(map(_value, views)) for views in (node.results, node.operands))
+    results = ", ".join(map(_value, node.results))
+    operands = ", ".join(map(_value, node.operands))
     return f"{results} = attention_backward({operands}, scale {node.scale!r}{seen})"
 
 
 def _call(node: Library) -> str:
-    name = getattr(node.function, "__name__", None) or str(node.function)
-    name = str(node.function) if isinstance(node.function, OpOverload) else name
-    arguments = [_value(a) for a in node.args] + [
-        f"{k}={_value(v)}" for k, v in node.kwargs.items()
-    ]
+    name = getattr(node.function, "__name__", None)
+    if not name or isinstance(node.function, OpOverload):
+        name = str(node.function)
+    arguments = list(map(_value, node.args))
+    arguments += [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
     targets = ", ".join(t or "_" for t in node.targets)
     if node.out is not None:
         return f"{name}({', '.join([*arguments, f'{node.out}={targets}'])})"
@@ -160,5 +159,5 @@ def _value(value: Any) -> str:
         sizes, strides = _list(value.sizes), _list(value.strides)
         return f"{value.buffer}[{sizes}; strides {strides}; from {value.offset}]"
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_value(v) for v in value)}]"
+        return f"[{', '.join(map(_value, value))}]"
     return str(value)

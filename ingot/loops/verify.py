@@ -29,6 +29,7 @@ from ingot.loops.ir import (
     View,
     views_in,
 )  # fmt: skip
+from ingot.loops.spaces import address_of
 
 
 def verify(graph: LoopGraph, stage: str = "lower") -> None:
@@ -40,7 +41,7 @@ def verify(graph: LoopGraph, stage: str = "lower") -> None:
     accesses are within their buffers.
     """
     sizes = {symbol for symbol, *_ in graph.symbols}
-    ready = {name for name, b in graph.buffers.items() if b.role != "temporary"}
+    ready = {name for name in graph.buffers if not graph.is_temporary(name)}
     seen: set[str] = set()
     for node in graph.nodes:
         check = _Check(graph, stage, node, sizes)
@@ -51,11 +52,11 @@ def verify(graph: LoopGraph, stage: str = "lower") -> None:
             check.require(name in ready, f"{name} is read before it is written")
         check.run()
         ready.update(node.writes())
-    for names in (names for copies in graph.copies for names in copies):
-        ready |= {new for name, new in names.items() if name in ready}
-    for output in graph.outputs:
-        if isinstance(output, View) and output.buffer not in ready:
-            raise CompilerBug(stage, f"{output.buffer} is returned but never written")
+    for copies in graph.copies:
+        for names in copies:
+            ready.update(new for name, new in names.items() if name in ready)
+    for name in sorted(graph.returned - ready):
+        raise CompilerBug(stage, f"{name} is returned but never written")
 
 
 class _Check:
@@ -87,63 +88,50 @@ class _Check:
             len(view.sizes) == len(view.strides),
             f"a view of {view.buffer} has ill-matched sizes and strides",
         )
-        last = view.offset + sum(((n - 1) * s for n, s in zip(view.sizes, view.strides)), ZERO)
+        last = address_of([n - 1 for n in view.sizes], view.strides, view.offset)
         if ZERO not in view.sizes:
             self.within(self.graph.buffers[view.buffer], view.offset, last)
 
     def attention(self, node: Attention) -> None:
         batch, heads, queries, width = node.query.sizes
         _, key_heads, keys, value_width = node.value.sizes
-        expected = [
-            node.query.sizes,
-            (batch, key_heads, keys, width),
-            (batch, key_heads, keys, value_width),
-        ]
-        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [
-            (batch, heads, queries, value_width)
-        ]
-        for view, sizes in zip((*node.operands, node.target), expected, strict=True):
-            self.window(view)
-            self.require(
-                view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}"
-            )
-            self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
-            self.require(
-                all(sizes[k].constant for k in (1, 3) if view is not node.mask),
-                "heads or a width vary",
-            )
-            self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
-        if node.logarithms is not None:
-            self.window(node.logarithms)
-            self.require(
-                node.logarithms.sizes == node.query.sizes[:3], "ill-matched sizes of logarithms"
-            )
-            self.require(
-                node.logarithms.dtype is torch.float32, f"logarithms of {node.logarithms.dtype}"
-            )
+        rows = batch, heads, queries
+        self.attention_view(node.query, node.query.sizes)
+        self.attention_view(node.key, (batch, key_heads, keys, width))
+        self.attention_view(node.value, (batch, key_heads, keys, value_width))
+        self.attention_view(node.mask, (*rows, keys))
+        self.attention_view(node.target, (*rows, value_width))
+        self.attention_view(node.logarithms, rows)
+        self.constant(heads, key_heads, width, value_width)
+
+    def attention_view(self, view: View | None, sizes: tuple[Expr, ...]) -> None:
+        if view is None:
+            return
+        self.window(view)
+        self.require(
+            view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}"
+        )
+        self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
+        self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
+
+    def constant(self, *sizes: Expr) -> None:
+        self.require(all(n.constant for n in sizes), "heads or a width vary")
 
     def attention_backward(self, node: AttentionBackward) -> None:
         batch, heads, queries, width = node.query.sizes
         keys, value_width = node.value.sizes[2:]
-        of_query, of_key = (batch, heads, queries, width), (batch, heads, keys, width)
-        of_value, of_result = (
-            (batch, heads, keys, value_width),
-            (batch, heads, queries, value_width),
-        )
-        expected = [of_result, of_query, of_key, of_value, of_result, (batch, heads, queries)]
-        expected += [(batch, heads, queries, keys)] * (node.mask is not None) + [
-            of_query,
-            of_key,
-            of_value,
-        ]
-        for view, sizes in zip((*node.operands, *node.results), expected, strict=True):
-            self.window(view)
-            self.require(
-                view.sizes == sizes, f"a view of {view.buffer} has sizes {view.sizes}, not {sizes}"
-            )
-            self.require(all((n.bounds[0] or 0) > 0 for n in sizes), "a size may be 0")
-            self.require(view.dtype is torch.float32, f"attention of {view.dtype}")
-        self.require(all(n.constant for n in (heads, width, value_width)), "heads or a width vary")
+        rows = batch, heads, queries
+        for view in (node.query, node.of_query):
+            self.attention_view(view, (*rows, width))
+        for view in (node.key, node.of_key):
+            self.attention_view(view, (batch, heads, keys, width))
+        for view in (node.value, node.of_value):
+            self.attention_view(view, (batch, heads, keys, value_width))
+        for view in (node.tangent, node.result):
+            self.attention_view(view, (*rows, value_width))
+        self.attention_view(node.logarithms, rows)
+        self.attention_view(node.mask, (*rows, keys))
+        self.constant(heads, width, value_width)
 
     def nest(self, node: Pointwise | Reduction) -> None:
         reduced = node.reduced if isinstance(node, Reduction) else ()
@@ -154,11 +142,9 @@ class _Check:
         self.require(len(node.body.results) == 1, "the body must have one result")
         empty = any(s.extent is ZERO for s in (*node.loops, *reduced))
         values = self.body(node.body, symbols, empty)
-        target, result = (
-            self.graph.buffers[node.target],
-            node.body.instructions[node.body.results[0]],
-        )
-        stored = result.dtype
+        target = self.graph.buffers[node.target]
+        result = node.body.instructions[node.body.results[0]]
+        stored, outer = result.dtype, {*self.sizes, *node.loops}
         if isinstance(node, Scan):
             self.require(
                 node.kind in SCANS and len(reduced) == 1,
@@ -169,6 +155,7 @@ class _Check:
                 "a position is an int64",
             )
             stored = node.dtype
+            outer.update(reduced)
         elif isinstance(node, Reduction):
             self.require(node.kind in REDUCTIONS, f"{node.kind} is not a reduction")
             stored = node.dtype
@@ -177,12 +164,12 @@ class _Check:
                 stored is (torch.int64 if position else result.dtype),
                 f"a {node.kind} of {result.dtype} stored as {stored}",
             )
+        else:
+            outer |= values
         self.require(
             stored is target.dtype,
             f"a {stored} is stored into {target.name}, which holds {target.dtype}",
         )
-        outer = {*self.sizes, *node.loops} | (values if isinstance(node, Pointwise) else set())
-        outer |= {*reduced} if isinstance(node, Scan) else set()
         self.require(
             node.index.symbols <= outer, f"the store's index {node.index} has unknown symbols"
         )
@@ -244,17 +231,14 @@ class _Check:
         """Element numbers first .. last exist, as far as constants tell."""
         if buffer.name in self.graph.addressed:
             return
-        top = sum(((n - 1) * s for n, s in zip(buffer.sizes, buffer.strides)), ZERO)
-        low, high = first.bounds[0], (last - top).bounds[0]
-        outside = (first.bounds[1] is not None and first.bounds[1] < 0) or (
-            high is not None and high > 0
-        )
+        top = buffer.length - 1
+        high = (last - top).bounds[0]
         self.require(
-            not outside,
+            (first.bounds[1] or 0) >= 0 and (high or 0) <= 0,
             f"{buffer.name} is accessed at {first} .. {last}, its elements are 0 .. {top}",
         )
-        if low is not None and low < 0 and first.constant is not None:
-            self.require(False, f"{buffer.name} is accessed at {first}")
+        if first.constant is not None:
+            self.require(first.constant >= 0, f"{buffer.name} is accessed at {first}")
 
 
 def _range(index: Expr) -> tuple[Expr, Expr]:
@@ -266,7 +250,9 @@ def _range(index: Expr) -> tuple[Expr, Expr]:
     # as u - 1 - i is for i below u
     if low is not None and low < 0 and known_less_equal(ZERO, index):
         low = 0
-    return (integer(low), integer(high)) if low is not None and high is not None else (index, index)
+    if low is None or high is None:
+        return index, index
+    return integer(low), integer(high)
 
 
 def _ends(index: Expr) -> tuple[Expr, Expr] | None:
@@ -299,7 +285,7 @@ def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph
     if len(types) != row.arity:
         return f"takes {row.arity} arguments, has {len(types)}"
     operands = types[1:] if i.op == "where" else types
-    if any(t is not operands[-1] for t in operands) or operands[-1] not in row.types:
+    if len(set(operands)) > 1 or operands[-1] not in row.types:
         return f"arguments of {[str(t) for t in types]}"
     expected = torch.bool if row.result == "bool" else operands[-1]
     return None if i.dtype is expected else f"gives {expected}, is declared {i.dtype}"

@@ -450,7 +450,7 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
         if x.device.type != "meta":
             return ""
         at = tuple(where.values())
-        varies = is_symbolic(x) or any(isinstance(number, torch.SymInt) for number in at)
+        varies = is_symbolic(x) or geometry.has_symbols(at)
         part = view_symbolically(view, x, at, {}) if varies else view(x, *at)
         return (
             "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"

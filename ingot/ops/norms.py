@@ -462,7 +462,7 @@ def norm_refusal(
 
 
 def group_norm_refusal(x: Tensor, **_: Any) -> str:
-    plain = not any(isinstance(s, torch.SymInt) for s in (*x.shape, *x.stride()))
+    plain = not geometry.has_symbols((*x.shape, *x.stride()))
     dense = not plain or geometry.same_sizes(x.stride(), geometry.suggested(x)) or x.is_contiguous()
     return "" if dense else "a tensor with gaps, or laid out in an order of its own"
 

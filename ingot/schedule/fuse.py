@@ -92,11 +92,8 @@ class _Fusion:
                 self.after[b].add(k)
         self.needs = dict(self.ancestors)  # node -> bit set of the nodes that run before it
         self.failing = {k for k, node in enumerate(nodes) if may_fail(node)}
-        self.writing = {
-            k
-            for k, node in enumerate(nodes)
-            if any(buffers[n].role == "input" for n in node.writes())
-        }
+        inputs = {name for name, buffer in buffers.items() if buffer.role == "input"}
+        self.writing = {k for k, node in enumerate(nodes) if not inputs.isdisjoint(node.writes())}
 
     def _single(self, k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
@@ -219,8 +216,9 @@ class _Fusion:
         ids = set().union(*(self.users[name] for name in sums.writes)) - {sums.id}
         readers = [self.groups[k] for k in ids]
         for reader in readers:
-            if not all(adds_up_parts(m, sums.writes) for m in reader.members):
-                return None
+            for m in reader.members:
+                if not adds_up_parts(m, sums.writes):
+                    return None
         return readers
 
     def _set_parts(self, sums: Group, readers: Sequence[Group], parts: int) -> None:
@@ -264,11 +262,13 @@ class _Fusion:
         return None
 
     def _neighbours(self, group: Group) -> list[Group]:
-        shared = [
-            self.users[n] for n in group.touches if n in group.writes or self._bytes(n) > NEGLIGIBLE
-        ]
-        ids = set().union(*shared, *(self.writers[name] for name in group.reads)) - {group.id}
-        return [self.groups[k] for k in sorted(ids)]
+        ids: set[int] = set()
+        for name in group.touches:
+            if name in group.writes or self._bytes(name) > NEGLIGIBLE:
+                ids |= self.users[name]
+            elif name in self.writers:
+                ids |= self.writers[name]
+        return [self.groups[k] for k in sorted(ids - {group.id})]
 
     # -- worthwhile --------------------------------------------------------------------------------
 
@@ -282,17 +282,18 @@ class _Fusion:
         if first.on_host is not second.on_host:
             return 0
         if first.scatters or second.scatters:
-            return (
-                self._bytes(next(iter(first.writes))) if self._is_copied_for(first, second) else 0
-            )
-        if (
-            len(first.members) + len(second.members) > MAX_MEMBERS
-            or first.work + second.work > MAX_INSTRUCTIONS
-        ):
+            if not self._is_copied_for(first, second):
+                return 0
+            return self._bytes(next(iter(first.writes)))
+        if len(first.members) + len(second.members) > MAX_MEMBERS:
+            return 0
+        if first.work + second.work > MAX_INSTRUCTIONS:
             return 0
         written = (first.writes & second.touches) | (second.writes & first.reads)
-        shared = sum(self._bytes(name) for name in (first.reads & second.reads) - written)
-        saved = sum(self._bytes(name) for name in written) + (shared if shared > NEGLIGIBLE else 0)
+        saved = sum(map(self._bytes, written))
+        shared = sum(map(self._bytes, (first.reads & second.reads) - written))
+        if shared > NEGLIGIBLE:
+            saved += shared
         enough = max(saved / SMALLEST_SHARE, FREE_TRAFFIC)
         earlier, later = sorted((first, second), key=lambda g: g.positions[0])
         apart = later.positions[0] - earlier.positions[-1] > FAR
@@ -321,12 +322,10 @@ class _Fusion:
             return True
         if first.points == second.points == points:
             return True
-        most = max(
-            estimate(Shape.of(m).total)
-            for g in (first, second)
-            for m in g.members
-            if isinstance(m, Compute)
-        )
+        most = 0.0
+        for m in first.members + second.members:
+            if isinstance(m, Compute):
+                most = max(most, estimate(Shape.of(m).total))
         # a block of threads for each point
         cores = estimate(points) if self.target.has_registers else 1
         return most <= self.target.serial_elements * cores
@@ -338,9 +337,7 @@ class _Fusion:
         else None."""
         if self._path_between(first, second) or self._writes_before_it_fails(first, second):
             return None
-        if self._only_complete(first, second) and any(
-            g.traffic > FREE_TRAFFIC and _turns(g) for g in (first, second)
-        ):
+        if self._only_complete(first, second) and (_turns(first) or _turns(second)):
             return None
         for points in self._outer_candidates(first, second):
             if not self.keeps_parallelism(first, second, points):
@@ -378,8 +375,7 @@ class _Fusion:
         largest = max(first.reads & second.reads, key=self._bytes)
         loads: tuple[set[Expr], set[Expr]] = set(), set()
         for position, m in zip(sorted([*first.positions, *second.positions]), laid.members):
-            found = loads[position in second.positions]
-            found.update(i.attrs[1] for i in m.body.loads if i.attrs[0] == largest)
+            loads[position in second.positions].update(m.body.places(largest))
         return any(relation(a, b, laid.outer) is not None for a in loads[0] for b in loads[1])
 
     @staticmethod
@@ -408,14 +404,10 @@ class _Fusion:
         if not writing:
             return False
         nodes = self.nodes[first.id] | self.nodes[second.id]
-        waiting = [
-            g
-            for g in self.groups.values()
-            if g not in (first, second) and self.ancestors[g.id] & nodes
-        ]
-        failing = self.failing.intersection(
-            [*positions, *(k for group in waiting for k in group.positions)]
-        )
+        for group in self.groups.values():
+            if group not in (first, second) and self.ancestors[group.id] & nodes:
+                positions += group.positions
+        failing = self.failing.intersection(positions)
         return any(f != w and not self.needs[f] >> w & 1 for f in failing for w in writing)
 
     def _path_between(self, first: Group, second: Group) -> bool:
@@ -538,17 +530,13 @@ class _Fusion:
                     result.append(g)
                     stack.pop()
 
-        written = sum(
-            self.nodes[k]
-            for k, g in self.groups.items()
-            if not self.writing.isdisjoint(g.positions)
-        )
-        fails_before = {
-            k for k, g in self.groups.items() if not self.failing.isdisjoint(g.positions)
-        }
-        fails_before = {
-            k for k in fails_before if not (self.ancestors[k] | self.nodes[k]) & written
-        }
+        written, failing = 0, set()
+        for k, g in self.groups.items():
+            if not self.writing.isdisjoint(g.positions):
+                written |= self.nodes[k]
+            if not self.failing.isdisjoint(g.positions):
+                failing.add(k)
+        fails_before = {k for k in failing if not (self.ancestors[k] | self.nodes[k]) & written}
         needed = any(ancestors & written for ancestors in self.ancestors.values())
 
         def late(k: int) -> tuple[bool, bool, int]:
@@ -576,11 +564,10 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
             for name, index in m.accesses:
                 places[name].append((index, laid.outer + laid.inner[k]))
     members = list(other.members)
-    waiting = [
-        k
-        for k, m in enumerate(members)
-        if isinstance(m, Pointwise) and Shape.of(m).points != reducing.points
-    ]
+    waiting = []
+    for k, node in enumerate(members):
+        if isinstance(node, Pointwise) and Shape.of(node).points != reducing.points:
+            waiting.append(k)
     # pieces of one buffer, that several nodes write
     of_pieces = target.has_registers
     while waiting:
@@ -635,7 +622,7 @@ def _turns(group: Group) -> bool:
     """Whether a group's node writes along other dimensions than it reads along: a kernel that does
     nothing else walks in blocks, which is faster than what is saved by a launch."""
     (node, *others) = group.members
-    if others or not isinstance(node, Pointwise):
+    if others or not isinstance(node, Pointwise) or group.traffic <= FREE_TRAFFIC:
         return False
     return any(
         is_transposed(load, loop, node.loops[-1])

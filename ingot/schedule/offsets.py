@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ingot.loops.expr import ZERO, Expr, integer, known_less_equal, product
-from ingot.loops.ir import Access, Instruction
+from ingot.loops.ir import Body, Instruction
 from ingot.loops.target import Target
 from ingot.schedule.kernel import Kernel, Parameter
 from ingot.schedule.plan import KernelStep
@@ -37,31 +38,29 @@ def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
 
 def _aligned(offset: Expr, parameter: Parameter) -> Expr:
     """The last place before an offset that is aligned."""
+    if offset.constant is None or parameter.on_host:
+        return ZERO
     unit = max(1, ALIGNMENT // parameter.dtype.itemsize)
-    return (
-        ZERO
-        if offset.constant is None or parameter.on_host
-        else integer(offset.constant // unit * unit)
-    )
+    return integer(offset.constant // unit * unit)
 
 
 def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
     for stage in kernel.stages:
-        yield from ((i.attrs[0], i.attrs[1]) for i in stage.body.loads)
+        yield from (load.attrs for load in stage.body.loads)
         yield from ((store.buffer, store.index) for store in stage.stores)
     if kernel.product is not None:
-        yield from ((a.buffer, a.index) for a in (kernel.product.left, kernel.product.right))
+        for access in (kernel.product.left, kernel.product.right):
+            yield access.buffer, access.index
 
 
 def _start(index: Expr) -> Expr:
     """What an index adds at all points, and is never less than; 0 where that is not known."""
     low = index.bounds[0]
-    everywhere = [
-        (c, atoms)
-        for c, atoms in index.terms
-        if all(s.kind == "size" for a in atoms for s in a.symbols)
-    ]
-    start = sum((product(atoms) * c for c, atoms in everywhere), ZERO)
+    start = ZERO
+    for c, atoms in index.terms:
+        term = product(atoms) * c
+        if all(s.kind == "size" for s in term.symbols):
+            start = start + term
     if start.constant is not None:
         return ZERO if low is None else integer(max(0, min(start.constant, low)))
     return start if known_less_equal(0, start) and known_less_equal(start, index) else ZERO
@@ -69,38 +68,31 @@ def _start(index: Expr) -> Expr:
 
 def _earlier(a: Expr, b: Expr) -> Expr:
     """The smaller of two starts, 0 where it is not known which it is."""
-    return a if known_less_equal(a, b) else b if known_less_equal(b, a) else ZERO
+    if known_less_equal(a, b):
+        return a
+    return b if known_less_equal(b, a) else ZERO
 
 
 def _moved(kernel: Kernel, offsets: dict[str, Expr]) -> Kernel:
     """The kernel with each parameter beginning so many elements later; rows stay."""
 
-    def load(i: Instruction) -> Instruction:
-        offset = offsets.get(i.attrs[0], ZERO) if i.op == "load" else ZERO
-        return i if offset is ZERO else i._replace(attrs=(i.attrs[0], i.attrs[1] - offset))
+    def moved(access: Any) -> Any:
+        return replace(access, index=access.index - offsets.get(access.buffer, ZERO))
 
-    stages = tuple(
-        replace(
-            stage,
-            body=stage.body._replace(
-                instructions=tuple([load(i) for i in stage.body.instructions])
-            ),
-            stores=tuple(
-                [replace(s, index=s.index - offsets.get(s.buffer, ZERO)) for s in stage.stores]
-            ),
-        )
-        for stage in kernel.stages
-    )
-    parameters = tuple(
-        [
-            p if p.length is None else p._replace(length=p.length - offsets[p.name])
-            for p in kernel.parameters
-        ]
-    )
+    def load(i: Instruction) -> Instruction:
+        if i.op != "load":
+            return i
+        return i.with_index(lambda index: index - offsets.get(i.attrs[0], ZERO))
+
+    stages = []
+    for stage in kernel.stages:
+        body = Body(tuple(map(load, stage.body.instructions)), stage.body.results)
+        stages.append(replace(stage, body=body, stores=tuple(map(moved, stage.stores))))
+    parameters = list(kernel.parameters)
+    for k, p in enumerate(parameters):
+        if p.length is not None:
+            parameters[k] = p._replace(length=p.length - offsets[p.name])
     product = kernel.product
     if product is not None:
-        left, right = (
-            Access(a.buffer, a.index - offsets[a.buffer]) for a in (product.left, product.right)
-        )
-        product = replace(product, left=left, right=right)
-    return replace(kernel, stages=stages, parameters=parameters, product=product)
+        product = replace(product, left=moved(product.left), right=moved(product.right))
+    return replace(kernel, stages=tuple(stages), parameters=tuple(parameters), product=product)

@@ -25,7 +25,7 @@ def by_look(rule: Rule) -> Rule:
 
 
 def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
-    if strides is None and any(isinstance(size, torch.SymInt) for size in sizes):
+    if strides is None and geometry.has_symbols(sizes):
         strides = geometry.contiguous(sizes)
     if strides is None:
         return torch.empty(sizes, dtype=dtype, device="meta")

@@ -19,6 +19,7 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.nodes import fake_result
 from ingot.loops.own_ops import attention
 from ingot.torch_private import aten
 
@@ -107,7 +108,7 @@ def _keeps_last(node: Node) -> bool:
 
 
 def _value(node: Node) -> FakeTensor:
-    return node.meta["val"]
+    return fake_result(node)
 
 
 def _plain(node: Any, rank: int | None = None) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta import tensors_in
+from ingot.graph.nodes import fake_result
 from ingot.graph.passes.cse import call_key
 from ingot.loops.side_effects import has_effect
 from ingot.torch_private import OpOverload
@@ -65,7 +66,7 @@ def _foldable(node: torch.fx.Node) -> bool:
         return False
     if not isinstance(node.target, OpOverload) or has_effect(node.target) or node.target.is_view:
         return False
-    value = node.meta["val"]
+    value = fake_result(node)
     if not isinstance(value, torch.Tensor) or len(tensors_in(value)) != 1:
         return False
     return value.numel() <= _LARGEST

@@ -23,6 +23,7 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import fake_result, is_returned
 from ingot.torch_private import ADDRESSING, OpOverload, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
@@ -99,11 +100,11 @@ class _Convolution(NamedTuple):
     def of(node: Any) -> _Convolution | None:
         if node.target is aten.convolution.default:
             x, weight, *_, transposed, _, groups = node.args
-            return _Convolution((x,), weight.meta["val"], transposed, groups, None)
+            return _Convolution((x,), fake_result(weight), transposed, groups, None)
         if node.target is aten.convolution_backward.default:
             grad, x, weight, *_, transposed, _, groups, mask = node.args
             images = (grad, x) if mask[1] else (grad,)
-            return _Convolution(images, weight.meta["val"], transposed, groups, tuple(mask))
+            return _Convolution(images, fake_result(weight), transposed, groups, tuple(mask))
         return None
 
 
@@ -123,7 +124,7 @@ def _is_loops(node: Any) -> bool:
     """Whether loops over channels-last images compute this convolution: a float32 one of images
     that is depthwise or has one group, or a transposed one whose windows lie side by side."""
     images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
-    images = [image.meta["val"] for image in images]
+    images = list(map(fake_result, images))
     if weight.device.type != "cpu" or weight.dim() != 4:
         return False
     if any(value.dtype is not torch.float32 for value in (weight, *images)):
@@ -151,14 +152,14 @@ def _is_for_tensor_cores(node: Any) -> bool:
     """Whether tensor cores of a GPU compute this convolution: they read channels-last images, to
     and from which the library converts others at each."""
     (x, *_), weight, transposed, groups, _ = _Convolution.of(node)  # type: ignore[misc]
-    value = x.meta["val"]
+    value = fake_result(x)
     if value.device.type != "cuda" or weight.dim() != 4 or transposed or groups > 1:
         return False
     if value.dtype in (torch.float16, torch.bfloat16):
         return True
     if value.dtype is not torch.float32 or not torch.backends.cudnn.allow_tf32:
         return False
-    if not all(isinstance(size, int) for size in weight.shape):
+    if geometry.has_symbols(weight.shape):
         return False
     channels = (weight.shape[0], weight.shape[1])
     if min(channels) >= MANY_CHANNELS:
@@ -173,12 +174,12 @@ def _is_of_channels(node: Any) -> bool:
     convolution = _Convolution.of(node)
     if convolution is None or convolution.mask is not None or convolution.transposed:
         return False
-    weight, image = convolution.weight, convolution.images[0].meta["val"]
+    weight, image = convolution.weight, fake_result(convolution.images[0])
     if image.device.type != "cuda" or weight.dim() != 4:
         return False
     if not 1 < convolution.groups == weight.shape[0] == image.shape[1]:
         return False
-    if not all(isinstance(n, int) for n in weight.shape):
+    if geometry.has_symbols(weight.shape):
         return False
     return 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
 
@@ -186,7 +187,7 @@ def _is_of_channels(node: Any) -> bool:
 def _images(node: Node) -> list[Node]:
     """The images whose layout the node's result follows: none for an op that has a layout of its
     own."""
-    if node.op != "call_function" or not _is_image(node.meta["val"]):
+    if node.op != "call_function" or not _is_image(fake_result(node)):
         return []
     if node.target in _FOLLOWERS or _is_of_channels(node):
         first: Any = node.args[0]
@@ -220,7 +221,7 @@ _VIEWS = {
 
 def laid_out(node: Node) -> torch.Tensor:
     """A node's value in the layout that was chosen for it."""
-    value: FakeTensor = node.meta["val"]
+    value: FakeTensor = fake_result(node)
     if "layout" not in node.meta:
         return value
     channels_last = node.meta["layout"] == CHANNELS_LAST
@@ -234,7 +235,7 @@ def _is_tokens(node: Node) -> bool:
     pixels of a channel are."""
     if not _is_pointwise(node):
         return False
-    value = node.meta["val"]
+    value = fake_result(node)
     if not isinstance(value, torch.Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
         return False
     shape = _shape(node)
@@ -252,7 +253,7 @@ def _viewed(node: Any) -> Node:
 
 
 def _shape(node: Node) -> list[str]:
-    return list(map(str, getattr(node.meta["val"], "shape", ())))
+    return list(map(str, getattr(fake_result(node), "shape", ())))
 
 
 def _components(nodes: list[Node]) -> list[set[Node]]:
@@ -288,7 +289,7 @@ def _gain(node: Node) -> float:
 def _conversions(node: Node, connected: set[Node]) -> float:
     """How many elements are converted because this node is channels-last and others are not."""
     converted: list[Node] = []
-    if _is_returned(node) and not _is_channels_last(node):
+    if is_returned(node) and not _is_channels_last(node):
         converted.append(node)
     for user in node.users:
         if _convolves(user) and user not in connected:
@@ -299,23 +300,19 @@ def _conversions(node: Node, connected: set[Node]) -> float:
     return sum(map(_elements, converted))
 
 
-def _is_returned(node: Node) -> bool:
-    return any(user.op == "output" for user in node.users)
-
-
 def _is_only_returned(node: Node) -> bool:
     """Whether a pointwise result of a GPU is read by the caller alone: its kernel writes it in the
     caller's layout."""
-    if not _is_pointwise(node) or node.meta["val"].device.type != "cuda":
+    if not _is_pointwise(node) or fake_result(node).device.type != "cuda":
         return False
     return all(user.op == "output" for user in node.users)
 
 
 def _is_channels_last(node: Node) -> bool:
-    value = _first(node.meta["val"])
+    value = _first(fake_result(node))
     return isinstance(value, torch.Tensor) and geometry.at_hand(value.stride()[1]) == 1
 
 
 def _elements(node: Node) -> float:
     """The size of an image; that of the present call where sizes are symbols."""
-    return float(math.prod(map(geometry.at_hand, _first(node.meta["val"]).shape)))
+    return float(math.prod(map(geometry.at_hand, _first(fake_result(node)).shape)))

@@ -10,6 +10,7 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.nodes import fake_result
 from ingot.torch_private import aten
 
 
@@ -46,7 +47,7 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
         x, right, bias = node.args[0], node.args[1], None
     elif node.target is aten.addmm.default and not node.kwargs:
         bias, x, right = node.args[:3]
-        if bias.meta["val"].dim() != 1:  # type: ignore[union-attr]
+        if fake_result(bias).dim() != 1:  # type: ignore[union-attr]
             return None
     else:
         return None
@@ -60,9 +61,9 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
     if node.target is not aten.bmm.default:
         return False
     x, right = node.args
-    repeats = right.target is aten.expand.default and right.args[0].meta["val"].dim() == 2  # type: ignore[union-attr]
+    repeats = right.target is aten.expand.default and fake_result(right.args[0]).dim() == 2  # type: ignore[union-attr]
     weight = transposed(right.args[0]) if repeats else None  # type: ignore[union-attr]
-    value = x.meta["val"]  # type: ignore[union-attr]
+    value = fake_result(x)  # type: ignore[union-attr]
     if weight is None or not (str(value.shape[0]) == "1" or geometry.surely_contiguous(value)):
         return False  # the rows of several batches are no matrix
     replaced, args = node, [x, weight]
@@ -74,7 +75,7 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
         and not user.kwargs
     ):
         bias = user.args[1]
-        if isinstance(bias, torch.fx.Node) and _is_bias(bias.meta["val"], node.meta["val"]):
+        if isinstance(bias, torch.fx.Node) and _is_bias(fake_result(bias), fake_result(node)):
             replaced, args = user, [*args, bias]
     with graph.graph.inserting_before(replaced):
         linear = graph.graph.call_function(aten.linear.default, tuple(args))
@@ -98,7 +99,7 @@ def transposed(node: Any) -> torch.fx.Node | None:
         or (node.target is aten.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1})
         or (node.target is aten.permute.default and [d % 2 for d in node.args[1]] == [1, 0])
     )
-    return node.args[0] if swaps and node.args[0].meta["val"].dim() == 2 else None
+    return node.args[0] if swaps and fake_result(node.args[0]).dim() == 2 else None
 
 
 def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
@@ -107,8 +108,8 @@ def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
         return None
     source = x.args[0]
     assert isinstance(source, torch.fx.Node)
-    value: FakeTensor = source.meta["val"]
-    keeps = value.dim() > 2 and str(value.shape[-1]) == str(x.meta["val"].shape[-1])
+    value: FakeTensor = fake_result(source)
+    keeps = value.dim() > 2 and str(value.shape[-1]) == str(fake_result(x).shape[-1])
     return source if keeps and geometry.surely_contiguous(value) else None
 
 
@@ -119,5 +120,5 @@ def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.N
     user = next(iter(node.users))
     if user.target is not aten.view.default:
         return None
-    lead, value = source.meta["val"].shape[:-1], user.meta["val"]
+    lead, value = fake_result(source).shape[:-1], fake_result(user)
     return user if list(map(str, value.shape[:-1])) == list(map(str, lead)) else None

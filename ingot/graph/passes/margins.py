@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import fake_result
 from ingot.graph.passes.linear import transposed
 from ingot.loops.apart import ROW, suits
 from ingot.torch_private import OpOverload, aten
@@ -58,13 +59,13 @@ def _widened(node: Node) -> _Wide | None:
     first = _OPERANDS.get(node.target)
     if first is None or node.kwargs:
         return None
-    value: FakeTensor = node.meta["val"]
-    x, y = (argument.meta["val"] for argument in node.args[first : first + 2])  # type: ignore[union-attr]
+    value: FakeTensor = fake_result(node)
+    x, y = (fake_result(argument) for argument in node.args[first : first + 2])  # type: ignore[union-attr]
     if value.device.type != "cuda" or value.dtype not in (torch.float16, torch.bfloat16):
         return None
     if not all(isinstance(n, int) and n for n in (*value.shape, *x.shape)):
         return None
-    if first and node.args[0].meta["val"].dim() != 1:  # type: ignore[union-attr]
+    if first and fake_result(node.args[0]).dim() != 1:  # type: ignore[union-attr]
         return None
     unit = ROW // value.dtype.itemsize
     *batch, rows, columns = value.shape
@@ -127,17 +128,17 @@ class _Margins:
         if first:
             bias = node.args[0]
             assert isinstance(bias, Node)
-            if bias.meta["val"].shape[0] != 1:
+            if fake_result(bias).shape[0] != 1:
                 bias = self.padded(node, bias, (wide.columns,))
             args.insert(0, bias)
-        readers, value = list(node.users), node.meta["val"]
+        readers, value = list(node.users), fake_result(node)
         node.args = tuple(args)
         node.meta["val"] = new_fake((*value.shape[:-2], wide.rows, wide.columns), value)
         self.read_part(node, node, value, readers)
 
     def matrix(self, before: Node, x: Node, rows: int, columns: int) -> Node:
         """Matrices with margins, in the order of strides that they had."""
-        value: FakeTensor = x.meta["val"]
+        value: FakeTensor = fake_result(x)
         if tuple(value.shape[-2:]) == (rows, columns):
             return x
         if not _is_turned(value):
@@ -146,7 +147,7 @@ class _Margins:
         return self.turned(before, self.padded(before, inner, (*value.shape[:-2], columns, rows)))
 
     def turned(self, before: Node, x: Node) -> Node:
-        meta = x.meta["val"].meta.transpose(-2, -1)
+        meta = fake_result(x).meta.transpose(-2, -1)
         return self.call(before, aten.transpose.int, (x, -2, -1), meta, before)
 
     def padded(self, before: Node, x: Node, sizes: tuple[int, ...]) -> Node:
@@ -155,7 +156,7 @@ class _Margins:
         key = x, sizes
         if key in self.copies:
             return self.copies[key]
-        value: FakeTensor = x.meta["val"]
+        value: FakeTensor = fake_result(x)
         amounts: list[int] = []
         for wide, size in zip(reversed(sizes), reversed(value.shape)):
             amounts += 0, wide - size
@@ -176,8 +177,8 @@ class _Margins:
             return
         place, part = wide.next, wide
         for dim, size in enumerate(value.shape):
-            if part.meta["val"].shape[dim] != size:
-                meta = part.meta["val"].meta.narrow(dim, 0, size)
+            if fake_result(part).shape[dim] != size:
+                meta = fake_result(part).meta.narrow(dim, 0, size)
                 part = self.call(place, aten.slice.Tensor, (part, dim, 0, size), meta, wide)
         part.meta["val"] = value
         for reader in readers:
@@ -190,7 +191,7 @@ class _Margins:
         with self.graph.inserting_before(before):
             node = self.graph.call_function(op, args)
         node.meta.update({k: v for k, v in source.meta.items() if k in ("where", "region")})
-        node.meta["val"] = FakeTensor(meta, source.meta["val"].device)
+        node.meta["val"] = FakeTensor(meta, fake_result(source).device)
         return node
 
 
@@ -199,6 +200,6 @@ def _turned_from(node: Node) -> Node | None:
     if node.target is not aten.transpose.int:
         return transposed(node)
     x: Any = node.args[0]
-    rank = x.meta["val"].dim()
+    rank = fake_result(x).dim()
     dims = {d % rank - rank for d in node.args[1:]}  # type: ignore[operator]
     return x if dims == {-1, -2} else None

@@ -10,6 +10,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.functional import same_strides
+from ingot.graph.nodes import fake_result
 from ingot.graph.passes.ownership import is_view
 from ingot.torch_private import ADDRESSING, aten
 
@@ -21,9 +22,9 @@ def _is(value: Any, number: float) -> bool:
 def _adds_nothing(node: torch.fx.Node) -> bool:
     """x + 0 turns -0.0 into 0.0 unless the zero is negative (or the dtype has none)."""
     addend = node.args[1]
-    if not _is(addend, 0) or node.meta["val"].is_complex():
+    if not _is(addend, 0) or fake_result(node).is_complex():
         return False
-    if not node.meta["val"].is_floating_point():
+    if not fake_result(node).is_floating_point():
         return True
     return isinstance(addend, float) and math.copysign(1, addend) < 0
 
@@ -31,11 +32,11 @@ def _adds_nothing(node: torch.fx.Node) -> bool:
 def _subtracts_nothing(node: torch.fx.Node) -> bool:
     """x - 0.0 is x for every x, -0.0 included; x - (-0.0) is not."""
     taken: Any = node.args[1]
-    return _is(taken, 0) and math.copysign(1, taken) > 0 and not node.meta["val"].is_complex()
+    return _is(taken, 0) and math.copysign(1, taken) > 0 and not fake_result(node).is_complex()
 
 
 def _by_one(node: torch.fx.Node) -> bool:
-    return _is(node.args[1], 1) and not node.meta["val"].is_complex()
+    return _is(node.args[1], 1) and not fake_result(node).is_complex()
 
 
 def _keeps_order(node: torch.fx.Node) -> bool:
@@ -103,9 +104,9 @@ def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
         if source.args[1:] == node.args[1:]:
             first = source.args[0]
             assert isinstance(first, torch.fx.Node)
-            return first if _same_geometry(first.meta["val"], node.meta["val"]) else None
+            return first if _same_geometry(fake_result(first), fake_result(node)) else None
     test = _CANDIDATES.get(node.target)
-    if test is None or not _same_geometry(source.meta["val"], node.meta["val"]) or not test(node):
+    if test is None or not _same_geometry(fake_result(source), fake_result(node)) or not test(node):
         return None
     return source
 

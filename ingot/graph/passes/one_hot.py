@@ -12,6 +12,7 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import fake_result
 from ingot.torch_private import aten
 
 _VIEWS = {aten.view.default, aten.unsqueeze.default, aten.expand.default}
@@ -41,7 +42,7 @@ class _Match:
 def _match(node: Node) -> _Match | None:
     chosen: Any = node.args[0]
     dims: Any = node.args[1]
-    if chosen.meta["val"].dtype != node.meta["val"].dtype:
+    if fake_result(chosen).dtype != fake_result(node).dtype:
         return None
     if len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
         return None
@@ -50,7 +51,7 @@ def _match(node: Node) -> _Match | None:
     if chosen.target is not aten.where.self:
         return None
     condition, x, zero = chosen.args
-    rank = chosen.meta["val"].dim()
+    rank = fake_result(chosen).dim()
     if rank == 0:  # which may be summed along a dimension all the same
         return None
     dim = dims[0] % rank - rank
@@ -61,31 +62,31 @@ def _match(node: Node) -> _Match | None:
     count = _counted(classes, dim)
     if count is None or not all(_is_one_along(value, dim) for value in (index, x, *more)):
         return None
-    if any(value.meta["val"].dtype is not torch.int64 for value in hit.args):  # may be rounded
+    if any(fake_result(value).dtype is not torch.int64 for value in hit.args):  # may be rounded
         return None
-    sizes = geometry.broadcast(*(value.meta["val"].shape for value in (index, x, zero, *more)))
-    if tuple(sizes) != tuple(node.meta["val"].shape):
+    sizes = geometry.broadcast(*(fake_result(value).shape for value in (index, x, zero, *more)))
+    if tuple(sizes) != tuple(fake_result(node).shape):
         return None
     return _Match(index, count, more, x, zero)
 
 
 def _counted(node: Node, dim: int) -> int | None:
     """n, if a node is 0, ..., n - 1 along a dimension."""
-    value: torch.Tensor = node.meta["val"]
+    value: torch.Tensor = fake_result(node)
     while node.target in _VIEWS:
         node = node.args[0]  # type: ignore[assignment]
     if node.target is not aten.arange.default:
         return None
     count = node.args[0]
-    if not isinstance(count, int) or not all(isinstance(size, int) for size in value.shape):
+    if not isinstance(count, int) or geometry.has_symbols(value.shape):
         return None
     fits = value.dim() >= -dim and value.shape[dim] == value.numel() == count
     return count if fits else None
 
 
 def _is_one_along(node: Node, dim: int) -> bool:
-    value: torch.Tensor = node.meta["val"]
-    known = all(isinstance(size, int) for size in value.shape)
+    value: torch.Tensor = fake_result(node)
+    known = not geometry.has_symbols(value.shape)
     return known and (value.dim() < -dim or value.shape[dim] == 1)
 
 
@@ -94,12 +95,12 @@ def _is_zero(node: Any) -> bool:
 
 
 def _replace(graph: AtenGraph, node: Node, match: _Match) -> None:
-    total: FakeTensor = node.meta["val"]
-    dtype = match.x.meta["val"].dtype
+    total: FakeTensor = fake_result(node)
+    dtype = fake_result(match.x).dtype
 
     def call(op: Any, *args: Any) -> Node:
         call = graph.graph.call_function(op, args)
-        sizes = geometry.broadcast(*(n.meta["val"].shape for n in call.all_input_nodes))
+        sizes = geometry.broadcast(*(fake_result(n).shape for n in call.all_input_nodes))
         fake = new_fake(sizes, total, dtype=dtype if op is aten.where.self else torch.bool)
         call.meta.update(val=fake, where=node.meta["where"])
         return call

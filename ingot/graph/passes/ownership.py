@@ -8,6 +8,7 @@ import torch
 from ingot.graph import meta
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import fake_result
 from ingot.graph.passes.layouts import laid_out
 from ingot.torch_private import OpOverload, aten
 
@@ -57,7 +58,7 @@ def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
 
 
 def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
-    value: FakeTensor = node.meta["val"]
+    value: FakeTensor = fake_result(node)
     output = next(n for n in reversed(graph.graph.nodes) if n.op == "output")
     with graph.graph.inserting_before(output):
         copy = graph.graph.call_function(aten.clone.default, (node,))

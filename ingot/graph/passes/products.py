@@ -9,7 +9,8 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.geometry import at_hand
+from ingot.graph.geometry import at_hand, has_symbols
+from ingot.graph.nodes import fake_result, order_of
 from ingot.graph.passes.linear import transposed
 from ingot.torch_private import aten
 
@@ -42,7 +43,7 @@ def _join_products(stacks: _Stacks, node: Node) -> None:
         left = stacks.of(tuple(products[term][0] for term in group))
         # behind `left`, whose operands may be computed from earlier terms
         right = stacks.of(tuple(products[term][1] for term in group), left)
-        turned = stacks.call(left, aten.t.default, (left,), left.meta["val"].meta.t())
+        turned = stacks.call(left, aten.t.default, (left,), fake_result(left).meta.t())
         args: tuple[Node, ...] = turned, right
         op = aten.mm.default
         if total is not None:
@@ -75,13 +76,13 @@ def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> 
     if len(products) < 2:
         return []  # nothing to join
     operands = next(iter(products.values()))
-    height, width = (at_hand(operand.meta["val"].shape[1]) for operand in operands)
+    height, width = (at_hand(fake_result(operand).shape[1]) for operand in operands)
     if height == 0 or width == 0:
         return []
     groups: list[list[Node]] = [[]]
     rows = 0
     for term in sorted(products, key=lambda term: order[products[term][1]]):
-        count = at_hand(products[term][0].meta["val"].shape[0])
+        count = at_hand(fake_result(products[term][0]).shape[0])
         if rows + count > 2 * height * width // (height + width):
             groups.append([])
             rows = 0
@@ -99,7 +100,7 @@ class _Stacks:
     def __init__(self, graph: AtenGraph) -> None:
         self.graph = graph.graph
         self.nodes: dict[tuple[Node, ...], Node] = {}
-        self.order = {node: k for k, node in enumerate(graph.graph.nodes)}
+        self.order = order_of(graph.graph)
         self._inputs = graph.inputs
 
     def of(self, matrices: tuple[Node, ...], *others: Node) -> Node:
@@ -108,7 +109,7 @@ class _Stacks:
             self.nodes[matrices] = matrices[0]
         if matrices not in self.nodes:
             last = max(*matrices, *self._inputs, *others)
-            values = [matrix.meta["val"] for matrix in matrices]
+            values = list(map(fake_result, matrices))
             shape = (sum(v.shape[0] for v in values), values[0].shape[1])
             meta = torch.empty(shape, dtype=values[0].dtype, device="meta")
             self.nodes[matrices] = self.call(last, aten.cat.default, (list(matrices),), meta)
@@ -117,13 +118,13 @@ class _Stacks:
     def call(self, after: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor) -> Node:
         with self.graph.inserting_after(after):
             node = self.graph.call_function(op, args)
-        device = node.all_input_nodes[0].meta["val"].device
+        device = fake_result(node.all_input_nodes[0]).device
         node.meta.update(val=FakeTensor(meta, device), where=after.meta.get("where", ""))
         return node
 
 
 def _like(node: Node) -> torch.Tensor:
-    value = node.meta["val"]
+    value = fake_result(node)
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
@@ -147,10 +148,10 @@ def _is_sum(node: Any) -> bool:
         return False
     if not all(isinstance(a, Node) for a in node.args):
         return False
-    value = node.meta["val"]
-    if value.dtype not in _DTYPES or not all(isinstance(n, int) for n in value.shape):
+    value = fake_result(node)
+    if value.dtype not in _DTYPES or has_symbols(value.shape):
         return False
-    for v in (value, *(a.meta["val"] for a in node.args)):
+    for v in (value, *map(fake_result, node.args)):
         if v.dtype != value.dtype or v.shape != value.shape or not v.is_contiguous():
             return False
     return True
@@ -188,11 +189,11 @@ def _product(node: Node) -> tuple[Node, Node] | None:
 def _summed_rows(node: Node) -> Node | None:
     """The matrix whose rows a vector is the sum of, that is added to something and used for nothing
     else."""
-    if not _is_term(node) or node.meta["val"].dim() != 1:
+    if not _is_term(node) or fake_result(node).dim() != 1:
         return None
     total: Any = node.args[0] if node.target is aten.view.default else node
     if total.target is not aten.sum.dim_IntList or total.kwargs or len(total.users) > 1:
         return None
     if list(total.args[1]) != [0]:
         return None
-    return total.args[0] if total.args[0].meta["val"].dim() == 2 else None
+    return total.args[0] if fake_result(total.args[0]).dim() == 2 else None

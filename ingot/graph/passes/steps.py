@@ -11,6 +11,7 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import fake_result, is_returned
 from ingot.torch_private import aten
 
 Node = torch.fx.Node
@@ -39,7 +40,7 @@ def join_steps(graph: AtenGraph) -> None:
             sequence, place = step
             sequences[sequence][place].append(node)
     for sequence, steps in sequences.items():
-        if len(steps) > 1 and len(steps) == sequence.x.meta["val"].shape[sequence.dim]:
+        if len(steps) > 1 and len(steps) == fake_result(sequence.x).shape[sequence.dim]:
             _join(graph, sequence, steps)
 
 
@@ -49,16 +50,16 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
         return None
     left: Any
     *bias, left, matrix = node.args
-    if left.target is not aten.select.int or any(b.meta["val"].dim() != 1 for b in bias):  # type: ignore[union-attr]
+    if left.target is not aten.select.int or any(fake_result(b).dim() != 1 for b in bias):  # type: ignore[union-attr]
         return None
     x, dim, place = left.args
-    value = x.meta["val"]
-    sizes = [*value.shape, *matrix.meta["val"].shape]  # type: ignore[union-attr]
+    value = fake_result(x)
+    sizes = [*value.shape, *fake_result(matrix).shape]  # type: ignore[union-attr]
     if not all(isinstance(n, int) for n in sizes) or value.dim() != 3 or dim % 3 == 2:
         return None
-    if left.meta["val"].shape[0] > MOST_ROWS or value.numel() == 0:
+    if fake_result(left).shape[0] > MOST_ROWS or value.numel() == 0:
         return None
-    if not geometry.surely_contiguous(value) or any(user.op == "output" for user in node.users):
+    if not geometry.surely_contiguous(value) or is_returned(node):
         return None
     return _Sequence(x, dim % 3, matrix, *(bias or [None])), place % value.shape[dim]  # type: ignore[arg-type]
 
@@ -66,8 +67,8 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
 def _join(graph: AtenGraph, sequence: _Sequence, steps: dict[int, list[Node]]) -> None:
     products = {node for nodes in steps.values() for node in nodes}
     first = next(node for node in graph.graph.nodes if node in products)
-    x, value = sequence.x, sequence.x.meta["val"]
-    (a, b, width), columns = value.shape, sequence.matrix.meta["val"].shape[1]
+    x, value = sequence.x, fake_result(sequence.x)
+    (a, b, width), columns = value.shape, fake_result(sequence.matrix).shape[1]
 
     def call(op: Any, args: tuple[Any, ...], *shape: int) -> Node:
         node = graph.graph.call_function(op, args)
@@ -86,6 +87,6 @@ def _join(graph: AtenGraph, sequence: _Sequence, steps: dict[int, list[Node]]) -
         for node in nodes:
             with graph.graph.inserting_before(node):
                 step = graph.graph.call_function(aten.select.int, (whole, sequence.dim, place))
-            view = whole.meta["val"].meta.select(sequence.dim, place)
+            view = fake_result(whole).meta.select(sequence.dim, place)
             step.meta.update(node.meta, val=FakeTensor(view, value.device))
             graph.replace(node, step)

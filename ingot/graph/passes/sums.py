@@ -9,6 +9,7 @@ import torch
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fake_ops import run_fake
+from ingot.graph.nodes import fake_result
 from ingot.torch_private import aten
 
 Node = torch.fx.Node
@@ -30,11 +31,11 @@ def _is_sum(node: Node) -> bool:
         return False
     if not all(isinstance(a, Node) for a in node.args):
         return False
-    value = node.meta["val"]
+    value = fake_result(node)
     if value.dtype not in _FULL_PRECISION:
         return False
     sizes = list(map(str, value.shape))
-    for other in (n.meta["val"] for n in node.all_input_nodes):
+    for other in map(fake_result, node.all_input_nodes):
         if other.dtype is not value.dtype or list(map(str, other.shape)) != sizes:
             return False
     return True
@@ -66,39 +67,39 @@ def sum_pieces(graph: AtenGraph) -> None:
     pieces, which the kernels that read these can compute: the gradient of the bias of a projection
     that makes queries, keys and values."""
     for node in list(graph.graph.nodes):
-        if node.target is aten.sum.dim_IntList and node.meta["val"].device.type == "cuda":
+        if node.target is aten.sum.dim_IntList and fake_result(node).device.type == "cuda":
             _sum_pieces(graph, node)
 
 
 def _sum_pieces(graph: AtenGraph, node: Node) -> None:
     joined: Any = node.args[0]
     dims: Any = node.args[1]
-    rank = joined.meta["val"].ndim
+    rank = fake_result(joined).ndim
     if rank < 2 or not isinstance(dims, (list, tuple)):
         return
     if sorted(d % rank for d in dims) != list(range(rank - 1)):
         return  # of one dimension, none means all
     while joined.target is aten.view.default and _last(joined) == _last(joined.args[0]):
         joined = joined.args[0]
-    whole = joined.meta["val"]
+    whole = fake_result(joined)
     if joined.target is not aten.cat.default or whole.ndim < 2 or whole.dtype not in _FLOATS:
         return
     pieces, *dim = joined.args
     if not dim or dim[0] % whole.ndim != whole.ndim - 1:
         return
-    if not all(_is_alike(piece.meta["val"], whole) for piece in pieces):
+    if not all(_is_alike(fake_result(piece), whole) for piece in pieces):
         return
     with graph.graph.inserting_before(node):
         over = list(range(whole.ndim - 1))
         sums = [_call(graph, aten.sum.dim_IntList, (p, over), node, node.kwargs) for p in pieces]
         total = _call(graph, aten.cat.default, (sums, 0), node)
-        if total.meta["val"].ndim != node.meta["val"].ndim:
-            total = _call(graph, aten.view.default, (total, list(node.meta["val"].shape)), node)
+        if fake_result(total).ndim != fake_result(node).ndim:
+            total = _call(graph, aten.view.default, (total, list(fake_result(node).shape)), node)
     graph.replace(node, total)
 
 
 def _last(node: Node) -> Any:
-    return node.meta["val"].shape[-1]
+    return fake_result(node).shape[-1]
 
 
 def _is_alike(piece: Any, whole: Any) -> bool:
@@ -115,6 +116,6 @@ def _is_zero(node: Any) -> bool:
 def _call(graph: AtenGraph, op: Any, args: Any, like: Node, kwargs: Any = None) -> Node:
     kwargs = dict(kwargs or {})
     node = graph.graph.call_function(op, args, kwargs)
-    node.meta["val"] = run_fake(op, torch.fx.map_arg(args, lambda n: n.meta["val"]), kwargs)
+    node.meta["val"] = run_fake(op, torch.fx.map_arg(args, fake_result), kwargs)
     node.meta["where"] = like.meta.get("where", "")
     return node

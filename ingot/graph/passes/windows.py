@@ -10,6 +10,7 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.nodes import fake_result, is_returned
 from ingot.graph.passes.ownership import is_view
 from ingot.torch_private import aten
 
@@ -23,7 +24,7 @@ def see_through_writes(graph: AtenGraph) -> None:
         source, dim, start, end = _source_of(node)
         if source is node.args[0] or not _may_replace(source, node):
             continue
-        value: FakeTensor = source.meta["val"]
+        value: FakeTensor = fake_result(source)
         if end - start < value.shape[dim]:
             with graph.graph.inserting_before(node):
                 source = graph.graph.call_function(aten.slice.Tensor, (source, dim, start, end))
@@ -55,7 +56,7 @@ def _source_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
 def _place(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
     """(dimension, start, end) of a slice whose arguments begin at position `first`; None for one
     with steps, or whose place is not known."""
-    value: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
+    value: Any = fake_result(node.args[0])  # type: ignore[union-attr]
     args: Any = (*node.args[first:], *(0, None, None, 1)[len(node.args) - first :])
     dim, start, end, step = args
     size = value.shape[dim]
@@ -71,7 +72,7 @@ def _place(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
 def _may_replace(source: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether the readers of `node` may read (a slice of) `source` instead: its strides are the
     same, or in the same order where no reader depends on more."""
-    strides, others = node.meta["val"].stride(), source.meta["val"].stride()
+    strides, others = fake_result(node).stride(), fake_result(source).stride()
     if strides == others:
         return True
     dims = range(len(strides))
@@ -85,10 +86,10 @@ def see_through_joins(graph: AtenGraph) -> None:
     for node in list(graph.graph.nodes):
         whole = _whole_of(node)
         if whole is not None:
-            sizes = list(node.meta["val"].shape)
+            sizes = list(fake_result(node).shape)
             with graph.graph.inserting_before(node):
                 view = graph.graph.call_function(aten.view.default, (whole, sizes))
-            value: FakeTensor = whole.meta["val"]
+            value: FakeTensor = fake_result(whole)
             view.meta.update(node.meta, val=FakeTensor(value.meta.view(sizes), value.device))
             graph.replace(node, view)
 
@@ -98,7 +99,7 @@ def _whole_of(node: torch.fx.Node) -> torch.fx.Node | None:
     dimension."""
     if node.target is not aten.cat.default or node.kwargs or node.args[1:] not in ((), (0,)):
         return None
-    if any(user.op == "output" for user in node.users):
+    if is_returned(node):
         return None
     pieces: Any = node.args[0]
     for place, piece in enumerate(pieces):
@@ -107,9 +108,9 @@ def _whole_of(node: torch.fx.Node) -> torch.fx.Node | None:
         if piece.args[1] != 0 or piece.args[2] != place:
             return None
     whole = pieces[0].args[0]
-    value = whole.meta["val"]
+    value = fake_result(whole)
     if value.dim() <= 1 or len(pieces) != value.shape[0]:
         return None
     if not geometry.surely_contiguous(value):
         return None
-    return whole if geometry.surely_contiguous(node.meta["val"]) else None
+    return whole if geometry.surely_contiguous(fake_result(node)) else None
