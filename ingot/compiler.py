@@ -189,11 +189,11 @@ class Compiler:
             run = ladder.climb()
             self.eager_calls.failures.forget(slots)
         except Unsupported as reason:
-            self.eager_calls.keep(compilation, reason)
+            self.eager_calls.keep(compilation, reason, ladder.captured)
         except BackendError:
             raise
         except Exception as error:
-            self.eager_calls.keep_failure(compilation, error, slots)
+            self.eager_calls.keep_failure(compilation, error, ladder.captured, slots)
         self.compilations.append(compilation)
         if "INGOT_DEBUG" in os.environ:
             from ingot.explain.debug import debug  # pays for its imports only when asked for

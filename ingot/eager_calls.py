@@ -12,6 +12,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture import Captured
 from ingot.capture.facts import WATCHED
 from ingot.capture.guard_set import GuardSet
 from ingot.compilation import Compilation
@@ -49,20 +50,26 @@ class EagerCalls:
 
     # -- reasons -----------------------------------------------------------------------------------
 
-    def keep(self, compilation: Compilation, reason: Unsupported) -> None:
+    def keep(
+        self, compilation: Compilation, reason: Unsupported, captured: Captured | None
+    ) -> None:
         """Keeps the reason, and makes the decision an entry that lasts as long as the facts that
-        led to it."""
+        led to it: those of the reason or, if it has none, of what was captured."""
         if self.compiler.options.fullgraph and not isinstance(reason, EagerRaises):
             raise GraphBreakError(without_frames(reason)) from None
-        if reason.evidence.guards is None and compilation.captured is not None:
-            reason.evidence = reason.evidence._replace(guards=compilation.captured.guards)
+        if reason.evidence.guards is None and captured is not None:
+            reason.evidence = reason.evidence._replace(guards=captured.guards)
         compilation.skipped = without_frames(reason)
         guards = reason.evidence.guards
         if guards is not None and not self._asks_eager(reason):
             self._add_entry(guards)
 
     def keep_failure(
-        self, compilation: Compilation, error: Exception, slots: tuple[Any, ...]
+        self,
+        compilation: Compilation,
+        error: Exception,
+        captured: Captured | None,
+        slots: tuple[Any, ...],
     ) -> None:
         """Keeps an error that is not the program's, before anything visible was done. The call runs
         in eager, and its like is tried again; after a few internal errors it is left to eager as
@@ -71,7 +78,7 @@ class EagerCalls:
         if self.compiler.options.fullgraph:
             raise GraphBreakError(reason) from error if isinstance(error, RecursionError) else error
         passes = isinstance(error, PASSING)
-        guards = _guards_of(error, compilation)
+        guards = _guards_of(error, captured)
         failure = self.failures.note(_check_of(guards), slots)
         left = guards is not None and failure.count >= ATTEMPTS and not passes
         again = "not tried again while the facts hold" if left else failure.again()
@@ -166,9 +173,8 @@ class EagerCalls:
         return self.compiler.options.fullgraph or (self.compiler.sizes.expects_errors and may_break)
 
 
-def _guards_of(error: Exception, compilation: Compilation) -> GuardSet | None:
+def _guards_of(error: Exception, captured: Captured | None) -> GuardSet | None:
     """The guards that led to an error, as far as capture came."""
-    captured = compilation.captured
     guards: GuardSet | None = captured.guards if captured is not None else None
     return vars(error).pop("__ingot_guards__", guards)
 

@@ -150,6 +150,7 @@ class Ladder:
     ) -> None:
         self.policy, self.compilation, self.continuations = policy, compilation, continuations
         self.guards, self._capture_call, self._add_entry = guards, capture, add_entry
+        self.captured: Captured | None = None  # by the rung that is tried
         self.against_symbols: Exception | None = None  # why the rung before failed
         self.against_data: Exception | None = None  # why those with data-dependent sizes did
 
@@ -183,16 +184,17 @@ class Ladder:
             assert captured.break_ is not None
             self._note_refusal(rung, captured.break_)
             return None
+        self.captured = captured  # which was captured again for the sizes of the call
         run = self._add_entry(captured)
         self._learn(rung, captured)
         return run
 
     def _capture(self, sizes: Sizes) -> Captured:
         compilation = self.compilation
-        compilation.captured = None
+        self.captured = compilation.captured = None
         with compilation.log.stage("capture"):
             captured = self._capture_call(self.policy.request(sizes, self.continuations))
-            compilation.captured = captured
+            self.captured = compilation.captured = captured
         return captured
 
     def _breaks_by_symbols(self, captured: Captured) -> bool:
@@ -219,7 +221,7 @@ class Ladder:
 
     def _may_go_on(self, rung: Rung, problem: Exception) -> bool:
         """Whether a later rung lacks what may have led to an error."""
-        captured = self.compilation.captured
+        captured = self.captured
         if rung.sizes is not Sizes.STATIC and has_symbols(captured or problem):
             self._note_refusal(rung, problem)
             return True
@@ -229,7 +231,7 @@ class Ladder:
             return False
         self.policy.data_dependent = False
         self.against_data, self.against_symbols = without_frames(problem), None
-        self.compilation.captured = None
+        self.captured = self.compilation.captured = None
         return True
 
     def _note_refusal(self, rung: Rung, why: Exception) -> None:
