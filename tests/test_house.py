@@ -14,7 +14,7 @@ import pytest
 
 from ingot.compilation import Log
 from ingot.torch_private import ATTRIBUTES, MARKS
-from tests.house_counts import Tree, branched_functions, long_lines
+from tests.house_counts import Tree, branched_functions, dense_statements, long_lines
 from tests.long import SWEEPS
 
 ROOT = Path(__file__).parent.parent
@@ -226,6 +226,7 @@ def test_statements_and_functions_stay_plain():
     """At most two comprehensions or conditional expressions in a statement, 20 branches in a
     function, 100 columns in a line."""
     tree = Tree.read(ROOT)
+    assert dense_statements(tree) == []
     assert branched_functions(tree) == []
     assert long_lines(tree) == []
 

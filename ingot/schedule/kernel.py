@@ -9,9 +9,9 @@ normalized values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -92,6 +92,10 @@ class Row(NamedTuple):
     length: Expr
 
 
+User = TypeVar("User", Store, Accumulate, Define)
+"""What a stage does with a value of its body."""
+
+
 @dataclass(frozen=True)
 class Stage:
     loops: tuple[Symbol, ...]
@@ -109,13 +113,12 @@ class Stage:
 
     def remap(self, body: Body, positions: Mapping[int, int]) -> Stage:
         """The stage with another body, in which the value number k is number `positions[k]`."""
-        return Stage(
-            self.loops,
-            body,
-            tuple([replace(s, value=positions[s.value]) for s in self.stores]),
-            tuple([replace(r, value=positions[r.value]) for r in self.reductions]),
-            tuple([replace(d, value=positions[d.value]) for d in self.scalars]),
-        )
+
+        def moved(users: Iterable[User]) -> tuple[User, ...]:
+            return tuple([replace(user, value=positions[user.value]) for user in users])
+
+        users = moved(self.stores), moved(self.reductions), moved(self.scalars)
+        return Stage(self.loops, body, *users)
 
     def with_buffers(self, rename: Callable[[str], str]) -> Stage:
         """The stage over other buffers: `rename(name)` takes the place of `name`."""

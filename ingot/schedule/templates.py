@@ -421,9 +421,8 @@ def excerpt(
     own = [groups[k] for k in site.positions]
     seen = graph.required
     seen = seen.union(*(g.touches for k, g in enumerate(groups) if k not in site.positions))
-    touched, written = (
-        set().union(*names) for names in ((g.touches for g in own), (g.writes for g in own))
-    )
+    touched = set[str]().union(*[group.touches for group in own])
+    written = set[str]().union(*[group.writes for group in own])
     given = {n for n in touched if n in seen or n not in written or not graph.is_temporary(n)}
     buffers = {
         n: replace(graph.buffers[n], role="input" if n in given else "temporary")

@@ -591,15 +591,21 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
     return True
 
 
+def _code(f: FunctionValue, session: Session) -> Value:
+    return ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code)
+
+
+def _attributes(f: FunctionValue, session: Session) -> Value:
+    if f.object is None:
+        return session.attributes_of(f)  # type: ignore[arg-type]
+    return session.instance_dict_of(f)  # type: ignore[arg-type]
+
+
 _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
-    "__code__": lambda f, session: (
-        ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code)
-    ),
+    "__code__": _code,
     "__globals__": lambda f, session: session.wrap(f.namespace, ConstSource(f.namespace)),
     "__closure__": lambda f, session: session.tuple_of_values(f.cells) if f.cells else NONE,
-    "__dict__": lambda f, session: (
-        session.instance_dict_of(f) if f.object is not None else session.attributes_of(f)  # type: ignore[arg-type]
-    ),
+    "__dict__": _attributes,
 }
 _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__defaults__": lambda f, session: session.tuple_of_values(f.defaults) if f.defaults else NONE,

@@ -231,12 +231,13 @@ def gradients_of(
     chosen = [k for k, output in enumerate(outputs) if output.requires_grad]
     if not chosen:
         return [torch.zeros_like(t) for t in inputs]
-    heads, given = (
-        [outputs[k] for k in chosen],
-        None if tangents is None else [tangents[k] for k in chosen],
+    heads = [outputs[k] for k in chosen]
+    if tangents is not None:
+        tangents = [tangents[k] for k in chosen]
+    gradients = torch.autograd.grad(
+        heads, inputs, tangents, retain_graph, create_graph, allow_unused=True
     )
-    found = torch.autograd.grad(heads, inputs, given, retain_graph, create_graph, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, found)]
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, gradients)]
 
 
 def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
