@@ -16,7 +16,7 @@ from ingot.collection import paused_collection
 from ingot.compilation import Compilation, Log
 from ingot.errors import Unsupported, unsupported
 from ingot.gradients.captured_graph import CapturedGraph
-from ingot.gradients.eager_backward import TriedAgain, reason_of, run_in_eager
+from ingot.gradients.eager_backward import TriedAgain, run_in_eager, unsupported_by
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
 from ingot.graph.module_hooks import tells_none
@@ -249,7 +249,7 @@ class Backwards:
         try:
             return self._compiled(aten, compilation)
         except Exception as problem:  # the forward has run: eager's operations, one by one
-            compilation.skipped = reason_of(problem)
+            compilation.skipped = unsupported_by(problem)
             by_eager = run_in_eager(aten)
             if isinstance(problem, Unsupported):
                 return by_eager

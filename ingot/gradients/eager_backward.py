@@ -82,5 +82,5 @@ def _in_layout(value: Any, layout: KnownLayout | None) -> Any:
     return empty.copy_(value)
 
 
-def reason_of(problem: Exception) -> Unsupported:
+def unsupported_by(problem: Exception) -> Unsupported:
     return problem if isinstance(problem, Unsupported) else explained(problem)

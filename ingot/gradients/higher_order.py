@@ -19,7 +19,7 @@ from ingot.compilation import Compilation
 from ingot.errors import unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph
-from ingot.gradients.eager_backward import reason_of
+from ingot.gradients.eager_backward import unsupported_by
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.differentiation import vjp
 from ingot.graph.fakes import FakeTensor
@@ -122,7 +122,7 @@ class _VjpCompiler(NamedTuple):
                         "late-error", f"{aten.checks[0]} is checked where eager could not go on"
                     )
             except Exception as problem:
-                compilation.skipped = reason_of(problem)
+                compilation.skipped = unsupported_by(problem)
                 return functools.partial(_run_in_eager, gradients)
         return _GuardedProgram(run, gradients, _symbolic_sizes(fakes), bool(aten.checks))
 

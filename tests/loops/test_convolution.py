@@ -358,8 +358,8 @@ def test_a_transposed_convolution_writes_its_half_of_joined_images() -> None:
             ingot.compile(program)(x, w, v, b), program(x, w, v, b), rtol=1e-4, atol=1e-4
         )
         (compilation,) = ingot.explain(ingot.compile(program))(x, w, v, b).compilations
-    assert compilation.plan is not None
-    kernels = [step.kernel for step in compilation.plan.steps]  # type: ignore[union-attr]
+    assert compilation.log.plan is not None
+    kernels = [step.kernel for step in compilation.log.plan.steps]  # type: ignore[union-attr]
     assert sum(kernel.product is not None for kernel in kernels) == 6
     assert not any("relu" in kernel.name for kernel in kernels if kernel.product is None)
 
@@ -379,7 +379,7 @@ def test_what_follows_a_convolution_is_computed_on_its_tiles() -> None:
             ingot.compile(program)(*args), program(*args), rtol=1e-4, atol=1e-4
         )
         (compilation,) = ingot.explain(ingot.compile(program))(*args).compilations
-    assert compilation.plan is not None
-    kernels = [step.kernel for step in compilation.plan.steps]  # type: ignore[union-attr]
+    assert compilation.log.plan is not None
+    kernels = [step.kernel for step in compilation.log.plan.steps]  # type: ignore[union-attr]
     assert sum(kernel.product is not None for kernel in kernels) == 6
     assert not any("relu" in kernel.name for kernel in kernels if kernel.product is None)

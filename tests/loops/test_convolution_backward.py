@@ -190,9 +190,12 @@ def test_networks(name: str) -> None:
     assert compiler is not None
     forward = compiler.compilations[-1]
     backward = forward.backward
-    assert backward is not None and backward.skipped is None and backward.plan is not None
+    assert backward is not None and backward.skipped is None and backward.log.plan is not None
     called = [
-        op for s in backward.plan.steps if isinstance(s, LibraryStep) for op in s.node.origin.ops
+        op
+        for s in backward.log.plan.steps
+        if isinstance(s, LibraryStep)
+        for op in s.node.origin.ops
     ]
     assert len(called) <= 1 + most
 

@@ -69,7 +69,7 @@ def test_values(name, check, dynamic, monkeypatch):
 def test_the_oracle_begins_there_as_well(name):
     (compilation,) = ingot.explain(ingot.compile(PROGRAMS[name]))(*arguments()).compilations
     expected = PROGRAMS[name](*arguments())
-    found = run_plan(compilation.plan, list(arguments()))
+    found = run_plan(compilation.log.plan, list(arguments()))
     torch.testing.assert_close(found, list(expected) if isinstance(expected, tuple) else [expected])
 
 
@@ -81,14 +81,14 @@ def test_the_parts_of_a_buffer_share_code(fn, dynamic):
         (compilation,) = ingot.explain(ingot.compile(fn, dynamic=dynamic))(
             x[:count].clone(), w
         ).compilations
-        return compilation.compiled.function_count
+        return compilation.log.code.function_count
 
     assert functions(5) == functions(4)
 
 
 def test_the_report_says_where_a_launch_begins():
     (compilation,) = ingot.explain(ingot.compile(both_ends))(*arguments()).compilations
-    assert [[o.constant for o in step.offsets] for step in compilation.kernel_steps] == [
+    assert [[o.constant for o in step.offsets] for step in compilation.log.kernel_steps] == [
         [140, 0, 0]
     ]
     assert "in0+140" in show_schedule(compilation)

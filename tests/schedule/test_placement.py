@@ -22,7 +22,7 @@ def gradients(function: Callable[..., Tensor], x: Tensor, layer: nn.Module) -> l
     assert error(found, eager) < 1e-5
     compiler = Compiler.of(compiled)
     assert compiler is not None and compiler.compilations[-1].backward is not None
-    return [kernel.name for kernel in compiler.compilations[-1].backward.plan.kernels]
+    return [kernel.name for kernel in compiler.compilations[-1].backward.log.plan.kernels]
 
 
 def attend(*parts: Tensor) -> Tensor:

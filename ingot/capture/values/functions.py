@@ -126,8 +126,10 @@ class FunctionValue(Value):
         def field_items(field: Any, items: Any) -> dict[Any, Value]:
             wrapped = {}
             for key, value in items:
-                place: Source = ConstSource(value)
-                if not trusted:
+                place: Source
+                if trusted:
+                    place = ConstSource(value)  # asks the value for its class
+                else:
                     place = ItemSource(FunctionFieldSource(source, field), key)
                 wrapped[key] = session.wrap(value, place)
             return wrapped
