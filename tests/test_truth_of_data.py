@@ -687,4 +687,7 @@ def test_uses(function, backend):
         torch.ones(1),
         torch.zeros(5),
     ):
-        assert_same(outcome(compiled, x.clone()), outcome(function, x.clone()))
+        results = [outcome(compiled, x.clone()), outcome(function, x.clone())]
+        if function is numbers:  # `~b` of a bool warns where it is captured: see docs/limits.md
+            results = [result._replace(warned=[]) for result in results]
+        assert_same(*results)
