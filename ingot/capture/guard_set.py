@@ -88,11 +88,11 @@ class GuardSet:
         if sizes is None and strides is None:
             self.add(source, Kind.TENSOR, facts, where)
             return
-        given: dict[str, Sequence[Any]] = {
+        numbers: dict[str, Sequence[Any]] = {
             "size": sizes or facts.sizes,
             "stride": strides or facts.strides,
         }
-        dims = {what: [as_expr(e) for e in exprs] for what, exprs in given.items()}
+        dims = {what: [as_expr(e) for e in exprs] for what, exprs in numbers.items()}
         fixed = {what: tuple(e.constant for e in exprs) for what, exprs in dims.items()}
         self.add(
             source, Kind.TENSOR, facts._replace(sizes=fixed["size"], strides=fixed["stride"]), where
@@ -170,7 +170,7 @@ class GuardSet:
     ) -> list[str] | None:
         """One line for each fact that differs; None if there are `limit` of them or more. What
         facts that other sets have as well come to is looked up in `known`, and left there."""
-        found: list[str] = []
+        lines: list[str] = []
         for key, guard in self._guards.items():
             shared = guard.kind is not Kind.SHAPE  # whose symbols are this set's own
             differences = known.get(key) if shared else None
@@ -179,10 +179,10 @@ class GuardSet:
                 if shared:
                     known[key] = differences
             if differences:
-                found.append(f"{differences[0]} ({guard.where})" if guard.where else differences[0])
-                if limit is not None and len(found) >= limit:
+                lines.append(f"{differences[0]} ({guard.where})" if guard.where else differences[0])
+                if limit is not None and len(lines) >= limit:
                     return None
-        return found
+        return lines
 
     def changed_floats(self, slots: Sequence[Any]) -> Iterator[Source]:
         """Where another float is now than the one that is relied on."""

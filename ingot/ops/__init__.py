@@ -6,69 +6,19 @@ use the interfaces of graph and loops; no room imports a family.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from ingot.ops import (
-    activations,
-    arithmetic,
-    attention,
-    conversions,
-    convolution,
-    convolution_backward,
-    creation,
-    functions,
-    indexing,
-    logic,
-    losses,
-    norms,
-    pooling,
-    products,
-    random,
-    rearranging,
-    recurrent,
-    reductions,
-    resampling,
-    resampling_backward,
-    sampling,
-    scans,
-    scatters,
-    searching,
-    softmax,
-    special,
-    views,
-)
 from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
-FAMILIES = (
-    activations,
-    arithmetic,
-    attention,
-    conversions,
-    convolution,
-    convolution_backward,
-    creation,
-    functions,
-    indexing,
-    logic,
-    losses,
-    norms,
-    pooling,
-    products,
-    random,
-    rearranging,
-    recurrent,
-    reductions,
-    resampling,
-    resampling_backward,
-    sampling,
-    scans,
-    scatters,
-    searching,
-    softmax,
-    special,
-    views,
+_NAMES = (
+    "activations arithmetic attention conversions convolution convolution_backward creation "
+    "functions indexing logic losses norms pooling products random rearranging recurrent "
+    "reductions resampling resampling_backward sampling scans scatters searching softmax special "
+    "views"
 )
+FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])
 
 
 def _records() -> dict[OpOverload, Op]:

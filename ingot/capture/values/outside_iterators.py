@@ -67,10 +67,10 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
     if not all(type(iterator) in _KINDS for iterator in iterators):
         return None
     parts = DerivedSource(source, _parts)
-    found = [
+    values = [
         session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)
     ]
-    return found if all(isinstance(value, _INNER) for value in found) else None
+    return values if all(isinstance(value, _INNER) for value in values) else None
 
 
 class OutsideEnumerate(_Outer):
