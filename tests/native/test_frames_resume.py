@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dis
 import gc
+import itertools
 import pickle
 import sys
 import threading
@@ -19,6 +20,7 @@ from ingot.native import _native
 
 from .frame_programs import PROGRAMS
 from .frames import NULL, line_at, offset_of, outcome, raised_at, resume, slots_of, states
+from .leaks import blocks_kept
 
 # On 3.13 the traceback has the line of another instruction, if this one is by itself on its line in
 # a `try` block and a single unit long. Of those only bare `raise` and `del` can really raise.
@@ -266,13 +268,13 @@ def test_no_reference_is_lost_or_kept():
 
 def test_nothing_is_kept_over_many_calls():
     offset = offset_of(loop, "RETURN_VALUE")
-    blocks = []
-    for _ in range(3):
-        for i in range(100_000):
-            assert _native.resume(loop, offset, (i, i, NULL), (i,)) == i
-        gc.collect()
-        blocks.append(sys.getallocatedblocks())
-    assert blocks[2] - blocks[1] < 100
+    numbers = itertools.count()
+
+    def once():
+        i = next(numbers)
+        assert _native.resume(loop, offset, (i, i, NULL), (i,)) == i
+
+    assert blocks_kept(once, times=50_000) < 100
 
 
 def test_values_die_with_the_frame():

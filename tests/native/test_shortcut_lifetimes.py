@@ -14,6 +14,7 @@ from ingot.capture.sources import (
     GlobalSource,
     ItemSource,
 )
+from tests.native.leaks import blocks_kept
 from tests.native.test_shortcuts import (  # noqa: F401  (of each test)
     Checked,
     X,
@@ -44,15 +45,7 @@ def test_what_was_learnt_goes_with_the_tree() -> None:
     module = block()
     facts, inputs = module_facts(X, module)
 
-    def make() -> None:
-        for _ in range(20):
-            Checked((module,), *facts, inputs=inputs)
-        gc.collect()
-
-    make()
-    before = sys.getallocatedblocks()
-    make()
-    assert sys.getallocatedblocks() - before < 50
+    assert blocks_kept(lambda: Checked((module,), *facts, inputs=inputs), times=100) < 100
     module[0].training = module[2][0].other = False  # nobody is told any more
 
 
