@@ -60,7 +60,9 @@ def compile(  # noqa: A001 - the field's name for it
         fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
     )
     decorate = functools.partial(_compile, options=fitted(checked), disable=disable)
-    return decorate if fn is None else decorate(fn)
+    if fn is None:
+        return decorate
+    return decorate(fn)
 
 
 def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
@@ -69,7 +71,9 @@ def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
         return fn
     fn = original(fn)
     compiler = Compiler(fn, options)
-    return compiled_module(fn, compiler) if isinstance(fn, torch.nn.Module) else compiler.dispatcher
+    if isinstance(fn, torch.nn.Module):
+        return compiled_module(fn, compiler)
+    return compiler.dispatcher
 
 
 def _check_callable(what: str, fn: Any) -> None:
@@ -107,7 +111,10 @@ def explain(fn: Any) -> Callable[..., Report]:
     `fn` compiled with `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
     _check_callable("explain", fn)
-    compiled = fn if Compiler.of(fn) is not None else compile(fn)
+    if Compiler.of(fn) is not None:
+        compiled = fn
+    else:
+        compiled = compile(fn)
     compiler = Compiler.of(compiled)
     assert compiler is not None
     bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()

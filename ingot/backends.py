@@ -203,7 +203,9 @@ def compile_with_backend(
             f"the backend {name!r} returned {shown(compiled)} where a callable is expected"
         )
     switches = any(node.target in SWITCHES for node in gm.graph.nodes)
-    return _with_modes_restored(compiled) if switches else compiled
+    if switches:
+        return _with_modes_restored(compiled)
+    return compiled
 
 
 def check_outputs(options: Options, outputs: Any, count: int) -> None:

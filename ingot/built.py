@@ -29,7 +29,9 @@ class Built(NamedTuple):
     @property
     def run(self) -> _native.Program | Replayed:
         """Takes the inputs of the graph and gives its outputs."""
-        return self.program.native if self.replayed is None else self.replayed
+        if self.replayed is None:
+            return self.program.native
+        return self.replayed
 
 
 class CompiledGraph(NamedTuple):

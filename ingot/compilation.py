@@ -97,7 +97,9 @@ class Compilation:
     @property
     def title(self) -> str:
         """What it is called in reports."""
-        return f"{self.name}, continued at {self.where}" if self.is_continuation else self.name
+        if self.is_continuation:
+            return f"{self.name}, continued at {self.where}"
+        return self.name
 
     @property
     def has_graph(self) -> bool:
@@ -108,7 +110,9 @@ class Compilation:
     def sizes(self) -> dict[Symbol, int]:
         """What each size symbol was in the call that led here, so that sizes in bytes can be stated
         as numbers."""
-        return self.captured.context.shapes.hints if self.captured is not None else {}
+        if self.captured is not None:
+            return self.captured.context.shapes.hints
+        return {}
 
     @property
     def guards(self) -> list[str]:

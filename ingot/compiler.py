@@ -95,7 +95,9 @@ class Compiler:
         dispatcher = getattr(
             type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn
         )
-        return dispatcher.on_miss.__self__ if isinstance(dispatcher, Dispatcher) else None
+        if isinstance(dispatcher, Dispatcher):
+            return dispatcher.on_miss.__self__
+        return None
 
     @serial
     def reset(self) -> None:
@@ -266,7 +268,9 @@ class Compiler:
             return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
             compile_graph = _import_pipeline()
-            frozen = dict(_module_state(sources, slots)) if self.options.freeze else {}
+            frozen = {}
+            if self.options.freeze:
+                frozen = dict(_module_state(sources, slots))
             return compile_graph(captured, compilation, self.options, frozen)
         with compilation.log.stage("backend"):
             examples = [s.load(slots) for s in sources]
@@ -477,9 +481,13 @@ def display_name(fn: Any) -> str:
 def place_of(fn: Any) -> str:
     """The "file:line" where `fn`, or the class or forward of a module, is defined; "" where it is
     not known."""
-    target = getattr(type(fn), "forward", fn) if isinstance(fn, torch.nn.Module) else fn
+    target = fn
+    if isinstance(fn, torch.nn.Module):
+        target = getattr(type(fn), "forward", fn)
     code = getattr(target, "__code__", None) or getattr(type(target).__call__, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    return ""
 
 
 def _module_state(

@@ -81,7 +81,9 @@ class EagerCalls:
         guards = _guards_of(error, captured)
         failure = self.failures.note(_check_of(guards), slots)
         left = guards is not None and failure.count >= ATTEMPTS and not passes
-        again = "not tried again while the facts hold" if left else failure.again()
+        again = "not tried again while the facts hold"
+        if not left:
+            again = failure.again()
         reason.why = replace(reason.why, sentence=f"{reason.reason} ({again})")
         compilation.skipped = reason
         if failure.count == 1 and not passes:
@@ -175,7 +177,9 @@ class EagerCalls:
 
 def _guards_of(error: Exception, captured: Captured | None) -> GuardSet | None:
     """The guards that led to an error, as far as capture came."""
-    guards: GuardSet | None = captured.guards if captured is not None else None
+    guards: GuardSet | None = None
+    if captured is not None:
+        guards = captured.guards
     return vars(error).pop("__ingot_guards__", guards)
 
 

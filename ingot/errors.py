@@ -129,7 +129,10 @@ class GraphBreakError(IngotError):
 
     def __init__(self, why: Unsupported) -> None:
         advice = "move it out of the compiled function, or allow graph breaks with fullgraph=False"
-        reason = why.why if why.hint else replace(why.why, hint=advice)
+        if why.hint:
+            reason = why.why
+        else:
+            reason = replace(why.why, hint=advice)
         super().__init__(str(reason))
         self.reason, self.where, self.hint = reason.sentence, reason.where, reason.hint
         self.function = reason.function

@@ -132,7 +132,9 @@ class SizePolicy:
         dynamic = self.options.dynamic if self.options.is_native else False
         if dynamic is False or self.options.replays:  # what is recorded on a GPU has numbers in it
             return frozenset()
-        return _NUMBERS if dynamic else _FLOATS
+        if dynamic:
+            return _NUMBERS
+        return _FLOATS
 
 
 class Ladder:

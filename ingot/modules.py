@@ -119,7 +119,9 @@ def _identity(module: torch.nn.Module) -> dict[str, Any]:
 
     def equals(self: torch.nn.Module, other: Any) -> Any:
         other = _original_of(other)
-        return True if other is module else type(module).__eq__(module, other)
+        if other is module:
+            return True
+        return type(module).__eq__(module, other)
 
     def get_original(self: torch.nn.Module) -> torch.nn.Module:
         return module
@@ -129,7 +131,9 @@ def _identity(module: torch.nn.Module) -> dict[str, Any]:
 
 def _original_of(module: Any) -> Any:
     """The module that a compiled or disabled one wraps; else itself."""
-    return module.__ingot_original__ if hasattr(type(module), "__ingot_original__") else module
+    if hasattr(type(module), "__ingot_original__"):
+        return module.__ingot_original__
+    return module
 
 
 _REAL_CLASS: Any = vars(object)["__class__"]

@@ -78,7 +78,8 @@ class Options:
                 "ingot.compile: backend must be a name or a callable (gm, example_inputs), not "
                 f"{shown(backend)}"
             )
-        mode = "default" if mode is None else mode
+        if mode is None:
+            mode = "default"
         if not (isinstance(mode, str) and mode in MODES):
             raise ValueError(f"ingot.compile: unknown mode {unknown(mode, MODES)}")
         if options is not None and not isinstance(options, Mapping):
@@ -99,7 +100,9 @@ class Options:
 def unknown(name: Any, known: Iterable[Any]) -> str:
     """The name and what it may be instead, nearest first, for an error message."""
     names = list(map(str, known))
-    near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+    near = []
+    if isinstance(name, str):
+        near = difflib.get_close_matches(name, names, n=1)
     choice = f"one of {', '.join(names)}"
     if near:
         return f"{shown(name)}; did you mean {near[0]!r}? ({choice})"
@@ -112,4 +115,6 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # which is the user's code
         return f"a {type(value).__name__}"
-    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+    if len(text) <= 80 and "\n" not in text:
+        return text
+    return f"a {type(value).__name__}"

@@ -148,7 +148,9 @@ def build(
         run_passes(aten, LIBRARY_PASSES)
     log.rewrites += aten.rewrites
     target, supported = _target(device)
-    machine = machine_of(device) if options.replays else None
+    machine = None
+    if options.replays:
+        machine = machine_of(device)
     if machine is not None:
         target = replace(target, shares_launches=False)  # a table of buffers is made for each call
     # a GPU's allocator keeps memory, for each stream
@@ -157,7 +159,9 @@ def build(
         loops = log.loops = lower(aten, supported, options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with log.stage("schedule"):
-        tuner = _tuner(device) if options.tunes else None
+        tuner = None
+        if options.tunes:
+            tuner = _tuner(device)
         plan = log.plan = schedule(loops, log.decisions.append, frugal, target, tuner)
     if tuner is not None:
         log.tuned += tuner.notes
@@ -171,7 +175,10 @@ def build(
     replayed: Replayed | None = None
     if options.replays:
         replay = log.replayed = _replay(program, code, device, machine)
-        replayed = None if isinstance(replay, str) else replay
+        if isinstance(replay, str):
+            replayed = None
+        else:
+            replayed = replay
     return Built(aten, loops, plan, code, program, replayed)
 
 
@@ -207,7 +214,9 @@ def _replay(
     plans = program.plan.apart()
     if plans:
         programs = Program(plans[0], code, device), Program(plans[1], code, device)
-    recorded = programs[0] if programs else program
+    recorded = program
+    if programs:
+        recorded = programs[0]
     return why_not(recorded) or Replayed(program, machine, programs)
 
 

@@ -17,4 +17,6 @@ def float32_precisions() -> tuple[str, str]:
 
 def _precision(backend: str) -> str:
     precision: str = get_fp32_precision_getter(backend, "matmul")
-    return precision if precision in ("tf32", "bf16") else "ieee"
+    if precision in ("tf32", "bf16"):
+        return precision
+    return "ieee"

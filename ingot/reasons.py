@@ -191,8 +191,12 @@ class Reason:
     step: int | None = None
 
     def __str__(self) -> str:
-        place = f" at {self.where}" if self.where else ""
-        hint = f" (hint: {self.hint})" if self.hint else ""
+        place = ""
+        if self.where:
+            place = f" at {self.where}"
+        hint = ""
+        if self.hint:
+            hint = f" (hint: {self.hint})"
         return f"{self.sentence}{place}{hint}"
 
     @property
@@ -207,7 +211,9 @@ class Reason:
 
     def at(self, where: str) -> Reason:
         """The same at a line, unless it has one."""
-        return self if self.where else replace(self, where=where)
+        if self.where:
+            return self
+        return replace(self, where=where)
 
 
 def reason_of(

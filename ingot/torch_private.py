@@ -85,7 +85,9 @@ class Missing:
 
 
 def _unsupported(path: str, feature: str) -> Unsupported:
-    for_what = f", for {feature}" if feature else ""
+    for_what = ""
+    if feature:
+        for_what = f", for {feature}"
     return unsupported("torch-lacks", f"{path} is missing in torch {torch.__version__}{for_what}")
 
 
@@ -280,9 +282,9 @@ check_value = find("torch._check_value")
 combine_input_and_mask = find("torch.masked._ops._combine_input_and_mask")
 conv_determine_backend_memory_format = find("torch._C._conv_determine_backend_memory_format")
 _disable_dynamo = find("torch._compile._disable_dynamo")
-TORCH_DISABLED_CODE: Any = (
-    None if isinstance(_disable_dynamo, Missing) else _disable_dynamo(lambda: None).__code__
-)
+TORCH_DISABLED_CODE: Any = None
+if not isinstance(_disable_dynamo, Missing):
+    TORCH_DISABLED_CODE = _disable_dynamo(lambda: None).__code__
 foreach_copy_ = find("torch._foreach_copy_", GRAPHS)
 foreach_norm = find("torch._foreach_norm")
 foreach_pow = find("torch._foreach_pow")

@@ -300,7 +300,9 @@ def _compile_for(
     `why_static` is the reason for there being none."""
     from ingot.pipeline import build
 
-    fixed_sizes = [why_static] if why_static else []
+    fixed_sizes = []
+    if why_static:
+        fixed_sizes = [why_static]
     compilation = Compilation("backward", _place(), _recompiled(), fixed_sizes=fixed_sizes)
     hooks = Hooks(structure.tables(), structure.functions())
     hand_over()
@@ -317,7 +319,9 @@ def _compile_for(
 def _recompiled() -> str:
     """Why another backward is compiled, if one was before."""
     compiled = any(c.skipped is None for c in _compilations)
-    return "another graph, or other sizes" if compiled else ""
+    if compiled:
+        return "another graph, or other sizes"
+    return ""
 
 
 def _report(reason: Unsupported) -> None:

@@ -71,7 +71,9 @@ class SavedValues(NamedTuple):
 
 def _signed(number: int) -> int:
     """torch shows negative integers of some nodes as unsigned ones."""
-    return number - (1 << 64) if number >= 1 << 63 else number
+    if number >= 1 << 63:
+        return number - (1 << 64)
+    return number
 
 
 Formula = Callable[[SavedValues, Sequence[Any]], Any]
@@ -162,7 +164,9 @@ def _slice(saved: SavedValues, g: Tensor) -> Any:
 
 
 def _position(number: Any) -> Any:
-    return number if isinstance(number, torch.SymInt) else _signed(number)
+    if isinstance(number, torch.SymInt):
+        return number
+    return _signed(number)
 
 
 @formula("IndexBackward0")
@@ -198,7 +202,9 @@ def _extreme_along(saved: SavedValues, g: Tensor) -> Tensor:
     dims = _dims(saved, x)
     result, g = _with_dims(saved, saved.tensors["result"], dims), _with_dims(saved, g, dims)
     is_it = result == x
-    return g / is_it.sum(dims, True) * is_it if dims else g
+    if dims:
+        return g / is_it.sum(dims, True) * is_it
+    return g
 
 
 @formula("MaxBackward1", "MinBackward1")
@@ -210,7 +216,9 @@ def _extreme(saved: SavedValues, g: Tensor) -> Tensor:
 
 def _dims(saved: SavedValues, x: Tensor) -> list[int]:
     """The dimensions of x that were reduced: all, if none are named."""
-    named = saved.plain("dim") if x.dim() else ()
+    named = ()
+    if x.dim():
+        named = saved.plain("dim")
     if not named:
         return [*range(x.dim())]
     return sorted([_signed(d) % x.dim() for d in named])
@@ -230,7 +238,10 @@ def _var(saved: SavedValues, g: Tensor) -> Tensor:
     x, correction = saved.tensors["self"], saved.plain("correction")
     dims = _dims(saved, x)
     count = math.prod([x.shape[d] for d in dims])
-    deviation = x - x.mean(dims, True) if dims else x - x
+    if dims:
+        deviation = x - x.mean(dims, True)
+    else:
+        deviation = x - x
     degrees = count - (1 if correction is None else correction)
     return _with_dims(saved, g, dims) * deviation * 2 / degrees
 
@@ -250,7 +261,9 @@ def _repeat(saved: SavedValues, g: Tensor) -> Tensor:
     more = len(repeats) - len(sizes)  # dimensions in front
     shape = [*repeats[:more], *(n for pair in zip(repeats[more:], sizes) for n in pair)]
     of_pieces = [*range(more), *range(more, len(shape), 2)]
-    return g.reshape(shape).sum(of_pieces) if repeats else g
+    if repeats:
+        return g.reshape(shape).sum(of_pieces)
+    return g
 
 
 @formula("UnfoldBackward0")
@@ -272,11 +285,19 @@ def _bce(saved: SavedValues, g: Tensor) -> tuple[Tensor, Tensor | None]:
     of_target = None
     if len(saved.inputs) > 1 and saved.inputs[1] is not None:
         log = torch.nn.functional.logsigmoid
-        of_target = -x * g if pos_weight is None else (log(-x) - pos_weight * log(x)) * g
+        if pos_weight is None:
+            of_target = -x * g
+        else:
+            of_target = (log(-x) - pos_weight * log(x)) * g
     if weight is not None:
         of_x = of_x * weight
-        of_target = None if of_target is None else of_target * weight
-    count = math.prod(x.shape) if saved.plain("reduction") == 1 else 1
+        if of_target is None:
+            of_target = None
+        else:
+            of_target = of_target * weight
+    count = 1
+    if saved.plain("reduction") == 1:
+        count = math.prod(x.shape)
     return of_x / count, None if of_target is None else of_target / count
 
 
@@ -289,7 +310,10 @@ def _by_number(saved: SavedValues, g: Tensor) -> Any:
     if name is None:
         return NotImplemented
     (number,) = saved.numbers[name]
-    of_argument = g / number if divides else g * number
+    if divides:
+        of_argument = g / number
+    else:
+        of_argument = g * number
     return tuple([None if sizes is None else of_argument for sizes in saved.inputs])
 
 
@@ -307,8 +331,12 @@ def _addmm(saved: SavedValues, g: Tensor) -> Any:
 def _product(saved: SavedValues, g: Tensor, left: str, right: str, alpha: Any) -> tuple[Any, Any]:
     """The gradients of both operands, where what they need was saved."""
     a, b = saved.tensors[left], saved.tensors[right]
-    of_a = None if b is None else g.mm(b.t().conj())
-    of_b = None if a is None else a.t().conj().mm(g)
+    of_a = None
+    if b is not None:
+        of_a = g.mm(b.t().conj())
+    of_b = None
+    if a is not None:
+        of_b = a.t().conj().mm(g)
     if alpha == 1:
         return of_a, of_b
     return None if of_a is None else of_a * alpha, None if of_b is None else of_b * alpha

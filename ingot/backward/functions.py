@@ -65,7 +65,9 @@ def _backward_of(node: Any) -> Any:
         raise unsupported(
             "backward-function", f"the backward of {cls.__name__}, which has none, or two"
         )
-    return cls.backward if cls.vjp is _BASE.vjp else cls.vjp
+    if cls.vjp is _BASE.vjp:
+        return cls.backward
+    return cls.vjp
 
 
 def refuse_unpacking(saved: Sequence[Any]) -> None:
@@ -81,7 +83,10 @@ def by_edge(node: Any, edges: Edges, result: Any) -> list[Any]:
     """What the user's function gives, by the edges of the node. Raises Unsupported for what
     autograd refuses."""
     name, needed = _name(node), node.needs_input_grad
-    gradients = result if isinstance(result, tuple) else (result,)
+    if isinstance(result, tuple):
+        gradients = result
+    else:
+        gradients = (result,)
     surplus = gradients[len(needed) :]
     if len(gradients) < len(needed) or any(g is not None for g in surplus):
         raise unsupported(

@@ -56,7 +56,9 @@ def kind_of(hook: Any) -> Any:
     anew."""
     if isinstance(hook, MethodType):
         hook = hook.__func__
-    return hook.__code__ if isinstance(hook, FunctionType) else type(hook)
+    if isinstance(hook, FunctionType):
+        return hook.__code__
+    return type(hook)
 
 
 @dataclass
@@ -101,7 +103,8 @@ class Hooks:
             if gradient is None:
                 raise unsupported("backward-hook", "a hook on a gradient that does not come in")
             result = self._call(recorder, self._first[id(table), key], (hook,), (gradient,))
-            gradient = gradient if result is None else _checked(gradient, result)
+            if result is not None:
+                gradient = _checked(gradient, result)
         return gradient
 
     def before(
@@ -226,7 +229,9 @@ def _captured(fixed: tuple[Any, ...], gradients: tuple[Any, ...]) -> Captured:
 
 def _name(fixed: tuple[Any, ...]) -> str:
     name: str = getattr(fixed[0], "__qualname__", type(fixed[0]).__name__)
-    return name if isinstance(fixed[-1], FunctionCtx) else f"the hook {name}"
+    if isinstance(fixed[-1], FunctionCtx):
+        return name
+    return f"the hook {name}"
 
 
 def _stand_ins(value: Any) -> Any:
@@ -253,7 +258,10 @@ def _is_about(guard: Guard, slot: int) -> bool:
     """Whether a guard is about what is in a slot, or about no value."""
     if guard.source is None:
         return True
-    data = guard.data if isinstance(guard.data, (tuple, list)) else (guard.data,)
+    if isinstance(guard.data, (tuple, list)):
+        data = guard.data
+    else:
+        data = (guard.data,)
     others = [each for each in data if isinstance(each, Source)]
     return any(_is_in_slot(source, slot) for source in (guard.source, *others))
 
@@ -273,7 +281,10 @@ def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
     """The gradients after a hook that gives `result`."""
     if result is None:
         return gradients
-    results = result if isinstance(result, tuple) else (result,)
+    if isinstance(result, tuple):
+        results = result
+    else:
+        results = (result,)
     if len(results) != len(gradients):
         raise unsupported(
             "gradient-hook-arguments", "a hook gives another number of gradients than it is given"

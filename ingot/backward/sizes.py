@@ -46,7 +46,9 @@ def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple
             then += groups_then
         else:
             return None
-    return then if then != list(now.groups) else None
+    if then != list(now.groups):
+        return then
+    return None
 
 
 def _alike(groups: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> bool:
@@ -56,7 +58,9 @@ def _alike(groups: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> 
 
 def _program_of(step: Step) -> Any:
     """The program whose backward a step is, if it is needed and is one."""
-    return step.node.program if step.kind == PROGRAM and step.needed else None
+    if step.kind == PROGRAM and step.needed:
+        return step.node.program
+    return None
 
 
 def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -73,7 +77,10 @@ def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
     then = []
     for number, group in enumerate(of_tensors):
         tensor, is_strides = divmod(number, 2)
-        like = saved[tensor].stride() if is_strides else saved[tensor].shape
+        if is_strides:
+            like = saved[tensor].stride()
+        else:
+            like = saved[tensor].shape
         pairs = zip(like, group)
         then.append(tuple([UNKNOWN if isinstance(n, torch.SymInt) else now for n, now in pairs]))
     return [*then, (UNKNOWN,) * len(sizes)]
@@ -212,7 +219,9 @@ def _plain(n: Any) -> int | Expr:
     if isinstance(n, int):
         return n
     e = to_expr(n)
-    return e if e.constant is None else e.constant
+    if e.constant is None:
+        return e
+    return e.constant
 
 
 def at(by_sizes: Any, values: Sequence[Any]) -> Any:

@@ -75,18 +75,25 @@ class Step:
     @property
     def kind_of_program(self) -> tuple[Any, ...]:
         """What tells it from others, but for which program it is of and how tensors lie."""
-        facts = self.facts[1:] if self.kind == PROGRAM else self.facts
+        if self.kind == PROGRAM:
+            facts = self.facts[1:]
+        else:
+            facts = self.facts
         return self.kind, self.edges, facts, self.needed, tuple(self.numbers)
 
     @property
     def leaf_hooks(self) -> dict[int, Any]:
         """The hooks on the gradient of the tensor that the node accumulates into."""
-        return {} if self.variable is None else self.variable._backward_hooks or {}
+        if self.variable is None:
+            return {}
+        return self.variable._backward_hooks or {}
 
     @property
     def accumulated_hooks(self) -> dict[int, Any]:
         """The hooks that run when that tensor has its gradient."""
-        return {} if self.variable is None else self.variable._post_accumulate_grad_hooks or {}
+        if self.variable is None:
+            return {}
+        return self.variable._post_accumulate_grad_hooks or {}
 
 
 @dataclass
@@ -135,7 +142,9 @@ class Structure:
         """The gradient that a step's own is added to, if there is one."""
         if not self.accumulates or step.variable is None or not step.needed:
             return []
-        return [] if step.variable.grad is None else [step.variable.grad]
+        if step.variable.grad is None:
+            return []
+        return [step.variable.grad]
 
     def family(self) -> tuple[Any, ...]:
         """Equal for graphs that are alike but for sizes, which may have led to other programs in
@@ -375,7 +384,10 @@ def _of_formula(
     numbers: dict[str, tuple[int, ...]] = {}
     for attribute in saved_attributes(type(node)):
         value = getattr(node, attribute)
-        several = value if isinstance(value, (list, tuple)) else (value,)
+        if isinstance(value, (list, tuple)):
+            several = value
+        else:
+            several = (value,)
         if attribute.startswith("_raw"):
             refuse_unpacking(several)
             continue
@@ -428,9 +440,9 @@ def _exact(value: Any) -> Any:
     """A constant as part of a key: with its type, and -0.0 is not 0.0."""
     if isinstance(value, (list, tuple)):
         return tuple([_exact(v) for v in value])
-    return (
-        (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
-    )
+    if isinstance(value, (float, complex)):
+        return (type(value), repr(value))
+    return (type(value), value)
 
 
 _attributes: dict[type, tuple[str, ...]] = {}

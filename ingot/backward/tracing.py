@@ -232,7 +232,10 @@ class _Trace:
         if gradient is None:
             return
         buffer = self.buffers[position]
-        buffer[number] = buffer[number] + gradient if number in buffer else gradient
+        if number in buffer:
+            buffer[number] = buffer[number] + gradient
+        else:
+            buffer[number] = gradient
 
     # -- one node ----------------------------------------------------------------------------------
 
@@ -334,7 +337,9 @@ class _Trace:
             raise unsupported("backward-refused", f"{type(step.node).__name__}: {error}") from error
         finally:
             self.recorder.saved = None
-        return results if isinstance(results, (list, tuple)) else (results,)
+        if isinstance(results, (list, tuple)):
+            return results
+        return (results,)
 
     def _by_place(self, position: int, step: Step) -> dict[tuple[Any, ...], FakeTensor]:
         """The fakes of a step's saved tensors, by the places of these."""
@@ -364,7 +369,9 @@ class _Trace:
         def fake_of(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
                 return [fake_of(v) for v in value]
-            return fakes[place_of(value.detach())] if isinstance(value, torch.Tensor) else None
+            if isinstance(value, torch.Tensor):
+                return fakes[place_of(value.detach())]
+            return None
 
         tensors = {}
         with disable_current_modes():
@@ -381,8 +388,12 @@ class _Trace:
             return numbers["sizes"]
         if step.kind == PROGRAM:
             tangent = self._like(position, number)
-            return None if tangent is None else tangent.sizes
-        return numbers[f"input {number}"] if step.needed else None
+            if tangent is None:
+                return None
+            return tangent.sizes
+        if step.needed:
+            return numbers[f"input {number}"]
+        return None
 
     def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         program, sizes = step.node.program, self.numbers[position]["sizes"]
@@ -403,7 +414,9 @@ class _Trace:
             for k, index in zip(part.picked, part.gradient_inputs):
                 gradients[index] = results[k]
         of_tensors = gradients[: program.contract.tensors]
-        return of_tensors if program.leaf is None else [None, *of_tensors]
+        if program.leaf is None:
+            return of_tensors
+        return [None, *of_tensors]
 
     def _graph_of_backward(self, program: Any, demand: Demand, sizes: Sequence[Any]) -> Any:
         known = all(isinstance(size, int) for size in sizes)
@@ -486,7 +499,10 @@ class _Trace:
         else:
             assert self.structure.targets is not None
             for target in self.structure.targets:
-                gradient = None if target is None else self.target_gradients.get(target)
+                if target is None:
+                    gradient = None
+                else:
+                    gradient = self.target_gradients.get(target)
                 traced.present.append(gradient is not None)
                 if gradient is not None:
                     outputs.append(self._own(gradient, None))
@@ -526,7 +542,9 @@ def _in_layout(tangent: Any, gradient: Any) -> torch.Tensor:
     laid_out = torch.empty_strided(
         tangent.sizes, tangent.strides, dtype=tangent.dtype, device=tangent.device
     )
-    return laid_out.zero_() if gradient is None else laid_out.copy_(gradient)
+    if gradient is None:
+        return laid_out.zero_()
+    return laid_out.copy_(gradient)
 
 
 def _sums_to(shape: Sequence[Any], smaller: Sequence[Any]) -> bool:

@@ -37,7 +37,9 @@ class NoTensors(Unsupported):
 
 
 def unbelievable(session: Session, op: str, name: str, result: Any) -> NoTensors:
-    shown = f"Tensor.{name}" if op == "call_method" else name
+    shown = name
+    if op == "call_method":
+        shown = f"Tensor.{name}"
     sentence = (
         f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture"
     )

@@ -279,7 +279,10 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
             _ANY: Outcome(at(behind, 0, 1), 0, _one),
         }
     if step.branch:
-        pushed = _operands if step.keeps else _nothing
+        if step.keeps:
+            pushed = _operands
+        else:
+            pushed = _nothing
         jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, pushed)
         passed = Outcome(at(behind, 0, 0), 0, _nothing)
         return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}

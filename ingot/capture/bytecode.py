@@ -197,10 +197,14 @@ def _compare(ins: dis.Instruction) -> Emitted:
 
 def _format_value(ins: dis.Instruction) -> Emitted:
     conversion, has_spec = ins.arg & 3, ins.arg & 4  # type: ignore[operator]
-    convert: Emitted = [("CONVERT_VALUE", _CONVERSIONS[conversion])] if conversion else []
+    convert: Emitted = []
+    if conversion:
+        convert = [("CONVERT_VALUE", _CONVERSIONS[conversion])]
     if not has_spec:
         return [*convert, ("FORMAT_SIMPLE", None)]
-    around: Emitted = [("SWAP", 2)] if convert else []
+    around: Emitted = []
+    if convert:
+        around = [("SWAP", 2)]
     return [*around, *convert, *around, ("FORMAT_WITH_SPEC", None)]
 
 
@@ -266,7 +270,10 @@ def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
         return [("LOAD_CONST", keywords), ("CALL_KW", ins.arg)]
     if name in _SPELLED_OUT:
         return _SPELLED_OUT[name](ins)
-    arg = ins.arg if name in _BY_ARG else ins.argval
+    if name in _BY_ARG:
+        arg = ins.arg
+    else:
+        arg = ins.argval
     name = _RENAMED.get(name, name)
     if name in _SAME or name in JUMPS:
         return [(name, arg)]

@@ -330,7 +330,9 @@ class Effects:
         self.admit(session, owner, object_)
         written = self.written(vars(object_), name)
         if written is not None:
-            return None if written is NULL else written
+            if written is NULL:
+                return None
+            return written
         if name in vars(object_):
             return self.found(vars(object_)[name], AttrSource(owner.source, name))
         session.guard_absent(owner.source, name)
@@ -439,7 +441,9 @@ class Effects:
         """How many operations that others can see came after a mark; None if something was written
         as well."""
         written = bool(self._segment) or any(not op.is_seen for op in self._log[mark:])
-        return None if written else len(self._log) - mark
+        if written:
+            return None
+        return len(self._log) - mark
 
     def take_back(self, mark: int) -> None:
         """Forgets what came after a mark: it will come about in another way."""
@@ -500,7 +504,9 @@ def cell_source(content: Source) -> Source:
 
 def dict_base(cls: type) -> type[dict[Any, Any]]:
     """The built-in class whose methods act on the items of a dict of this class."""
-    return OrderedDict if issubclass(cls, OrderedDict) else dict
+    if issubclass(cls, OrderedDict):
+        return OrderedDict
+    return dict
 
 
 def _remove_item(storage: Any, key: Any) -> None:

@@ -179,8 +179,10 @@ class _Walk:
         above, below = frame.stack.pop(), frame.stack.pop()
         if below is not NULL and above is not NULL:
             callable_, args = below, [above, *args]
+        elif below is NULL:
+            callable_ = above
         else:
-            callable_ = above if below is NULL else below
+            callable_ = below
         frame.push(self.result(callable_, args))
 
     def result(self, callable_: Value, args: list[Value]) -> Value:

@@ -220,7 +220,9 @@ def _function_modes() -> list[Any]:
 def _identity(mode: Any) -> Any:
     """What tells a torch function mode from another: of a default device the device, which says all
     about it."""
-    return mode.device if type(mode) is DeviceContext else mode
+    if type(mode) is DeviceContext:
+        return mode.device
+    return mode
 
 
 WATCHED = (

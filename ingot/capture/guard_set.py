@@ -37,7 +37,9 @@ def _data_key(data: Any) -> Any:
         return kind, data
     if kind is tuple:
         return tuple(map(_data_key, data))
-    return data if isinstance(data, (Source, Expr, Kind, type, TensorFacts)) else id(data)
+    if isinstance(data, (Source, Expr, Kind, type, TensorFacts)):
+        return data
+    return id(data)
 
 
 _COMPARED = frozenset({int, str, bool, bytes})
@@ -162,7 +164,9 @@ class GuardSet:
         for guard in self:
             differences = guard.differences(slots, self.symbols)
             if differences:
-                return f"{differences[0]} ({guard.where})" if guard.where else differences[0]
+                if guard.where:
+                    return f"{differences[0]} ({guard.where})"
+                return differences[0]
         return None
 
     def differing_facts(
@@ -173,13 +177,17 @@ class GuardSet:
         lines: list[str] = []
         for key, guard in self._guards.items():
             shared = guard.kind is not Kind.SHAPE  # whose symbols are this set's own
-            differences = known.get(key) if shared else None
+            if shared:
+                differences = known.get(key)
+            else:
+                differences = None
             if differences is None:
                 differences = guard.differences(slots, self.symbols)
                 if shared:
                     known[key] = differences
             if differences:
-                lines.append(f"{differences[0]} ({guard.where})" if guard.where else differences[0])
+                where = f" ({guard.where})" if guard.where else ""
+                lines.append(differences[0] + where)
                 if limit is not None and len(lines) >= limit:
                     return None
         return lines
@@ -306,12 +314,12 @@ def closest(entries: Sequence[GuardSet], slots: Sequence[Any]) -> str:
             fewest, place = differing, position + 1
     if not fewest:
         return ""
-    more = f", and {len(fewest) - 1} more" if len(fewest) > 1 else ""
-    return (
-        fewest[0]
-        + more
-        + (f", since variant {place} of {len(entries)}" if len(entries) > 1 else "")
-    )
+    text = fewest[0]
+    if len(fewest) > 1:
+        text += f", and {len(fewest) - 1} more"
+    if len(entries) > 1:
+        text += f", since variant {place} of {len(entries)}"
+    return text
 
 
 class _Flattener:
@@ -353,7 +361,10 @@ class _Flattener:
         parent, access, key = source.step
         token = (source,) if parent is None else (parent, access, _data_key(key))
         if token not in self.positions:
-            above = -1 if parent is None else self.node(parent)
+            if parent is None:
+                above = -1
+            else:
+                above = self.node(parent)
             self.positions[token] = len(self.nodes)
             self.nodes.append((access, above, key, []))
         return self.positions[token]

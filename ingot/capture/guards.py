@@ -169,8 +169,13 @@ def _short(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"a {type(value).__qualname__} {tuple(value.shape)}"
     plain = is_plain_constant(value) or isinstance(value, (tuple, _Missing))
-    text = shown(value) if plain else object.__repr__(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if plain:
+        text = shown(value)
+    else:
+        text = object.__repr__(value)
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -186,21 +191,30 @@ class Guard:
     @property
     def text(self) -> str:
         """The fact as one line for the report."""
-        fact = _TEXTS[self.kind](self) if self.kind in _TEXTS else self._rule_text()
-        return f"{fact}  ({self.where})" if self.where else fact
+        if self.kind in _TEXTS:
+            fact = _TEXTS[self.kind](self)
+        else:
+            fact = self._rule_text()
+        if self.where:
+            return f"{fact}  ({self.where})"
+        return fact
 
     def __str__(self) -> str:
         return self.text
 
     def _rule_text(self) -> str:
         rule = _RULES[self.kind]
-        relation = "is" if rule.same is operator.is_ else "=="
+        relation = "=="
+        if rule.same is operator.is_:
+            relation = "is"
         expected = _short(rule.expected(self.data))
         return f"{rule.facet.format(self.name, self.data)} {relation} {expected}"
 
     @property
     def name(self) -> str:
-        return self.source.name if self.source is not None else ""
+        if self.source is not None:
+            return self.source.name
+        return ""
 
     def differences(self, slots: Sequence[Any], symbols: Mapping[Symbol, Quantity]) -> list[str]:
         """What differs now; empty when the fact holds."""
@@ -219,11 +233,10 @@ class Guard:
             return []
         was, is_now = _short(expected), _short(now)
         if was == is_now:
-            is_now = (
-                "another object"
-                if rule.same is operator.is_
-                else f"{is_now} of type {type(now).__qualname__}"
-            )
+            if rule.same is operator.is_:
+                is_now = "another object"
+            else:
+                is_now = f"{is_now} of type {type(now).__qualname__}"
         return [f"{rule.facet.format(self.name, self.data)} was {was}, is {is_now}"]
 
 
@@ -293,11 +306,9 @@ def _same_differences(
 ) -> list[str]:
     is_same = guard.source.load(slots) is guard.data.load(slots)  # type: ignore[union-attr]
     wanted = guard.kind is Kind.SAME
-    return (
-        []
-        if is_same == wanted
-        else [f"{guard.name} is {guard.data.name} was {wanted}, is {is_same}"]
-    )
+    if is_same == wanted:
+        return []
+    return [f"{guard.name} is {guard.data.name} was {wanted}, is {is_same}"]
 
 
 def _storage_differences(
@@ -308,11 +319,9 @@ def _storage_differences(
     if mine.untyped_storage()._cdata != its.untyped_storage()._cdata:
         return [f"{guard.name} and {other.name} shared a storage, and do not"]
     now = its.data_ptr() - mine.data_ptr()
-    return (
-        []
-        if now == distance
-        else [f"{other.name} was {distance} bytes after {guard.name}, is {now}"]
-    )
+    if now == distance:
+        return []
+    return [f"{other.name} was {distance} bytes after {guard.name}, is {now}"]
 
 
 def _disjoint_differences(

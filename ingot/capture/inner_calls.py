@@ -100,7 +100,10 @@ def _held(value: Any) -> Iterable[Any]:
     # to read its `__dict__` makes one, and one with it is not flattened by another
     if issubclass(kind, partial):
         return (*partial.args.__get__(value), *partial.keywords.__get__(value).values())  # type: ignore[attr-defined]
-    held = value if issubclass(kind, dict) else instance_dict(value)
+    if issubclass(kind, dict):
+        held = value
+    else:
+        held = instance_dict(value)
     return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
 
 
@@ -118,7 +121,9 @@ def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
 
 def _call_if_disabled(function: FunctionType, *parameters: Any) -> Any:
     """What a call of a function of torch's own gives that may stay in eager, or NULL."""
-    return _call_disabled(function, *parameters) if why_disabled(function) else _native.NULL
+    if why_disabled(function):
+        return _call_disabled(function, *parameters)
+    return _native.NULL
 
 
 def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
@@ -137,7 +142,9 @@ def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
         return _call
     if not is_trusted(module) and module.partition(".")[0] != "ingot":
         return _call
-    return _call_if_disabled if module == WRAPPERS or why_disabled(function) else None
+    if module == WRAPPERS or why_disabled(function):
+        return _call_if_disabled
+    return None
 
 
 _native.set_frame_handler(_on_frame)

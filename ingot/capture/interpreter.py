@@ -94,7 +94,9 @@ class InterpreterFrame:
     def pop(self) -> Value:
         """The top of the stack, to be used: its nature is guarded."""
         value = self.stack.pop()
-        return self.session.realize(value) if type(value) is LazyValue else value
+        if type(value) is LazyValue:
+            return self.session.realize(value)
+        return value
 
     def peek(self, depth: int = 1) -> Value:
         """An operand that stays where it is, to be used."""

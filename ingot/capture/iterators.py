@@ -207,7 +207,9 @@ class reversed_(Iterator):
             method is _MISSING and class_member(type(sequence), "__getitem__") is _MISSING
         ):
             fails(reversed, sequence)
-        return object.__new__(cls) if method is _MISSING else method(sequence)
+        if method is _MISSING:
+            return object.__new__(cls)
+        return method(sequence)
 
     asks_length = True
 
@@ -257,8 +259,12 @@ class _Backwards(Iterator):
     def __length_hint__(self) -> Any:
         length = len(self.owner)
         if isinstance(self.owner, list):
-            return 0 if length < self.position else self.position
-        return self.position if length == self.size else 0
+            if length < self.position:
+                return 0
+            return self.position
+        if length == self.size:
+            return self.position
+        return 0
 
     @staticmethod
     def rebuild(owner: Any, position: Any, size: Any) -> Any:

@@ -34,9 +34,9 @@ class chain(Iterator):
 
     @staticmethod
     def rebuild(iterables: Any, active: Any) -> Any:
-        return itertools.chain.from_iterable(
-            iterables if active is None else itertools.chain((active,), iterables)
-        )
+        if active is not None:
+            iterables = itertools.chain((active,), iterables)
+        return itertools.chain.from_iterable(iterables)
 
 
 @means(itertools.chain.from_iterable, how=How.POLYFILL)
@@ -104,10 +104,16 @@ class accumulate(Iterator):
 
     def __next__(self) -> Any:
         if self.total is _MISSING:
-            self.total = next(self.iterator) if self.initial is None else self.initial
+            if self.initial is None:
+                self.total = next(self.iterator)
+            else:
+                self.total = self.initial
             return self.total
         item = next(self.iterator)
-        self.total = self.total + item if self.function is None else self.function(self.total, item)
+        if self.function is None:
+            self.total = self.total + item
+        else:
+            self.total = self.function(self.total, item)
         return self.total
 
     @staticmethod
@@ -125,7 +131,10 @@ class repeat(Iterator):
         if times is not _MISSING and not hasattr(type(times), "__index__"):
             fails(itertools.repeat, None, times)
         self.object = object
-        self.times = None if times is _MISSING else operator.index(times)
+        if times is _MISSING:
+            self.times = None
+        else:
+            self.times = operator.index(times)
 
     def __next__(self) -> Any:
         if self.times is not None:
@@ -139,7 +148,9 @@ class repeat(Iterator):
 
     @staticmethod
     def rebuild(object: Any, times: Any) -> Any:
-        return itertools.repeat(object) if times is None else itertools.repeat(object, times)
+        if times is None:
+            return itertools.repeat(object)
+        return itertools.repeat(object, times)
 
 
 @replaces_in_c(itertools.count)
@@ -199,15 +210,18 @@ class pairwise(Iterator):
         self.iterator, self.previous = iter(iterable), _MISSING
 
     def __next__(self) -> Any:
-        previous = next(self.iterator) if self.previous is _MISSING else self.previous
+        if self.previous is _MISSING:
+            previous = next(self.iterator)
+        else:
+            previous = self.previous
         self.previous = next(self.iterator)
         return previous, self.previous
 
     @staticmethod
     def rebuild(iterator: Any, previous: Any) -> Any:
-        return itertools.pairwise(
-            iterator if previous is _MISSING else itertools.chain((previous,), iterator)
-        )
+        if previous is not _MISSING:
+            iterator = itertools.chain((previous,), iterator)
+        return itertools.pairwise(iterator)
 
 
 @replaces_in_c(itertools.takewhile)
@@ -339,7 +353,10 @@ class groupby(Iterator):
 
     def step(self) -> None:
         item = next(self.iterator)
-        self.current = item if self.key is None else self.key(item)
+        if self.key is None:
+            self.current = item
+        else:
+            self.current = self.key(item)
         self.value = item
 
     def __next__(self) -> Any:
@@ -508,7 +525,10 @@ class permutations(_Counted):
         pool = tuple(iterable)
         if r is not None and not isinstance(r, int):
             fails(itertools.permutations, (), r)
-        r = len(pool) if r is None else operator.index(r)
+        if r is None:
+            r = len(pool)
+        else:
+            r = operator.index(r)
         if r < 0:
             fails(itertools.permutations, (), r)
         super().__init__([pool], {"r": r})

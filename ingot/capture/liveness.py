@@ -44,7 +44,10 @@ def _analyze(program: Program) -> tuple[frozenset[int], ...]:
         changed = False
         for i in reversed(range(len(instructions))):
             instruction, handler = instructions[i], handlers[i]
-            behind = live[i + 1] if instruction.op not in _ENDS else frozenset[int]()
+            if instruction.op not in _ENDS:
+                behind = live[i + 1]
+            else:
+                behind = frozenset[int]()
             if instruction.op in JUMPS:
                 behind |= live[instruction.arg]
             if instruction.op in _WRITES:

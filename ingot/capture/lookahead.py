@@ -140,4 +140,6 @@ class _Way:
 
     @staticmethod
     def content_of(cell: Value) -> Value:
-        return cell.content if isinstance(cell, CellValue) else _UNKNOWN
+        if isinstance(cell, CellValue):
+            return cell.content
+        return _UNKNOWN

@@ -124,7 +124,9 @@ def behind_lazy_disable(function: FunctionType) -> FunctionType | None:
     if function.__code__ is not TORCH_DISABLED_CODE:
         return None
     inner = getattr(function, "__wrapped__", None)
-    return inner if isinstance(inner, FunctionType) else None
+    if isinstance(inner, FunctionType):
+        return inner
+    return None
 
 
 def behind_tagging(function: FunctionType) -> FunctionType | None:

@@ -127,7 +127,9 @@ def meaning_of(called: Any) -> Meaning:
             return _OPERATION
         return meaning_of_code(called.__code__) or INLINE
     if isinstance(called, type):
-        return _PURE if isinstance(called, enum.EnumMeta) else CLASS
+        if isinstance(called, enum.EnumMeta):
+            return _PURE
+        return CLASS
     if torch_calls.is_operation(called):
         return _OPERATION
     if getattr(called, "__objclass__", None) is not None:
@@ -142,7 +144,9 @@ def meaning_of(called: Any) -> Meaning:
 
 def meaning_of_code(code: CodeType) -> Meaning | None:
     """The meaning that is stated for all inner functions of a code object."""
-    return MEANINGS.get(code) if code.co_flags & _NESTED else None
+    if code.co_flags & _NESTED:
+        return MEANINGS.get(code)
+    return None
 
 
 def meaning_of_instances(cls: type) -> Meaning | None:

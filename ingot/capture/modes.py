@@ -72,9 +72,10 @@ class ModeTracker:
     def left_behind(self) -> list[Change]:
         """What brings about, after the graph, the modes that hold at this point of the program."""
         found = self._at_start.changes(Modes.now())
-        step = (
-            torch.autocast_increment_nesting if self.depth > 0 else torch.autocast_decrement_nesting
-        )
+        if self.depth > 0:
+            step = torch.autocast_increment_nesting
+        else:
+            step = torch.autocast_decrement_nesting
         found += [(step, ())] * abs(self.depth)
         if self.cleared and self.depth <= 0:
             found.append((torch.clear_autocast_cache, ()))

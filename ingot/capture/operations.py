@@ -41,11 +41,16 @@ class Traits(NamedTuple):
 
 
 def traits(target: Any) -> Traits:
-    return _traits_of_torchs(target) if is_torchs(target) else _traits(target)
+    if is_torchs(target):
+        return _traits_of_torchs(target)
+    return _traits(target)
 
 
 def _traits(target: Any, named: bool = False) -> Traits:
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if isinstance(target, str):
+        name = target
+    else:
+        name = getattr(target, "__name__", "")
     writes = (
         name.endswith("_")
         and not name.endswith("__")

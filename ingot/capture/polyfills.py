@@ -62,7 +62,9 @@ def sorting(ranks: Any, reverse: Any, answers: str) -> tuple[list[int] | None, i
 
     def less(i: int, j: int) -> Any:
         answer = next(known, "")
-        return answer == "1" if answer else ranks[i] < ranks[j]
+        if answer:
+            return answer == "1"
+        return ranks[i] < ranks[j]
 
     return sorted_positions(len(ranks), reverse, less), 0, 0
 
@@ -119,7 +121,9 @@ def sum_(iterable: Any, /, start: Any = 0) -> Any:
             total, numbers = sum_of_numbers(numbers, total), []
         numeric = False
         total = total + item
-    return sum_of_numbers(numbers, total) if numbers else total
+    if numbers:
+        return sum_of_numbers(numbers, total)
+    return total
 
 
 @_replaces(math.prod)
@@ -135,7 +139,10 @@ def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
     if not hasattr(type(iterable), "__iter__") and not hasattr(type(iterable), "__getitem__"):
         fails(functools.reduce, function, iterable)
     iterator = iter(iterable)
-    result = next(iterator, _MISSING) if initial is _MISSING else initial
+    if initial is _MISSING:
+        result = next(iterator, _MISSING)
+    else:
+        result = initial
     if result is _MISSING:
         fails(functools.reduce, function, ())
     for item in iterator:
@@ -151,7 +158,9 @@ def are_in_graph(item: Any, best: Any) -> bool:
 
 def better_of(better: Any, item: Any, best: Any) -> Any:
     """What max and min keep of these."""
-    return item if better(item, best) else best
+    if better(item, best):
+        return item
+    return best
 
 
 def _best(function: Any, args: Any, key: Any, default: Any, better: Any) -> Any:
@@ -163,9 +172,15 @@ def _best(function: Any, args: Any, key: Any, default: Any, better: Any) -> Any:
         if default is _MISSING:
             fails(function, ())
         return default
-    rank = best if key is None else key(best)
+    if key is None:
+        rank = best
+    else:
+        rank = key(best)
     for item in iterator:
-        its_rank = item if key is None else key(item)
+        if key is None:
+            its_rank = item
+        else:
+            its_rank = key(item)
         if key is None and are_in_graph(item, best):
             best = rank = better_of(better, item, best)
         elif better(its_rank, rank):
@@ -186,12 +201,18 @@ def min_(*args: Any, key: Any = None, default: Any = _MISSING) -> Any:
 @_replaces(sorted)
 def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = list(iterable)
-    ranks = items if key is None else [key(item) for item in items]
+    if key is None:
+        ranks = items
+    else:
+        ranks = [key(item) for item in items]
     order, answers = ranking(ranks, reverse), ""
     while order is None:
         order, first, second = sorting(ranks, reverse, answers)
         if order is None:
-            answers += "1" if ranks[first] < ranks[second] else "0"
+            if ranks[first] < ranks[second]:
+                answers += "1"
+            else:
+                answers += "0"
     return [items[i] for i in order]
 
 
@@ -216,8 +237,12 @@ def reduce_ex(self: Any, protocol: Any, /) -> Any:
             fails(object.__reduce_ex__, object(), "keyword arguments")
     elif hasattr(cls, "__getnewargs__"):
         args = self.__getnewargs__()
-    items = iter(self) if isinstance(self, list) else None
-    entries = iter(self.items()) if isinstance(self, dict) else None
+    items = None
+    if isinstance(self, list):
+        items = iter(self)
+    entries = None
+    if isinstance(self, dict):
+        entries = iter(self.items())
     return _new_object, (cls, *args), self.__getstate__(), items, entries
 
 
@@ -226,7 +251,9 @@ def _new_object(cls: Any, *args: Any) -> Any:
 
 
 def getstate(self: Any, /) -> Any:
-    attributes = dict(self.__dict__) if hasattr(self, "__dict__") else {}
+    attributes = {}
+    if hasattr(self, "__dict__"):
+        attributes = dict(self.__dict__)
     members = {}
     for cls in type(self).__mro__:
         names = cls.__dict__.get("__slots__", ())
@@ -348,7 +375,9 @@ class attrgetter(_Getter):
             for part in name.split("."):
                 value = getattr(value, part)
             found.append(value)
-        return found[0] if len(found) == 1 else tuple(found)
+        if len(found) == 1:
+            return found[0]
+        return tuple(found)
 
     @staticmethod
     def rebuild(names: Any) -> Any:
@@ -424,7 +453,9 @@ class CachedFunction:
         return found
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        if instance is None:
+            return self
+        return functools.partial(self, instance)
 
     def cache_clear(self) -> None:
         self.results.clear()
@@ -449,7 +480,9 @@ def heappush(heap: Any, item: Any, /) -> None:
 @_replaces(heapq.heappop)
 def heappop(heap: Any, /) -> Any:
     last = heap.pop()
-    return _replaced_first(heap, last) if heap else last
+    if heap:
+        return _replaced_first(heap, last)
+    return last
 
 
 def _replaced_first(heap: Any, item: Any) -> Any:
@@ -465,7 +498,9 @@ def heapreplace(heap: Any, item: Any, /) -> Any:
 
 @_replaces(heapq.heappushpop)
 def heappushpop(heap: Any, item: Any, /) -> Any:
-    return _replaced_first(heap, item) if heap and heap[0] < item else item
+    if heap and heap[0] < item:
+        return _replaced_first(heap, item)
+    return item
 
 
 @_replaces(heapq.heapify)

@@ -190,7 +190,9 @@ class Reading:
     def entries_of(self: Session, value: Value) -> dict[Any, Value]:  # type: ignore[misc]
         """The entries of a mapping, or of an iterable of pairs."""
         value = self.realize(value)
-        return value.entries if isinstance(value, DictValue) else dict(self.entries_read(value))
+        if isinstance(value, DictValue):
+            return value.entries
+        return dict(self.entries_read(value))
 
     def entries_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
         """The entries of a mapping, or of an iterable of pairs, as dict() and dict.update() read
@@ -199,7 +201,9 @@ class Reading:
         is_mapping = (
             isinstance(value, DictValue) or self.optional_attribute(value, "keys") is not None
         )
-        return self.mapping_read(value) if is_mapping else self._pairs_read(value)
+        if is_mapping:
+            return self.mapping_read(value)
+        return self._pairs_read(value)
 
     def mapping_read(  # type: ignore[misc]
         self: Session, value: Value, taken: Container[Any] | None = None
@@ -269,7 +273,9 @@ class Reading:
             while len(items) < 3 and (item := iterator.next(self)) is not None:
                 items.append(item)
             if len(items) < 2:
-                plural = "" if len(items) == 1 else "s"
+                plural = "s"
+                if len(items) == 1:
+                    plural = ""
                 raise self.raised(
                     ValueError, f"need more than {len(items)} value{plural} to unpack"
                 )

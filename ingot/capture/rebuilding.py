@@ -45,7 +45,9 @@ def building_order(value: SetValue) -> list[Any]:
     """The keys in an order that makes a set of the same order, where there is one."""
     added, ordered = list(value.entries), list(value.hashed)
     keeps_order = list(set(added)) != ordered and list(set(ordered)) == ordered
-    return ordered if keeps_order else added
+    if keeps_order:
+        return ordered
+    return added
 
 
 def give_traceback(error: BaseException, raiser: Any) -> None:

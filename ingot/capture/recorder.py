@@ -80,7 +80,9 @@ class Part(NamedTuple):
 
 def fake_of(leaf: Any) -> Any:
     """What runs in place of a tensor or symbolic integer."""
-    return leaf.current if isinstance(leaf, SymIntValue) else leaf.fake
+    if isinstance(leaf, SymIntValue):
+        return leaf.current
+    return leaf.fake
 
 
 class GraphRecorder:
@@ -243,7 +245,9 @@ class GraphRecorder:
         asks of sizes that the data decide is assumed: it asks again when the graph is traced."""
         unbacked = self.context.shapes.unbacked
         self.context.read.clear()
-        versions = versions_of(fakes) if type(target) is FunctionType else None
+        versions = None
+        if type(target) is FunctionType:
+            versions = versions_of(fakes)
         unbacked.assumes = True
         try:
             result = self._run(session, op, target, fakes, named)
@@ -274,7 +278,10 @@ class GraphRecorder:
         if self.modes.differs:
             self.modes.reach(self.graph, where)
         read = self.context.read
-        node_of = self._number_or_node if read else self.node_of
+        if read:
+            node_of = self._number_or_node
+        else:
+            node_of = self.node_of
         nodes = tuple(
             [_given(a, node_of) if type(a) is not TensorValue or read else a.fx_node for a in args]
         )
@@ -344,7 +351,10 @@ class GraphRecorder:
             AttributeError,
             OverflowError,
         ) as error:
-            name = target if isinstance(target, str) else getattr(target, "__name__", target)
+            if isinstance(target, str):
+                name = target
+            else:
+                name = getattr(target, "__name__", target)
             ours = isinstance(error, NotImplementedError) or any(
                 part in str(error) for part in _OURS
             )
@@ -357,13 +367,17 @@ class GraphRecorder:
         """The node of a tensor or symbolic integer, or the number that guards say the latter is."""
         if not isinstance(leaf, SymIntValue):
             return leaf.fx_node
-        return leaf.current if isinstance(leaf.current, int) else leaf.node(self)
+        if isinstance(leaf.current, int):
+            return leaf.current
+        return leaf.node(self)
 
     def _number_or_node(self, leaf: Any) -> Any:
         """The same where an operation has asked for the numbers in some tensors, which it is
         given."""
         numbers = [number for fake, number in self.context.read if fake is leaf.fake]
-        return numbers[0] if numbers else self.node_of(leaf)
+        if numbers:
+            return numbers[0]
+        return self.node_of(leaf)
 
     def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
         """The value of a result. An operation that gives back its argument gives the same value."""
@@ -558,7 +572,9 @@ class GraphRecorder:
             _write_out_numbers(self.graph)
         # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would
         # run global hooks.
-        make = fx.GraphModule if self.autograd else LazyGraphModule
+        make = LazyGraphModule
+        if self.autograd:
+            make = fx.GraphModule
         return make(torch.nn.Module(), self.graph), used
 
 
@@ -589,7 +605,9 @@ class _Sized(Value):
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         def sized(value: Value) -> Any:
-            found = self.known.sizes.get(id(value.fake)) if isinstance(value, TensorValue) else None
+            found = None
+            if isinstance(value, TensorValue):
+                found = self.known.sizes.get(id(value.fake))
             return leaf(value if found is None else found[1])
 
         return self.value.argument(sized)
@@ -620,7 +638,9 @@ def _leaves(value: Value) -> list[Any]:
 
 def _given(value: Value, leaf: Callable[[Any], Any]) -> Any:
     """The argument of an operation that a value is."""
-    return value.object if type(value) is ConstantValue else value.argument(leaf)
+    if type(value) is ConstantValue:
+        return value.object
+    return value.argument(leaf)
 
 
 def _tangent() -> None:
@@ -629,7 +649,11 @@ def _tangent() -> None:
 
 def _identifier(name: str) -> str:
     made = _NO_LETTER.sub("_", name).strip("_") or "input"
-    return f"{made}_" if made in _RESERVED else made if made.isidentifier() else f"input_{made}"
+    if made in _RESERVED:
+        return f"{made}_"
+    if made.isidentifier():
+        return made
+    return f"input_{made}"
 
 
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})

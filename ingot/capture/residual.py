@@ -150,7 +150,10 @@ class Residual:
     def __init__(self, result: Recipe, output_count: int, effects: Sequence[Call] = ()) -> None:
         self.result, self.effects = result, effects
         self.output_count = output_count
-        self.kind = "general" if effects else _kind(result, output_count)
+        if effects:
+            self.kind = "general"
+        else:
+            self.kind = _kind(result, output_count)
         self.source, constants = _Writer().write(result, effects)
         exec(compile(self.source, "<ingot residual>", "exec"), constants)
         self.build: Callable[[Sequence[Any], Sequence[Any]], Any] = constants["residual"]
@@ -302,9 +305,10 @@ class _Writer:
 
     def _made_empty(self, recipe: Recipe) -> str:
         """A variable for a mutable object, which is filled later."""
-        empty = (
-            self._expression(recipe.make) if isinstance(recipe, Filled) else _EMPTY[_shape(recipe)]
-        )
+        if isinstance(recipe, Filled):
+            empty = self._expression(recipe.make)
+        else:
+            empty = _EMPTY[_shape(recipe)]
         name = self._variable(recipe, empty)
         self.unfilled.append((name, recipe))
         return name
@@ -334,7 +338,9 @@ class _Writer:
         if recipe.kind is tuple:
             return f"({items})"
         items = items.removesuffix(", ")
-        return f"[{items}]" if recipe.kind is list else f"{{{items}}}"
+        if recipe.kind is list:
+            return f"[{items}]"
+        return f"{{{items}}}"
 
     def _dict(self, recipe: Dict) -> str:
         items = [
@@ -391,7 +397,9 @@ _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
 
 
 def _shape(recipe: Recipe) -> type:
-    return recipe.kind if isinstance(recipe, Collection) else type(recipe)
+    if isinstance(recipe, Collection):
+        return recipe.kind
+    return type(recipe)
 
 
 # What is made empty and filled afterwards, so that a cycle can close.

@@ -379,9 +379,10 @@ class Results:
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
-            code = (
-                value.function.code if value.function is not None else finished_generator.__code__
-            )
+            if value.function is not None:
+                code = value.function.code
+            else:
+                code = finished_generator.__code__
             return Call(
                 finished_generator,
                 (residual.Constant(code.co_name), residual.Constant(code.co_qualname)),
@@ -398,7 +399,10 @@ class Results:
             raise self.session.unsupported(
                 "alive-at-break", f"{value.describe()} is alive at the end of a graph"
             )
-        before = [] if value.before is NULL else [value.before]
+        if value.before is NULL:
+            before = []
+        else:
+            before = [value.before]
         return Call(make_token, self._items([value.variable, *before]))
 
     # -- functions ---------------------------------------------------------------------------------
@@ -527,8 +531,14 @@ class Results:
         else:
             entries: Any = content
             is_list = isinstance(content, ListValue)
-            items = entries.items if is_list else list(entries.entries.values())
-        put = base.update if base is set else base.extend
+            if is_list:
+                items = entries.items
+            else:
+                items = list(entries.entries.values())
+        if base is set:
+            put = base.update
+        else:
+            put = base.extend
         made.steps.append((put, (residual.Collection(tuple, self._items(items)),)))
 
     def _traceback(self, value: TracebackValue) -> Recipe:

@@ -41,9 +41,15 @@ def _leave_alone(chain: Chain, state: Sequence[Any]) -> Any:
 
 
 def _run(chain: Chain, state: Sequence[Any]) -> Any:
-    handled = state[0] if chain.handles else None
+    if chain.handles:
+        handled = state[0]
+    else:
+        handled = None
     frames = _frames(chain, state[chain.handles :])
-    error = state[-1] if chain.raises else None
+    if chain.raises:
+        error = state[-1]
+    else:
+        error = None
     result: Any = _native.NULL  # the innermost frame waits for nothing
     while frames:
         frame = frames.pop()

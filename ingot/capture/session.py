@@ -158,7 +158,9 @@ class Session(Semantics, Reading):
     def where(self) -> str:
         """The innermost line of the user's own code that runs now."""
         frame = (self._users[-1] or self.frames[-1]) if self.frames else self.left
-        return frame.where if frame is not None else ""
+        if frame is not None:
+            return frame.where
+        return ""
 
     @property
     def handles_errors(self) -> bool:
@@ -169,7 +171,9 @@ class Session(Semantics, Reading):
     @property
     def user_frame(self) -> InterpreterFrame | None:
         """The innermost frame of the user's own code."""
-        return (self._users[-1] or self.frames[-1]) if self.frames else self.left
+        if self.frames:
+            return self._users[-1] or self.frames[-1]
+        return self.left
 
     def frame_of(
         self, function: FunctionValue, args: Arguments, kwargs: Keywords
@@ -210,7 +214,9 @@ class Session(Semantics, Reading):
         """The error for what cannot be captured, with the user's line and function. `step` is the
         instruction that the graph has to be broken before, unless it is the one that failed."""
         frame = self.user_frame
-        function = frame.function.code.co_qualname if frame is not None else ""
+        function = ""
+        if frame is not None:
+            function = frame.function.code.co_qualname
         return Unsupported(reason_of(id, sentence, self.where, function, action=action, step=step))
 
     def raised(self, cls: type, argument: Any = None) -> Raised:
@@ -339,11 +345,9 @@ class Session(Semantics, Reading):
             if is_struct_sequence(key.cls):
                 return key.value  # nobody can make another
             return TupleValue([self.wrap_key(k) for k in key], key.cls)
-        return (
-            TupleValue([self.wrap_key(k) for k in key], tuple)
-            if type(key) is tuple
-            else self.wrap_constant(key)
-        )
+        if type(key) is tuple:
+            return TupleValue([self.wrap_key(k) for k in key], tuple)
+        return self.wrap_constant(key)
 
     def wrap_class_member(self, raw: Any) -> Value:
         """What a class holds; that it holds this very object is guarded by `class_lookup`."""
@@ -354,7 +358,9 @@ class Session(Semantics, Reading):
         written = self.effects.fields(namespace)
         if written is not None and name in written.written:
             value = written.written[name]
-            return None if value is NULL else value
+            if value is NULL:
+                return None
+            return value
         known = self._fixed.get((id(namespace), name))
         if known is not None:
             return known[0]
@@ -461,4 +467,6 @@ class Session(Semantics, Reading):
 
     def native_slot(self, raw: Any) -> Value | None:
         """A C method of a class, where capture knows its meaning."""
-        return self.builtin(raw) if is_known_in_c(raw) else None
+        if is_known_in_c(raw):
+            return self.builtin(raw)
+        return None

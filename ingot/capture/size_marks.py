@@ -41,4 +41,6 @@ def _marks_of_torch(attributes: dict[str, Any]) -> Iterator[tuple[int, Bounds | 
 
 def _indices(attributes: dict[str, Any], name: str) -> Iterable[Any]:
     found = attributes.get(name, ())
-    return found if isinstance(found, (set, frozenset)) else ()
+    if isinstance(found, (set, frozenset)):
+        return found
+    return ()

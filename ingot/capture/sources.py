@@ -38,7 +38,9 @@ def _token(field: Any) -> Any:
     kind = type(field)
     if kind in _VALUE_KEYS:
         return kind, field
-    return field if isinstance(field, Source) else id(field)
+    if isinstance(field, Source):
+        return field
+    return id(field)
 
 
 _forget = _native.forgetting(_interned)
@@ -57,7 +59,10 @@ class _Interning(type):
             args += cls.defaults[-lacking:]
         token = (cls, *map(_token, args))
         reference = _interned.get(token)
-        known = None if reference is None else reference()
+        if reference is None:
+            known = None
+        else:
+            known = reference()
         if known is None:
             known = object.__new__(cls)  # type: ignore[arg-type]
             for set_field, field in zip(cls.setters, args, strict=True):
@@ -247,7 +252,9 @@ def shown(value: Any) -> str:
     """An object in a report: tensors without what is in them, which takes long to write."""
     if type(value) is tuple and any(isinstance(item, torch.Tensor) for item in value):
         return f"({', '.join(map(shown, value))})"
-    return f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
+    if isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return repr(value)
 
 
 _NOTHING = object()
@@ -267,7 +274,9 @@ class ItemSource(Source):
         table = self.base
         if isinstance(table, AttrSource) and table.key in _MODULE_TABLES and type(self.key) is str:
             owner = table.base.name  # self._modules["h"]._modules["0"] is written self.h[0]
-            return f"{owner}[{self.key}]" if self.key.isdecimal() else f"{owner}.{self.key}"
+            if self.key.isdecimal():
+                return f"{owner}[{self.key}]"
+            return f"{owner}.{self.key}"
         return f"{table.name}[{shown(self.key)}]"
 
     @property

@@ -172,11 +172,16 @@ def _enter(manager: Any) -> tuple[Any, Any]:
     cls = type(manager)
     for name in ("__enter__", "__exit__"):
         if not hasattr(cls, name):
-            missed = "" if name == "__enter__" else " (missed __exit__ method)"
+            missed = " (missed __exit__ method)"
+            if name == "__enter__":
+                missed = ""
             raise TypeError(
                 f"'{cls.__name__}' object does not support the context manager protocol{missed}"
             )
-    leave = cls.__exit__.__get__(manager, cls) if hasattr(cls.__exit__, "__get__") else cls.__exit__
+    if hasattr(cls.__exit__, "__get__"):
+        leave = cls.__exit__.__get__(manager, cls)
+    else:
+        leave = cls.__exit__
     return leave, cls.__enter__(manager)
 
 
@@ -197,7 +202,10 @@ def _import_from(module: Any, name: str) -> Any:
 
 def _matches(raised: BaseException, wanted: Any) -> bool:
     """Whether an except clause takes an exception."""
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    if isinstance(wanted, tuple):
+        kinds = wanted
+    else:
+        kinds = (wanted,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise TypeError("catching classes that do not inherit from BaseException is not allowed")
     return issubclass(type(raised), wanted)

@@ -83,7 +83,9 @@ def wrapped_by_dynamo(function: FunctionType) -> FunctionType | None:
     module = function.__globals__.get("__name__")
     if module == "torch._dynamo.mutation_guard" and function.__closure__:
         original = function.__closure__[0].cell_contents
-    return original if isinstance(original, FunctionType) else None
+    if isinstance(original, FunctionType):
+        return original
+    return None
 
 
 def is_part_of_whole(function: FunctionType) -> bool:

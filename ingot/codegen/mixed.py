@@ -44,7 +44,10 @@ class MixedKernels:
         return self.host.errors(kernel)
 
     def ir(self, kernel: AnyKernel) -> str:
-        made: Any = self.host if kernel in self._on_host else self.device
+        if kernel in self._on_host:
+            made: Any = self.host
+        else:
+            made = self.device
         return made.ir(kernel)
 
     def assembly(self) -> str:

@@ -145,7 +145,10 @@ def _indirect(
     if not inside.all():
         raise fault.error(fault.message)
     wrapped = np.where(value < 0, value + size, value)
-    symbols[symbol] = np.where(args[1], wrapped, 0) if len(args) == 2 else wrapped
+    if len(args) == 2:
+        symbols[symbol] = np.where(args[1], wrapped, 0)
+    else:
+        symbols[symbol] = wrapped
     return wrapped
 
 
@@ -347,7 +350,9 @@ def scan_over(kind: str, values: np.ndarray) -> np.ndarray:
         take = (new >= best if kind.endswith("max") else new <= best) | (new != new)
         best = extremes[..., k] = np.where(take, new, best)
         positions[..., k] = np.where(take, k, positions[..., k - 1])
-    return positions if kind.startswith("arg") else extremes
+    if kind.startswith("arg"):
+        return positions
+    return extremes
 
 
 def contract(
@@ -440,7 +445,10 @@ def attend(
     scores = query @ key.transpose(-1, -2) * kernel.scale
     if kernel.mask is not None:
         mask = array(kernel.mask, heads, queries, keys).double()
-        scores = torch.where(mask.isnan(), scores, mask) if kernel.replaces else scores + mask
+        if kernel.replaces:
+            scores = torch.where(mask.isnan(), scores, mask)
+        else:
+            scores = scores + mask
     if kernel.causal:
         scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
     weights = torch.softmax(scores, -1)
@@ -603,7 +611,10 @@ def _run_stage(
         if instruction.op == "indirect":
             values[instruction.attrs[0]] = value
     for store in stage.stores:
-        mode = store.mode if store.mode != "total" else "store" if begins else "add"
+        if store.mode != "total":
+            mode = store.mode
+        else:
+            mode = "store" if begins else "add"
         _store(memory[store.buffer], store.index.evaluate(values), done[store.value], mode)
     for total in stage.reductions:
         result = reduce_over(total.kind, done[total.value], tuple(range(len(shape))))
@@ -635,7 +646,10 @@ def run_plan(
         for name in step.arguments:
             if name not in memory:
                 lender = plan.lenders.get(name)
-                memory[name] = memory[lender] if lender else new_storage(graph.buffers[name], sizes)
+                if lender:
+                    memory[name] = memory[lender]
+                else:
+                    memory[name] = new_storage(graph.buffers[name], sizes)
         begins = _evaluated(step.offsets, sizes) or [0] * len(step.arguments)
         given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
         names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)

@@ -86,7 +86,9 @@ class Store:
     def _make_room(self, folder: int) -> None:
         if self._room <= 0:
             entries = sorted(_entries(folder))
-            dead = entries[: len(entries) - MOST_FILES // 2] if len(entries) >= MOST_FILES else []
+            dead = []
+            if len(entries) >= MOST_FILES:
+                dead = entries[: len(entries) - MOST_FILES // 2]
             for _, name in dead:
                 with suppress(FileNotFoundError):  # removed by another process
                     os.unlink(name, dir_fd=folder)
@@ -192,6 +194,13 @@ def store_in(name: str) -> Store:
 def _users_cache() -> str:
     """Ingot's folder among those of what can be made again; empty if the user has no home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    home = os.path.expanduser("~") if os.environ.get("HOME", "~") else ""
-    caches = named if os.path.isabs(named) else os.path.join(home, ".cache")
-    return os.path.join(caches, "ingot") if os.path.isabs(caches) else ""
+    home = ""
+    if os.environ.get("HOME", "~"):
+        home = os.path.expanduser("~")
+    if os.path.isabs(named):
+        caches = named
+    else:
+        caches = os.path.join(home, ".cache")
+    if os.path.isabs(caches):
+        return os.path.join(caches, "ingot")
+    return ""

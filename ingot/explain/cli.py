@@ -157,7 +157,9 @@ def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
                 raise
             raise UserError(f"{error}\nto have gradients recorded, add --train") from error
     print_trial(trial, tools.console, "with" if arguments.train else "without")
-    return 1 if trial.comparison.problems else 0
+    if trial.comparison.problems:
+        return 1
+    return 0
 
 
 def run_explain(arguments: argparse.Namespace, tools: Tools) -> int:
@@ -197,7 +199,9 @@ def progress(console: Console) -> Progress:
 
 def milliseconds(seconds: float) -> str:
     """Milliseconds to three digits."""
-    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g}"
+    return f"{seconds * 1e3:.0f}"
 
 
 def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
@@ -214,7 +218,9 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     table.add_row("first call, s", "", f"{trial.first_call:.3f}")
     table.add_row("relative error", *error_cells(comparison))
     table.add_row("largest difference", "", f"{comparison.largest_difference:.1e}")
-    planned = "" if report.peak_bytes is None else f"{size_text(report.peak_bytes)} (planned)"
+    planned = ""
+    if report.peak_bytes is not None:
+        planned = f"{size_text(report.peak_bytes)} (planned)"
     table.add_row("peak memory", size_text(trial.eager_peak), planned)
     table.add_row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
     table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")

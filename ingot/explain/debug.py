@@ -18,9 +18,14 @@ def summary(c: Compilation) -> str:
         return f"ingot: {c.title} runs in eager: {c.skipped}"
     report = Report.from_compilations([c])
     kernels = f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused)"
-    kernels = kernels if c.has_graph else "no tensor work"
-    again = f"; compiled again because {c.recompiled}" if c.recompiled else ""
-    broken = f"; graph break: {c.break_}" if c.break_ is not None else ""
+    if not c.has_graph:
+        kernels = "no tensor work"
+    again = ""
+    if c.recompiled:
+        again = f"; compiled again because {c.recompiled}"
+    broken = ""
+    if c.break_ is not None:
+        broken = f"; graph break: {c.break_}"
     seconds = sum(c.log.seconds.values())
     return f"ingot: {c.title} compiled in {seconds:.3f} s, {kernels}{again}{broken}"
 

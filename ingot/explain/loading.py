@@ -62,7 +62,9 @@ class Target:
         arguments."""
 
         def moved(leaf: Any) -> Any:
-            return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
+            if isinstance(leaf, (torch.Tensor, torch.nn.Module)):
+                return leaf.to(device)
+            return leaf
 
         args, kwargs = tree_map(moved, (self.args, self.kwargs))
         make = self.make
@@ -95,7 +97,9 @@ def _loaded(path: Path, name: str, spec: str) -> Target:
     make = getattr(module, name, None)
     if make is None:
         names = [n for n, v in vars(module).items() if n.startswith("make") and callable(v)]
-        also = f"; it has {', '.join(names)}" if names else ""
+        also = ""
+        if names:
+            also = f"; it has {', '.join(names)}"
         raise UserError(f"{file} has no function {name}{also}")
     if not callable(make):
         raise UserError(f"{name} in {file} is no function but {described(make)}")
@@ -161,9 +165,9 @@ def user_traceback(error: BaseException) -> str:
         itertools.dropwhile(lambda frame: frame.filename.startswith(LEADING_FRAMES), frames)
     )
     theirs = [frame for frame in theirs if not frame.filename.startswith(OUR_FRAMES)]
-    listing = (
-        ["Traceback (most recent call last):\n", *traceback.format_list(theirs)] if theirs else []
-    )
+    listing = []
+    if theirs:
+        listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)]
     return "".join((*listing, *traceback.format_exception_only(error))).rstrip()
 
 
@@ -194,5 +198,7 @@ def described(value: Any) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
-    of = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+    of = ""
+    if isinstance(value, (tuple, list)):
+        of = f" of {len(value)}"
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{of}"

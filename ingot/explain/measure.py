@@ -121,7 +121,10 @@ def error(result: Any, reference: Any) -> float:
             if not torch.equal(value, expected.to(value.dtype)):
                 return float("inf")
             continue
-        wide = torch.complex128 if value.is_complex() else torch.float64
+        if value.is_complex():
+            wide = torch.complex128
+        else:
+            wide = torch.float64
         value, expected = value.to(wide), expected.to(wide)
         same = (value == expected) | (value.isnan() & expected.isnan())
         difference = torch.where(same, torch.zeros_like(value), value - expected).abs()
@@ -129,7 +132,11 @@ def error(result: Any, reference: Any) -> float:
         norm += float(expected.abs().square().nan_to_num(0.0, 0.0, 0.0).sum())
     if distance != distance:
         return float("inf")
-    return (distance / norm) ** 0.5 if norm else float("inf") if distance else 0.0
+    if norm:
+        return (distance / norm) ** 0.5
+    if distance:
+        return float("inf")
+    return 0.0
 
 
 def largest_difference(result: Any, reference: Any) -> float:

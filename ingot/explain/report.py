@@ -42,8 +42,12 @@ class Break:
         return Break(why.reason, file, line, why.hint, why.function or function, eager)
 
     def __str__(self) -> str:
-        place = place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
-        function = f" in {self.function}" if self.function else ""
+        place = "an unknown place"
+        if self.file:
+            place = place_text(f"{self.file}:{self.line}")
+        function = ""
+        if self.function:
+            function = f" in {self.function}"
         return f"{'in eager from' if self.eager else 'break at'} {place}{function}: {self.reason}"
 
 
@@ -220,7 +224,9 @@ def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
 
 
 def recompiled_text(c: Compilation) -> str:
-    return f"{c.recompiled}, in {c.title}" if c.is_continuation else c.recompiled
+    if c.is_continuation:
+        return f"{c.recompiled}, in {c.title}"
+    return c.recompiled
 
 
 def replayed_texts(c: Compilation) -> list[str]:
@@ -230,7 +236,10 @@ def replayed_texts(c: Compilation) -> list[str]:
     for name, program in zip(names, (c, *backwards_of(c))):
         replayed = program.log.replayed
         if replayed:
-            text = replayed if isinstance(replayed, str) else replayed.describe()
+            if isinstance(replayed, str):
+                text = replayed
+            else:
+                text = replayed.describe()
             texts.append(f"{name}: {text}")
     return texts
 
@@ -286,7 +295,9 @@ def head_lines(report: Report) -> list[str]:
     lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {', '.join(counts)}"]
     figures = []
     if report.peak_bytes is not None:
-        arena = "" if report.arena_bytes is None else f" (arena {size_text(report.arena_bytes)})"
+        arena = ""
+        if report.arena_bytes is not None:
+            arena = f" (arena {size_text(report.arena_bytes)})"
         figures.append(f"peak memory {size_text(report.peak_bytes)}{arena}")
     if report.first_call is not None:
         figures.append(f"first call {report.first_call:.3f} s")
@@ -309,7 +320,9 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
             lines.append(f"    {code}")
         if item.hint:
             lines.append(f"    hint: {item.hint}")
-    return lines if len(lines) <= room else cut(list(map(str, breaks)), room, "break")
+    if len(lines) <= room:
+        return lines
+    return cut(list(map(str, breaks)), room, "break")
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
@@ -357,12 +370,16 @@ def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
 
 def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:
     """A kernel's figures, and below them the line of code it comes from."""
-    times = f"x{count}" if count > 1 else ""
+    times = ""
+    if count > 1:
+        times = f"x{count}"
     figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
     name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
     row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.ops)}"
     code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
-    return [row, code] if kernel.where else [row]
+    if kernel.where:
+        return [row, code]
+    return [row]
 
 
 def listed(heading: str, items: Sequence[str], room: int, noun: str) -> list[str]:
@@ -389,7 +406,9 @@ def ops_text(ops: Iterable[str]) -> str:
 def split_where(where: str) -> tuple[str, int]:
     """("file", line) of "file:line"; ("", 0) for anything else."""
     file, _, line = where.rpartition(":")
-    return (file, int(line)) if file and line.isdigit() else ("", 0)
+    if file and line.isdigit():
+        return (file, int(line))
+    return ("", 0)
 
 
 def place_text(where: str) -> str:
@@ -437,14 +456,20 @@ def size_text(count: int) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
+            if unit == "B" or size >= 100:
+                return f"{size:.0f} {unit}"
+            return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} GiB"
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
 
 
 def shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    if len(text) <= width:
+        return text
+    return text[: width - 3] + "..."

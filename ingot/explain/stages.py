@@ -90,7 +90,10 @@ def argument_text(argument: Any) -> str:
     its geometry."""
     if isinstance(argument, View):
         sizes = ", ".join(map(str, argument.sizes))
-        offset = "" if argument.offset.constant == 0 else f"+{argument.offset}"
+        if argument.offset.constant == 0:
+            offset = ""
+        else:
+            offset = f"+{argument.offset}"
         return f"{argument.buffer}{offset}[{sizes}]"
     if isinstance(argument, (list, tuple)):
         return f"[{', '.join(map(argument_text, argument))}]"
@@ -102,7 +105,9 @@ def place_text(plan: Plan, place: Place) -> str:
         return f"arena at {place.offset}"
     if place.kind == "small":
         return f"small, arena at {place.offset}"
-    return f"{place.kind} {place.position}" if place.kind == "input" else place.kind
+    if place.kind == "input":
+        return f"{place.kind} {place.position}"
+    return place.kind
 
 
 def show_llvm(compilation: Compilation) -> str:

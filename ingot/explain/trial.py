@@ -171,11 +171,15 @@ def _exact(target: Target, train: bool) -> Side | None:
     except Exception:  # the user's program may refuse float64 in any way it likes
         return None
     found = [t for t in measure.tensors(side.result) if t.is_floating_point()]
-    return None if any(t.dtype != torch.float64 for t in found) else side
+    if any(t.dtype != torch.float64 for t in found):
+        return None
+    return side
 
 
 def _parameters(function: Any) -> list[torch.nn.Parameter]:
-    return list(function.parameters()) if isinstance(function, torch.nn.Module) else []
+    if isinstance(function, torch.nn.Module):
+        return list(function.parameters())
+    return []
 
 
 STEPS = 6
@@ -191,7 +195,9 @@ def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
     error, eager_error = errors(ingot[0], eager[0], exact)
     allowed = tolerance(eager_error, eager[0])
     if not error <= allowed:
-        from_where = "eager" if eager_error is None else f"float64, eager's is {eager_error:.2e}"
+        from_where = "eager"
+        if eager_error is not None:
+            from_where = f"float64, eager's is {eager_error:.2e}"
         problems.append(f"relative error {error:.2e} from {from_where}")
     if measure.error(ingot[1:], eager[1:]) > allowed:
         problems.append("the arguments hold other values after the call")
@@ -202,8 +208,13 @@ def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
 
 def compare_sides(ingot: Side, eager: Side, exact: Side | None) -> Comparison:
     """Compare two sides: what a call gave, and all that it may have changed."""
-    exact_state = {} if exact is None else exact.state
-    exact_result = None if exact is None else exact.result
+    if exact is None:
+        exact_state = {}
+    else:
+        exact_state = exact.state
+    exact_result = None
+    if exact is not None:
+        exact_result = exact.result
     comparison = compare((ingot.result,), (eager.result,), exact_result)
     for place in sorted(eager.state.keys() | ingot.state.keys()):
         mine, its = ingot.state.get(place), eager.state.get(place)
@@ -237,7 +248,9 @@ def state_problem(mine: Any, its: Any, exact: Any, allowed: float) -> str:
         return ""
     error, eager_error = errors(mine, its, exact)
     allowed = max(tolerance(eager_error, its), allowed)
-    return "" if error <= allowed else f"holds other values, by {error:.2e},"
+    if error <= allowed:
+        return ""
+    return f"holds other values, by {error:.2e},"
 
 
 def differences(result: Any, expected: Any) -> list[str]:
@@ -292,4 +305,6 @@ def tolerance(eager_error: float | None, eager: Any) -> float:
     """The largest error that passes: 1.1x eager's, at least 4 eps; against eager itself 100 eps."""
     types = {t.dtype for t in measure.tensors(eager) if t.is_floating_point() or t.is_complex()}
     eps = max((torch.finfo(dtype).eps for dtype in types), default=0.0)
-    return 100 * eps if eager_error is None else max(WORSE * eager_error, EPSILONS * eps)
+    if eager_error is None:
+        return 100 * eps
+    return max(WORSE * eager_error, EPSILONS * eps)

@@ -145,10 +145,14 @@ class Backwards:
         try:
             graph, _ = self._graph_by(self._part, demand)
         except Unsupported:
-            return None if self.recomputes else self._compile_for_sizes(demand, inputs)
+            if self.recomputes:
+                return None
+            return self._compile_for_sizes(demand, inputs)
         if graph is not None:
             return self._compile_part(graph, demand)
-        return None if self.recomputes else self._with_zeros(demand, inputs)
+        if self.recomputes:
+            return None
+        return self._with_zeros(demand, inputs)
 
     @serial
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> GraphOfBackward | None:

@@ -55,7 +55,9 @@ def wants_gradients(captured: Captured) -> bool:
     # windows on inputs have a history even then
     if not written and not any(has_history(node.meta["val"]) for node in tracked):
         return False
-    where = tracked[0].meta.get("where", "") if tracked else ""
+    where = ""
+    if tracked:
+        where = tracked[0].meta.get("where", "")
     raise unsupported(
         "gradients-wanted",
         "gradients are wanted by a part of a function that is called without",

@@ -83,4 +83,6 @@ def _in_layout(value: Any, layout: KnownLayout | None) -> Any:
 
 
 def unsupported_by(problem: Exception) -> Unsupported:
-    return problem if isinstance(problem, Unsupported) else explained(problem)
+    if isinstance(problem, Unsupported):
+        return problem
+    return explained(problem)

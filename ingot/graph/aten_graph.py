@@ -165,7 +165,9 @@ class AtenGraph:
                 kinds = [("size", value.shape), ("stride", value.stride())]
             for kind, numbers in kinds:
                 for dim, number in enumerate(numbers):
-                    e = to_expr(number) if isinstance(number, torch.SymInt) else None
+                    e = None
+                    if isinstance(number, torch.SymInt):
+                        e = to_expr(number)
                     if isinstance(e, Symbol):
                         for form in self.shapes.unbacked.all_forms(e):
                             places.setdefault(form, (position, kind, dim))
@@ -231,7 +233,9 @@ def _bound(node: torch.fx.Node, binding: Binding) -> str:
     result = node.name
     if isinstance(fake_result(node), (list, tuple)):
         result = f"{result}[{binding.result}]"
-    return result if binding.dim < 0 else f"{result}.shape[{binding.dim}]"
+    if binding.dim < 0:
+        return result
+    return f"{result}.shape[{binding.dim}]"
 
 
 def _text(value: Any) -> str:
@@ -241,19 +245,26 @@ def _text(value: Any) -> str:
         return f"torch.device({str(value)!r})"
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float('{value}')"
-    return str(value) if not isinstance(value, str) else repr(value)
+    if not isinstance(value, str):
+        return str(value)
+    return repr(value)
 
 
 def _describe(node: torch.fx.Node) -> str:
     value = fake_result(node)
-    values = value if isinstance(value, (list, tuple)) else [value]
+    if isinstance(value, (list, tuple)):
+        values = value
+    else:
+        values = [value]
     tensors = []
     for v in values:
         if isinstance(v, torch.Tensor):
             sizes = ", ".join(map(str, v.shape))
             tensors.append(f"{str(v.dtype).removeprefix('torch.')}[{sizes}]")
     shown, where = ", ".join(tensors), node.meta.get("where")
-    return f"{shown}  {where}" if where else shown
+    if where:
+        return f"{shown}  {where}"
+    return shown
 
 
 def _window(spec: OutputSpec) -> str:

@@ -266,7 +266,10 @@ class AtenTracer(Mode):
                     self._tracked[id(item)] = Tracked(item, Storage(), element, 0)
 
     def _record_views(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
-        results = [result] if isinstance(result, FakeTensor) else list(result)
+        if isinstance(result, FakeTensor):
+            results = [result]
+        else:
+            results = list(result)
         parent = self._tracked[id(args[0])]
         if op is aten.as_strided.default:
             parent, args = parent.base, self._from_base(parent.base, *args)
@@ -460,7 +463,9 @@ class AtenTracer(Mode):
         simplified = self.context.shapes.simplified
 
         def in_terms_of_free(argument: Any) -> Any:
-            return simplified(argument) if isinstance(argument, Expr) else argument
+            if isinstance(argument, Expr):
+                return simplified(argument)
+            return argument
 
         for node in self.graph.nodes:
             node.args = torch.fx.node.map_aggregate(node.args, in_terms_of_free)
@@ -489,7 +494,10 @@ class AtenTracer(Mode):
         tracked = self._tracked[id(value)]
         base = tracked.base
         position = base.storage.position
-        node = self.node_of(base) if position is None else self._placeholders[position]
+        if position is None:
+            node = self.node_of(base)
+        else:
+            node = self._placeholders[position]
         base_offset = base.fake.storage_offset() * base.fake.element_size()
         return OutputSpec(
             node,
@@ -509,9 +517,13 @@ def _alias_of(tracked: Tracked) -> str:
     cursor: Tracked | None = tracked
     while cursor is not None:
         if cursor.fake.counts_alone:
-            return "view of data" if tracked.fake._is_view() else "data"
+            if tracked.fake._is_view():
+                return "view of data"
+            return "data"
         cursor = cursor.parent
-    return "view" if tracked.fake._is_view() else "detached"
+    if tracked.fake._is_view():
+        return "view"
+    return "detached"
 
 
 def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:

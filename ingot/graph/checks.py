@@ -46,12 +46,17 @@ def overflows(dtype: torch.dtype, value: Any) -> bool:
         return math.isfinite(value) and abs(value) > torch.finfo(dtype).max
     info = torch.iinfo(dtype)
     # as negative integers wrap around
-    least = info.min if info.min or isinstance(value, float) else -info.max
+    if info.min or isinstance(value, float):
+        least = info.min
+    else:
+        least = -info.max
     return not least <= value <= info.max
 
 
 def number_overflows(x: Tensor, value: Any, **_: Any) -> str:
-    return "a number that the tensor's type cannot hold" if overflows(x.dtype, value) else ""
+    if overflows(x.dtype, value):
+        return "a number that the tensor's type cannot hold"
+    return ""
 
 
 def source_of_dtype(name: str) -> Callable[..., str]:
@@ -59,10 +64,8 @@ def source_of_dtype(name: str) -> Callable[..., str]:
 
     def test(x: Tensor, **given: Any) -> str:
         source = given.get(name)
-        return (
-            "a source of another dtype"
-            if isinstance(source, Tensor) and source.dtype is not x.dtype
-            else ""
-        )
+        if isinstance(source, Tensor) and source.dtype is not x.dtype:
+            return "a source of another dtype"
+        return ""
 
     return test

@@ -47,7 +47,9 @@ def trace_alike(
     shapes = context.shapes
     if not (frozen or context.draws or shapes.hints or shapes.unbacked.roots):
         kinds = _kinds(gm, fakes)
-        aten_graph = _traced(kinds, gm, fakes, context) if kinds is not None else None
+        aten_graph = None
+        if kinds is not None:
+            aten_graph = _traced(kinds, gm, fakes, context)
         if aten_graph is not None:
             return aten_graph
     return trace(gm, fakes, context, frozen)
@@ -163,7 +165,9 @@ class _Keys:
             if key is None:
                 return None
             kinds[key].append(component)
-        return list(kinds.values()) if len(kinds) * FEWEST <= len(components) else None
+        if len(kinds) * FEWEST <= len(components):
+            return list(kinds.values())
+        return None
 
     def key(self, component: _Component) -> Any:
         """What a component does; None where that is not known. Sets `component.inputs`, in the

@@ -43,9 +43,9 @@ def _instead_of(
         def chosen(*args: Any, **kwargs: Any) -> Any:
             tensors = tensors_in((args, kwargs))
             symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
-            return (python if symbolic or (on_gpu and _in_full_on_gpu(tensors)) else function)(
-                *args, **kwargs
-            )
+            if symbolic or (on_gpu and _in_full_on_gpu(tensors)):
+                return python(*args, **kwargs)
+            return function(*args, **kwargs)
 
         _APART[function] = chosen
         return python
@@ -140,7 +140,8 @@ def _layers(
         raise unsupported(
             "no-symbolic-rule", "a recurrent layer with projections has no rule for symbolic sizes"
         )
-    x = x.transpose(0, 1) if batch_first else x
+    if batch_first:
+        x = x.transpose(0, 1)
     finals = []
     for k in range(count):
         outputs = []
@@ -150,10 +151,14 @@ def _layers(
             output, final = layer(x, tuple(s[place] for s in states), weights, direction > 0)
             outputs.append(output)
             finals.append(final)
-        x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if bidirectional:
+            x = torch.cat(outputs, -1)
+        else:
+            x = outputs[0]
         if dropout and train and k + 1 < count:
             x = torch.dropout(x, dropout, True)
-    x = x.transpose(0, 1) if batch_first else x
+    if batch_first:
+        x = x.transpose(0, 1)
     return x, *(torch.stack(listed) for listed in zip(*finals))
 
 
@@ -217,8 +222,13 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = symbolic_views.reshaped(input, math.prod(input.shape[:-1]), input.shape[-1])
     if input.requires_grad and not geometry.surely_plain(rows) and not folds(input, weight.t()):
         product = matmul(input, weight.t())
-        return product if bias is None else product + bias
-    product = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
+        if bias is None:
+            return product
+        return product + bias
+    if bias is None:
+        product = rows @ weight.t()
+    else:
+        product = torch.addmm(bias, rows, weight.t())
     return product.view(*input.shape[:-1], weight.shape[0])
 
 
@@ -258,7 +268,8 @@ def attention(
         and _fuses_without_heads()
     ):
         query, key, value = (t.unsqueeze(0) for t in (query, key, value))
-        mask = mask.unsqueeze(0) if mask is not None and mask.dim() == 3 else mask
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(0)
         return attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa).squeeze(
             0
         )
@@ -294,7 +305,10 @@ def attention(
 def _averaged(original: Any, rank: int) -> Callable[..., Tensor]:
     def function(x: Tensor, output_size: Any) -> Tensor:
         """Of all elements the mean. torch asks whether the images lie channels-last."""
-        sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size] * rank
+        if isinstance(output_size, (list, tuple)):
+            sizes = output_size
+        else:
+            sizes = [output_size] * rank
         if (
             x.dim() < rank
             or any(not isinstance(n, int) or n != 1 for n in sizes)
@@ -355,7 +369,9 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
     def chosen(log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def as_tensor(value: Any) -> Any:
             is_known = isinstance(value, (list, tuple)) and log_probs.device.type == "cpu"
-            return torch.tensor(value, dtype=torch.int64) if is_known else value
+            if is_known:
+                return torch.tensor(value, dtype=torch.int64)
+            return value
 
         named = {k: as_tensor(v) if k.endswith("_lengths") else v for k, v in kwargs.items()}
         return function(log_probs, targets, *map(as_tensor, args[:2]), *args[2:], **named)  # type: ignore[no-any-return]
@@ -392,11 +408,9 @@ def _rrelu(
     generator: Any = None,
 ) -> Tensor:
     _check_slopes(lower, upper)
-    return (
-        x * _slopes(x, lower, upper, generator)
-        if training
-        else F.leaky_relu(x, (lower + upper) / 2)
-    )
+    if training:
+        return x * _slopes(x, lower, upper, generator)
+    return F.leaky_relu(x, (lower + upper) / 2)
 
 
 def _rrelu_(
@@ -407,11 +421,9 @@ def _rrelu_(
     generator: Any = None,
 ) -> Tensor:
     _check_slopes(lower, upper)
-    return (
-        x.mul_(_slopes(x, lower, upper, generator))
-        if training
-        else F.leaky_relu_(x, (lower + upper) / 2)
-    )
+    if training:
+        return x.mul_(_slopes(x, lower, upper, generator))
+    return F.leaky_relu_(x, (lower + upper) / 2)
 
 
 def _rrelu_of_module(

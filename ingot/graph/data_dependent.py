@@ -39,7 +39,9 @@ def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
     if op is aten._local_scalar_dense.default and args[0].dtype not in _INTEGERS:
         return None
     if op is aten.index.Tensor:
-        return _masked if has_masks(args) else None
+        if has_masks(args):
+            return _masked
+        return None
     return _RULES.get(op)
 
 
@@ -51,7 +53,10 @@ def note_counts(
     if op is aten.nonzero.default:
         masks = list(tensors)
     elif op is aten.masked_select.default:
-        masks = masks[-1:] if tensors[0].shape == tensors[1].shape else []
+        if tensors[0].shape == tensors[1].shape:
+            masks = masks[-1:]
+        else:
+            masks = []
     elif op is not aten.index.Tensor:
         return
     elif tensors[0].dtype is torch.bool:
@@ -83,17 +88,24 @@ them over."""
 
 def selects(op: OpOverload, args: Sequence[Any]) -> bool:
     """Whether an `aten.index` or `aten.masked_select` is one by a mask."""
-    return args[1].dtype is torch.bool if op is aten.masked_select.default else has_masks(args)
+    if op is aten.masked_select.default:
+        return args[1].dtype is torch.bool
+    return has_masks(args)
 
 
 def bound_by(result: Any, symbols: Sequence[Symbol]) -> tuple[Binding, ...]:
     """Where a result shows the values of symbols."""
     found: list[Binding] = []
-    results = result if isinstance(result, (list, tuple)) else [result]
+    if isinstance(result, (list, tuple)):
+        results = result
+    else:
+        results = [result]
     for k, item in enumerate(results):
         places = [(-1, item)] if isinstance(item, torch.SymInt) else enumerate(item.shape)
         for dim, size in places:
-            e = size.node.first if isinstance(size, torch.SymInt) else None
+            e = None
+            if isinstance(size, torch.SymInt):
+                e = size.node.first
             if isinstance(e, Symbol) and e in symbols and all(e is not b.symbol for b in found):
                 found.append(Binding(e, k, dim))
     if len(found) < len(symbols):
@@ -170,13 +182,22 @@ def _unique(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What is unique, of all elements or along a dimension; the place of each there, and how often
     it is there."""
-    extent = x.numel() if dim is None else x.shape[dim]
+    if dim is None:
+        extent = x.numel()
+    else:
+        extent = x.shape[dim]
     count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
     values = _made(x, (count,), x.dtype)
     if dim is not None:
         others = [size for d, size in enumerate(x.shape) if d != dim % x.dim()]
         values = _made(x, (count, *others), x.dtype).movedim(0, dim)
-    places: Sequence[Any] = (x.shape if dim is None else (extent,)) if inverse else (0,)
+    if inverse:
+        if dim is None:
+            places: Sequence[Any] = x.shape
+        else:
+            places = (extent,)
+    else:
+        places = (0,)
     return values, _made(x, places), _made(x, (count,) if counts else (0,))
 
 
@@ -211,14 +232,15 @@ def _whole(
 def _counted(
     shapes: ShapeContext, x: Tensor, weights: Tensor | None = None, minlength: Any = 0
 ) -> Tensor:
-    least = minlength if isinstance(minlength, int) else 0
-    dtype = (
-        torch.int64
-        if weights is None
-        else torch.float32
-        if weights.dtype is torch.float32
-        else torch.float64
-    )
+    least = 0
+    if isinstance(minlength, int):
+        least = minlength
+    if weights is None:
+        dtype = torch.int64
+    elif weights.dtype is torch.float32:
+        dtype = torch.float32
+    else:
+        dtype = torch.float64
     return _made(x, (_size(shapes, None, least),), dtype)
 
 

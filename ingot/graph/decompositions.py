@@ -23,7 +23,9 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def widened(value: Any) -> Any:
-    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype in HALVES else value
+    if isinstance(value, Tensor) and value.dtype in HALVES:
+        return value.to(torch.float32)
+    return value
 
 
 def rounded_once(function: Rule) -> Rule:
@@ -37,7 +39,9 @@ def rounded_once(function: Rule) -> Rule:
         result = function(
             widened(first), *map(widened, args), **{k: widened(v) for k, v in kwargs.items()}
         )
-        return result if result is NotImplemented else _narrow(result, first.dtype)
+        if result is NotImplemented:
+            return result
+        return _narrow(result, first.dtype)
 
     return wrapper
 
@@ -60,5 +64,7 @@ def quotient(a: Any, b: Any, dtype: torch.dtype) -> Any:
             dtype
         )
     if b == 0:
-        return math.copysign(math.inf, a) if a else math.nan
+        if a:
+            return math.copysign(math.inf, a)
+        return math.nan
     return a / b

@@ -73,7 +73,9 @@ def new_leaves(fakes: Sequence[Any]) -> list[int]:
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """What a view is a view of; the tensor itself if it is none."""
     base = tensor._base
-    return tensor if base is None else base
+    if base is None:
+        return tensor
+    return base
 
 
 def forget_histories(gm: torch.fx.GraphModule) -> None:
@@ -87,7 +89,9 @@ def forget_histories(gm: torch.fx.GraphModule) -> None:
 def _without_history(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(_without_history, value))
-    return FakeTensor(value.meta, value.device) if isinstance(value, FakeTensor) else value
+    if isinstance(value, FakeTensor):
+        return FakeTensor(value.meta, value.device)
+    return value
 
 
 class SetModes:

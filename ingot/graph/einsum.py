@@ -36,7 +36,9 @@ class _Equation(NamedTuple):
 
 def einsum(*args: Any) -> Tensor:
     equation, tensors = _parsed(args[0]), tensors_in(args)
-    sizes = None if equation is None else _sizes(equation, tensors)
+    sizes = None
+    if equation is not None:
+        sizes = _sizes(equation, tensors)
     if equation is None or sizes is None:
         return torch.einsum(*args)
     left, right = tensors
@@ -135,7 +137,10 @@ def _decisive(equation: _Equation) -> str:
     """The labels of which a size of 1 may change how the result lies, of which torch's choice of
     the left operand is a part. `_product` is for the others as for any size."""
     labels = "".join(sorted({*equation.left, *equation.right}))
-    free = labels if len(labels) <= _MOST_TRIED else ""
+    if len(labels) <= _MOST_TRIED:
+        free = labels
+    else:
+        free = ""
     sizes = {c: n for n, c in enumerate(labels, 2)}
 
     def order(ones: Sequence[str]) -> list[str]:

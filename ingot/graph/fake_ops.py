@@ -49,7 +49,9 @@ def run_fake(
     questions = shapes.questions if shapes is not None else ()
     tensors: list[torch.Tensor] = []
     inner = tuple([_unwrap(a, tensors) for a in args])
-    inner_kwargs = {k: _unwrap(v, tensors) for k, v in kwargs.items()} if kwargs else kwargs
+    inner_kwargs = kwargs
+    if kwargs:
+        inner_kwargs = {k: _unwrap(v, tensors) for k, v in kwargs.items()}
     if is_mutable(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
     if not tensors:
@@ -172,7 +174,9 @@ def numbers_in_place_of_tensors(
 
 def _default_dtype(kind: type) -> torch.dtype:
     dtype = torch.get_default_dtype()
-    return dtype.to_complex() if kind is complex else dtype
+    if kind is complex:
+        return dtype.to_complex()
+    return dtype
 
 
 # -- ops that write their arguments ----------------------------------------------------------------
@@ -207,7 +211,9 @@ def _run_mutating(
             raise unsupported("op-writes", f"{op} would change the size of the tensor it writes")
         if not torch.can_cast(result.dtype, target.dtype):
             raise unsupported("op-writes", f"{op} cannot write {result.dtype} into {target.dtype}")
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    if len(targets) == 1:
+        return targets[0]
+    return tuple(targets)
 
 
 def _refuse_overlaps(

@@ -40,7 +40,9 @@ def has_python_fake(op: OpOverload) -> bool:
 
 def _registered(op: OpOverload) -> Callable[..., Any] | None:
     entry = library_registry._data.get(op.name())
-    return None if entry is None else entry.fake_impl.kernel
+    if entry is None:
+        return None
+    return entry.fake_impl.kernel
 
 
 def by_python_fake(
@@ -77,11 +79,16 @@ def _as_declared(op: OpOverload, result: Any) -> Any:
         )
     if len(returns) == 1 and returns[0].startswith("List"):
         return list(result)
-    results = tuple(result) if len(returns) > 1 else (result,)
+    if len(returns) > 1:
+        results = tuple(result)
+    else:
+        results = (result,)
     are_tensors = all(t is None or isinstance(t, torch.Tensor) for t in results)
     if len(results) != len(returns) or not are_tensors:
         raise unsupported("custom-op-result", f"the fake of {op} gives other things than the op")
-    return results if len(returns) > 1 else results[0]
+    if len(returns) > 1:
+        return results
+    return results[0]
 
 
 def _check_memory(

@@ -79,10 +79,16 @@ def views_of(
     if op is aten._reshape_alias.default:
         return [View(aten.view.default, rest[:1])]
     if op is aten.unbind.int:
-        dim = rest[0] if rest else kwargs.get("dim", 0)
+        if rest:
+            dim = rest[0]
+        else:
+            dim = kwargs.get("dim", 0)
         return [View(aten.select.int, (dim, i)) for i in range(len(results))]
     if op in (aten.split.Tensor, aten.split_with_sizes.default):
-        dim = rest[1] if len(rest) > 1 else kwargs.get("dim", 0)
+        if len(rest) > 1:
+            dim = rest[1]
+        else:
+            dim = kwargs.get("dim", 0)
         views, start = [], 0
         for result in results:
             end = start + result.shape[dim]

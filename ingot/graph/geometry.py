@@ -66,18 +66,20 @@ def like_channels_last(t: torch.Tensor) -> bool:
     for d in _CHANNELS_LAST[t.dim()]:
         if sizes[d] == 0 or strides[d] < least or (d == 0 and least == strides[1]):
             return False
-        least = strides[d] * sizes[d] if sizes[d] > 1 else strides[d]
+        if sizes[d] > 1:
+            least = strides[d] * sizes[d]
+        else:
+            least = strides[d]
     return True
 
 
 def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Size, ...]:
     """Strides for a result of `sizes` in the memory format that `t` suggests."""
-    sizes = t.shape if sizes is None else sizes
-    return (
-        channels_last(sizes)
-        if like_channels_last(t) and len(sizes) == t.dim()
-        else contiguous(sizes)
-    )
+    if sizes is None:
+        sizes = t.shape
+    if like_channels_last(t) and len(sizes) == t.dim():
+        return channels_last(sizes)
+    return contiguous(sizes)
 
 
 def is_in_order(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
@@ -109,7 +111,9 @@ def has_zero(sizes: Iterable[Any]) -> bool:
 def surely_contiguous(t: torch.Tensor) -> bool:
     """`is_contiguous` whatever symbols stand for: nothing is asked of them."""
     symbolic = has_symbols((*t.shape, *t.stride()))
-    return is_in_order(t.shape, t.stride()) if symbolic else t.is_contiguous()
+    if symbolic:
+        return is_in_order(t.shape, t.stride())
+    return t.is_contiguous()
 
 
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
@@ -146,14 +150,16 @@ def is_one(size: Size) -> bool:
 
 def surely(question: Any) -> bool:
     """Whether the answer is yes whatever symbols stand for: nothing is asked of these."""
-    return question if isinstance(question, bool) else question.node.proved() is True
+    if isinstance(question, bool):
+        return question
+    return question.node.proved() is True
 
 
 def surely_same(a: Size, b: Size) -> bool:
     """Whether two sizes are equal whatever symbols stand for: nothing is asked of these."""
-    return (
-        a == b if isinstance(a, int) and isinstance(b, int) else a is b or to_expr(a) is to_expr(b)
-    )
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return a is b or to_expr(a) is to_expr(b)
 
 
 def surely_plain(t: torch.Tensor) -> bool:
@@ -172,7 +178,9 @@ def surely_plain(t: torch.Tensor) -> bool:
 
 def at_hand(size: Size) -> int:
     """The size, or what a symbol is in the present call."""
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+    if isinstance(size, torch.SymInt):
+        return size.node.hint
+    return size
 
 
 def bad_dims(t: torch.Tensor, dims: Sequence[int]) -> str:
@@ -180,7 +188,9 @@ def bad_dims(t: torch.Tensor, dims: Sequence[int]) -> str:
     rank = max(t.dim(), 1)
     if any(not -rank <= d < rank for d in dims):
         return "a dimension out of range"
-    return "a dimension occurs twice" if len({d % rank for d in dims}) < len(dims) else ""
+    if len({d % rank for d in dims}) < len(dims):
+        return "a dimension occurs twice"
+    return ""
 
 
 def is_empty(t: torch.Tensor) -> bool:

@@ -515,7 +515,9 @@ def ancestors(
 def arguments_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     """What has to be known to compute a value again: the generator's state too where it draws."""
     state = node.meta.get("state")
-    return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
+    if state is None:
+        return node.all_input_nodes
+    return [*node.all_input_nodes, state]
 
 
 def placeholders_first(graph: torch.fx.Graph) -> None:
@@ -559,7 +561,9 @@ def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> S
 
 def _tangent_of(output: FakeTensor) -> FakeTensor:
     """The tangent of an output, in its layout where that has no gaps."""
-    strides = output.stride() if is_dense(output.shape, output.stride()) else None
+    strides = None
+    if is_dense(output.shape, output.stride()):
+        strides = output.stride()
     with DisableTorchDispatch():
         meta = torch.empty(output.shape, dtype=output.dtype, device="meta")
         if strides is not None:

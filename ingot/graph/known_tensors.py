@@ -58,7 +58,9 @@ class KnownTensors:
         """The elements of a fake, which only this class may write; None where they are not
         known."""
         found = self.context.known.get(id(fake))
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        return found[1]
 
     def note(
         self,
@@ -77,7 +79,10 @@ class KnownTensors:
         known = [t for t in given if id(t) in context.known or id(t) in self.sizes]
         if given and not known:
             return
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if isinstance(target, str):
+            name = target
+        else:
+            name = getattr(target, "__name__", "")
         computes = name in COMPUTES and is_torchs(target) and "out" not in kwargs
         if not known and not computes:
             return

@@ -38,7 +38,10 @@ def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
 def folds(left: Tensor, right: Tensor) -> bool:
     """Whether all matrices of one operand are multiplied as one tall matrix: where that takes no
     copy, or where the other's gradient would be as large as the result."""
-    many, other = (left, right) if left.dim() >= right.dim() else (right.mT, left)
+    if left.dim() >= right.dim():
+        many, other = (left, right)
+    else:
+        many, other = (right.mT, left)
     if other.dim() > 2:
         return False
     if other.requires_grad:
@@ -75,7 +78,9 @@ def _folded(left: Tensor, right: Tensor) -> Tensor:
         # autocast does not know all of mv
         return aten._unsafe_view.default(torch.matmul(rows, other), sizes)
     result = aten._unsafe_view.default(rows.mm(other), [*sizes, other.shape[1]])
-    return result.mT.contiguous() if turned else result
+    if turned:
+        return result.mT.contiguous()
+    return result
 
 
 def _batched(left: Tensor, right: Tensor) -> Tensor:
@@ -87,8 +92,12 @@ def _batched(left: Tensor, right: Tensor) -> Tensor:
         return reshaped(t.expand([*batch, *sizes]), [count, *sizes], certain=True)
 
     first, second = matrices(left), matrices(right)
-    rows = list(left.shape[-2:-1]) if left.dim() > 1 else []
-    columns = list(right.shape[-1:]) if right.dim() > 1 else []
+    rows = []
+    if left.dim() > 1:
+        rows = list(left.shape[-2:-1])
+    columns = []
+    if right.dim() > 1:
+        columns = list(right.shape[-1:])
     if not rows:
         first = first.unsqueeze(1)
     if not columns:

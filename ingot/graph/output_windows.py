@@ -174,7 +174,9 @@ def _window(
 ) -> OutputWindow:
     spec, memory = sharing.spec, sharing.memory
     if not spec.tracked:
-        alias = "same" if output is memory else spec.alias
+        alias = "same"
+        if output is not memory:
+            alias = spec.alias
         spec = replace(spec, tracked=not memory.requires_grad, alias=alias)
         return output_window(sharing.output, sharing.base, spec)
     anchor = anchors.first(path, sharing.base)
@@ -222,7 +224,9 @@ def _refuse_part_of_expanded(spec: OutputSpec, base: torch.Tensor) -> None:
 
 def _edge(fake: torch.Tensor) -> Edge:
     """Where the gradient of a tensor that requires one goes."""
-    return (fake.grad_fn, fake.output_nr) if has_history(fake) else (fake, 0)
+    if has_history(fake):
+        return (fake.grad_fn, fake.output_nr)
+    return (fake, 0)
 
 
 def _is_plain_view(node: Any) -> bool:

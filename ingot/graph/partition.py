@@ -192,7 +192,9 @@ def backward_of_part(cut: Partition, joint: JointGraph) -> AtenGraph | None:
         if runs_once or node in primals:
             return None
     backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided])
-    return None if backward.checks else backward
+    if backward.checks:
+        return None
+    return backward
 
 
 def _counterparts(joint: JointGraph, other: JointGraph) -> dict[Node, Node]:
@@ -285,7 +287,9 @@ class _Costs:
         if node in self._held:
             return 1
         size = _bytes(node) * (8 if node in self._stored else 9) // 8
-        return size * 2 if node in self._copied else size
+        if node in self._copied:
+            return size * 2
+        return size
 
     def of_recomputing(self, node: Node) -> int:
         if self._is_rerun(node):
@@ -381,7 +385,9 @@ def _compares(node: Node) -> bool:
 def _is_statistic(node: Node) -> bool:
     """Whether a value is a small reduction, of many elements to each of its own. Another kernel may
     add them up in another order, and a comparison with it come out otherwise."""
-    source = node.args[0] if node.args else None
+    source = None
+    if node.args:
+        source = node.args[0]
     if _REDUCTION not in getattr(node.target, "tags", ()) or not isinstance(source, Node):
         return False
     return _is_floating(node) and _bytes(node) * STATISTIC <= _bytes(source)
@@ -555,7 +561,10 @@ def _backward(
     inputs = {}
     for node, slot in zip(values, saved):
         # a kept value has the layout that was chosen for it, others have eager's
-        value = laid_out(node) if slot.role == "kept" else fake_result(node)
+        if slot.role == "kept":
+            value = laid_out(node)
+        else:
+            value = fake_result(node)
         inputs[node] = _placeholder(graph, node, value)
     for node in tangents:
         inputs[node] = _placeholder(graph, node, fake_result(node))
@@ -593,7 +602,9 @@ def _finished(
 
 def _on_copy(spec: OutputSpec, copies: dict[Node, Node]) -> OutputSpec:
     """The spec of an output, on the copy of its node."""
-    return spec if spec.node is None else replace(spec, node=copies[spec.node])
+    if spec.node is None:
+        return spec
+    return replace(spec, node=copies[spec.node])
 
 
 def _whole(node: Node) -> OutputSpec:

@@ -27,7 +27,10 @@ def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs or is_packed or not serves(x):
             return otherwise(x, *args, **kwargs)
         states, weights, *settings = args
-        states = [states] if isinstance(states, Tensor) else list(states)
+        if isinstance(states, Tensor):
+            states = [states]
+        else:
+            states = list(states)
         differentiable = torch.is_grad_enabled() and any(map(requires_grad, (x, *states, *weights)))
         sizes = [s.shape[-1] for s in states]
         for weight in weights:
@@ -71,9 +74,15 @@ def _layers(
     kinds = {(t.dtype, t.device) for t in (x, *states, *weights)}
     if len(kinds) > 1 or not all(map(_is_contiguous, states)):
         raise unsupported("op-form", "tensors that cuDNN refuses")
-    hx, cx = states if mode == MODES["lstm"] else (states[0], None)
+    if mode == MODES["lstm"]:
+        hx, cx = states
+    else:
+        hx, cx = (states[0], None)
     hidden = states[-1].shape[2]
-    projected = 0 if hx.shape[2] == hidden else hx.shape[2]
+    if hx.shape[2] == hidden:
+        projected = 0
+    else:
+        projected = hx.shape[2]
     settings = Settings(mode, hidden, projected, layers, both, recorded, 0)
     if batch_first:
         x = x.transpose(0, 1)
@@ -114,6 +123,11 @@ class Recurrent(torch.autograd.Function):
             x, weights, hx, cx, output, reserve, *tangents, of_weights, *ctx.settings
         )
         d_x, d_hx, *others = gradients
-        d_cx = None if cx is None else others.pop(0)
-        d_weights = others if of_weights else [None] * len(weights)
+        d_cx = None
+        if cx is not None:
+            d_cx = others.pop(0)
+        if of_weights:
+            d_weights = others
+        else:
+            d_weights = [None] * len(weights)
         return None, d_x, d_hx, d_cx, *d_weights

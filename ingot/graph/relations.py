@@ -99,7 +99,9 @@ def _fact(e: Expr, relation: str, guard: ShapeGuard) -> _Fact | None:
     if terms is ZERO:
         return None
     if constant % common:
-        return None if relation == "!=" else _Fact(terms, relation, -constant, guard)
+        if relation == "!=":
+            return None
+        return _Fact(terms, relation, -constant, guard)
     if terms.terms[0][0] < 0:
         common = -common
     return _Fact(_divided(terms, common), relation, -constant // common, guard)
@@ -183,7 +185,10 @@ def _never_negative(e: Expr) -> bool:
         if term is None:
             return False
         c, quotient, n = term
-        least = quotient.left if c < 0 else quotient.left - n + 1
+        if c < 0:
+            least = quotient.left
+        else:
+            least = quotient.left - n + 1
         e = n * (e - c * quotient) + c * least
     return False
 
@@ -204,7 +209,10 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
     if fact.relation != ">=" or len(fact.terms.terms) != 1:
         return fact
     ((sign, monomial),) = fact.terms.terms
-    (quotient,) = monomial if len(monomial) == 1 else (ZERO,)
+    if len(monomial) == 1:
+        (quotient,) = monomial
+    else:
+        (quotient,) = (ZERO,)
     if not isinstance(quotient, FloorDiv):
         return fact
     a, n = quotient.left, quotient.right
@@ -213,13 +221,18 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
         return None
     if n.constant is None:
         return fact
-    e = a - fact.constant * n if sign == 1 else (1 - fact.constant) * n - 1 - a
+    if sign == 1:
+        e = a - fact.constant * n
+    else:
+        e = (1 - fact.constant) * n - 1 - a
     bound = _fact(e, ">=", fact.guard)
     if bound is None:
         return None
     if -bound.constant >= LARGEST and isinstance(-bound.terms, Symbol):  # all are in 64 bits
         return None
-    return _without_quotient(bound, divided) if abs(bound.constant) <= LARGEST else fact
+    if abs(bound.constant) <= LARGEST:
+        return _without_quotient(bound, divided)
+    return fact
 
 
 def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_Fact]:
@@ -295,7 +308,9 @@ def _beside(fact: _Fact, lowest: _Lowest) -> _Fact | None:
             if terms.terms[0][0] < 0:
                 terms, low = -terms, -low
             return _Fact(terms, "==", low, fact.guard)
-        return fact if lowest.is_bound(fact) else None
+        if lowest.is_bound(fact):
+            return fact
+        return None
     if low is not None and low >= constant or opposite is not None and opposite >= -constant:
         return None
     return fact

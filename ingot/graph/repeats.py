@@ -88,7 +88,9 @@ class Results:
             torch.autograd.graph.increment_version(fakes[known])
             return fakes[known]
         if known is not None:
-            return known.result if isinstance(known, _Answer) else known.new()
+            if isinstance(known, _Answer):
+                return known.result
+            return known.new()
         before, looks = self._state(), [fake.look for fake in fakes]
         versions = [fake._version for fake in fakes]
         with self.context:
@@ -135,7 +137,9 @@ def _learnt(
 ) -> int | FakeSpec | _Answer | None:
     """What the result of a call, which wrote some of its tensors, says of the next such call."""
     if written:
-        return written[0] if all(fakes[k] is result for k in written) else None
+        if all(fakes[k] is result for k in written):
+            return written[0]
+        return None
     spec = FakeSpec.of(result, fakes)
     if spec is not None:
         return spec
@@ -268,7 +272,9 @@ class Repeats:
             if argument.fake is result:
                 return _Repeat(calls, writes, k, 0)
         tracked = self.tracer.tracked(result)
-        place = places.get(self.tracer.node_of(tracked)) if _is_whole(tracked) else None
+        place = None
+        if _is_whole(tracked):
+            place = places.get(self.tracer.node_of(tracked))
         if place is None or place.number < len(arguments) or result.requires_grad:
             return None
         if look_of(fakes[place.number]) != look_of(result):

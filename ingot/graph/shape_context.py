@@ -81,7 +81,9 @@ class ShapeContext:
 
     @property
     def where(self) -> str:
-        return self._where if self.at_work is None else self.at_work()
+        if self.at_work is None:
+            return self._where
+        return self.at_work()
 
     @where.setter
     def where(self, line: str) -> None:
@@ -141,7 +143,9 @@ class ShapeContext:
     def wrap(self, value: Expr | int) -> Any:
         """An int for a constant expression, else a SymInt."""
         e = as_expr(value)
-        return e.constant if e.constant is not None else torch.SymInt(SizeNode(e, self))
+        if e.constant is not None:
+            return e.constant
+        return torch.SymInt(SizeNode(e, self))
 
     @staticmethod
     def to_expr(value: Any) -> Expr:
@@ -187,7 +191,9 @@ class ShapeContext:
         if question not in self._proofs:
             self._proofs[question] = self._prove(*question)
         answer = self._proofs[question]
-        return True if answer is None and (left, relation, right) in self._guarded else answer
+        if answer is None and (left, relation, right) in self._guarded:
+            return True
+        return answer
 
     def _prove(self, left: Expr, relation: Relation, right: Expr, above_one: bool) -> bool | None:
         left, right = self._in_proofs(left), self._in_proofs(right)
@@ -197,7 +203,9 @@ class ShapeContext:
             left, right = left.substitute(larger), right.substitute(larger)
         if PROVE[relation](left, right):
             return True
-        return False if _is_refuted(left, relation, right) else None
+        if _is_refuted(left, relation, right):
+            return False
+        return None
 
     def _in_proofs(self, e: Expr) -> Expr:
         return self.simplified(e).substitute(self._larger)
@@ -255,7 +263,10 @@ class ShapeContext:
 
     def _assume(self, fact: Fact, likely: bool | None) -> bool:
         left, relation, right = fact
-        answer = usual(left, relation, right) if likely is None else likely
+        if likely is None:
+            answer = usual(left, relation, right)
+        else:
+            answer = likely
         if answer is None and relation in ("==", "!="):
             if self.unbacked.are_likely_equal(left, right):
                 answer = relation == "=="

@@ -36,7 +36,9 @@ def view_symbolically(
     op: OpOverload, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The result of a view op on a tensor with symbolic sizes, on the same storage."""
-    refused = _REFUSED[op](t, *args, **kwargs) if op in _REFUSED else ""
+    refused = ""
+    if op in _REFUSED:
+        refused = _REFUSED[op](t, *args, **kwargs)
     if refused:
         raise EagerRaises(f"{op} does not take these arguments in eager: {refused}")
     if op in _SEVERAL:
@@ -61,7 +63,10 @@ def _view(t: Tensor, sizes: Sequence[Any]) -> Geometry:
 def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
     """`reshape`: a view where the strides allow it, else a copy. `certain`: also a copy where that
     is a question of the sizes. torch's own asks more about the sizes than decides it."""
-    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
+    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+        sizes = shape[0]
+    else:
+        sizes = shape
     sizes = _inferred(t, list(sizes))
     if certain:
         is_view = _is_certain_view(t, sizes)
@@ -213,7 +218,10 @@ def _expand(t: Tensor, sizes: Sequence[Any], implicit: bool = False) -> Geometry
     for d in reversed(range(missing)):
         _refuse_negative(sizes[d])
         if geometry.is_one(sizes[d]):
-            strides[d] = out_sizes[d + 1] * strides[d + 1] if d + 1 < len(sizes) else 1
+            if d + 1 < len(sizes):
+                strides[d] = out_sizes[d + 1] * strides[d + 1]
+            else:
+                strides[d] = 1
     return out_sizes, strides, t.storage_offset()
 
 
@@ -246,7 +254,8 @@ def _without_dims(t: Tensor, *dims: int) -> Geometry:
 
 def from_start(size: Any, index: Any) -> Any:
     """An index counted from the first element. Raises where it is out of range."""
-    index = index + size if index < 0 else index
+    if index < 0:
+        index = index + size
     if is_decided_by_data(index) or is_decided_by_data(size):
         within = expected(index < size)
     else:
@@ -267,7 +276,10 @@ def slice_from_start(size: Any, start: Any) -> Any:
 def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Geometry:
     dim %= t.dim()
     size = t.shape[dim]
-    start = 0 if start is None else _clamped(start, size)
+    if start is None:
+        start = 0
+    else:
+        start = _clamped(start, size)
     if end is None or (isinstance(end, int) and end >= 2**62):
         end = size
     else:
@@ -278,7 +290,10 @@ def _slice(t: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: in
     else:
         is_empty = not end > start
     sizes, strides = list(t.shape), list(t.stride())
-    sizes[dim] = 0 if is_empty else (end - start + (step - 1)) // step
+    if is_empty:
+        sizes[dim] = 0
+    else:
+        sizes[dim] = (end - start + (step - 1)) // step
     strides[dim] = strides[dim] * step
     return sizes, strides, t.storage_offset() + start * t.stride(dim)
 
@@ -320,7 +335,9 @@ def _diagonal(t: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Geome
     if first == second:
         raise EagerRaises("a diagonal of one dimension: eager raises")
     rows, columns = t.shape[first] - max(-offset, 0), t.shape[second] - max(offset, 0)
-    shorter = rows if rows <= columns else columns
+    shorter = columns
+    if rows <= columns:
+        shorter = rows
     sizes, strides, start = _without_dims(t, first, second)
     length = shorter if shorter > 0 else 0
     if length > 0 and offset >= 0:
@@ -352,7 +369,10 @@ def _split(t: Tensor, size: Any, dim: int = 0) -> list[Geometry]:
     pieces: list[Geometry] = []
     for i in range(count):
         piece = [*sizes]
-        piece[dim] = size if i + 1 < count else sizes[dim] - i * size
+        if i + 1 < count:
+            piece[dim] = size
+        else:
+            piece[dim] = sizes[dim] - i * size
         pieces.append((piece, strides, offset + i * size * strides[dim]))
     return pieces
 
@@ -403,19 +423,27 @@ def _bad_dim(t: Tensor, dim: int = 0, *_: Any, **__: Any) -> str:
 
 
 def _bad_expand(t: Tensor, sizes: Sequence[Any], **_: Any) -> str:
-    return "fewer sizes than dimensions" if len(sizes) < t.dim() else ""
+    if len(sizes) < t.dim():
+        return "fewer sizes than dimensions"
+    return ""
 
 
 def _bad_permute(t: Tensor, dims: Sequence[int]) -> str:
-    return geometry.bad_dims(t, dims) if len(dims) == t.dim() else "another number of dimensions"
+    if len(dims) == t.dim():
+        return geometry.bad_dims(t, dims)
+    return "another number of dimensions"
 
 
 def _bad_t(t: Tensor) -> str:
-    return "more than two dimensions" if t.dim() > 2 else ""
+    if t.dim() > 2:
+        return "more than two dimensions"
+    return ""
 
 
 def _bad_unsqueeze(t: Tensor, dim: int) -> str:
-    return "" if -t.dim() - 1 <= dim <= t.dim() else "a dimension out of range"
+    if -t.dim() - 1 <= dim <= t.dim():
+        return ""
+    return "a dimension out of range"
 
 
 # What eager refuses for the rank, whatever the sizes are.

@@ -506,7 +506,9 @@ class _SizeComparison(_Comparison):
         if not self.context.unbacked.concerns(self.left, self.right):
             return self.decide()
         answer = self.proved()
-        return default if answer is None else answer
+        if answer is None:
+            return default
+        return answer
 
     def proved(self) -> bool | None:
         return self.context.proved(self.left, self.relation, self.right)
@@ -524,7 +526,9 @@ def _decides_no_order(step: Expr) -> bool:
     1, only a matrix of one row lies in columns.
     """
     node = current_autograd_node()
-    names = _PRODUCTS.get(node.name()) if node is not None else None
+    names = None
+    if node is not None:
+        names = _PRODUCTS.get(node.name())
     if names is None:
         return False
     asked = False
@@ -593,7 +597,9 @@ class _Not(TruthNode):
 
     def proved(self) -> bool | None:
         answer = self.question.proved()
-        return None if answer is None else not answer
+        if answer is None:
+            return None
+        return not answer
 
 
 class _And(TruthNode):
@@ -617,7 +623,9 @@ class _And(TruthNode):
         answers = self.left.proved(), self.right.proved()
         if False in answers:
             return False
-        return None if None in answers else True
+        if None in answers:
+            return None
+        return True
 
 
 class _Or(TruthNode):
@@ -638,4 +646,6 @@ class _Or(TruthNode):
         answers = self.left.proved(), self.right.proved()
         if True in answers:
             return True
-        return None if None in answers else False
+        if None in answers:
+            return None
+        return False

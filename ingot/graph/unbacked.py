@@ -111,7 +111,9 @@ class Unbacked:
 
     def all_forms(self, symbol: Symbol) -> list[Symbol]:
         """The symbols that stand for the same as one."""
-        return self.forms(self.roots[symbol]) if symbol in self.roots else [symbol]
+        if symbol in self.roots:
+            return self.forms(self.roots[symbol])
+        return [symbol]
 
     def refuse(self, question: str, where: str) -> Unsupported:
         return unsupported(
@@ -140,13 +142,17 @@ class Unbacked:
         return {symbol: value}
 
     def _age(self, symbol: Symbol) -> int:
-        return self._order[self.roots[symbol]] if symbol in self.roots else -1
+        if symbol in self.roots:
+            return self._order[self.roots[symbol]]
+        return -1
 
     def _narrowed(self, check: Check) -> dict[Symbol, Expr]:
         """`check` solved for the one symbol that it is about."""
         difference = check.right - check.left - (check.relation == "<")
         symbols = self.among(difference.symbols)
-        linear = difference.linear(symbols) if len(symbols) == 1 else None
+        linear = None
+        if len(symbols) == 1:
+            linear = difference.linear(symbols)
         if linear is None:
             return {}
         (symbol,) = symbols
@@ -178,7 +184,10 @@ def _narrowed_bounds(
         lower = max(lower, -(constant // factor))
     else:
         largest = constant // -factor
-        upper = largest if upper is None else min(upper, largest)
+        if upper is None:
+            upper = largest
+        else:
+            upper = min(upper, largest)
     return lower, upper
 
 
@@ -200,7 +209,9 @@ def usual(left: Expr, relation: str, right: Expr) -> bool | None:
 def expected(question: Any) -> bool:
     """Whether a condition holds without which eager raises an error: of unbacked symbols it leaves
     a deferred check."""
-    return question if isinstance(question, bool) else bool(question.node.expect_true("", 0))
+    if isinstance(question, bool):
+        return question
+    return bool(question.node.expect_true("", 0))
 
 
 def require_relation(relation: str, left: Any, right: Any) -> None:

@@ -94,7 +94,10 @@ def suits(
         return False  # the left one's rows and the right one's columns are taken as they lie
     gained = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
     lost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
-    lost += depth * columns * dtype.itemsize / READ if rows % step else 0
+    if rows % step:
+        lost += depth * columns * dtype.itemsize / READ
+    else:
+        lost += 0
     fits = step > 1 and aligned_width(columns, dtype.itemsize) > 0
     return fits and rows >= LEAST_ROWS * step and gained > lost
 

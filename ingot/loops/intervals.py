@@ -14,8 +14,14 @@ Bounds = tuple[int | None, int | None]
 
 def add(a: Bounds, b: Bounds) -> Bounds:
     """Of the sum."""
-    low = None if a[0] is None or b[0] is None else a[0] + b[0]
-    high = None if a[1] is None or b[1] is None else a[1] + b[1]
+    if a[0] is None or b[0] is None:
+        low = None
+    else:
+        low = a[0] + b[0]
+    if a[1] is None or b[1] is None:
+        high = None
+    else:
+        high = a[1] + b[1]
     return low, high
 
 
@@ -37,17 +43,25 @@ def floor_divide(a: Bounds, b: Bounds) -> Bounds:
     least = max(least or 1, 1)
     if low is not None:
         divisor = most if low >= 0 else least
-        low = 0 if divisor is None else low // divisor
+        if divisor is None:
+            low = 0
+        else:
+            low = low // divisor
     if high is not None:
         divisor = least if high >= 0 else most
-        high = -1 if divisor is None else high // divisor
+        if divisor is None:
+            high = -1
+        else:
+            high = high // divisor
     return low, high
 
 
 def remainder(a: Bounds, b: Bounds) -> Bounds:
     """Of a % b, which is below b, and no more than an a that is not negative."""
     (low, high), (_, most) = a, b
-    largest = None if most is None else most - 1
+    largest = None
+    if most is not None:
+        largest = most - 1
     if low is None or low < 0 or high is None:
         return 0, largest
     return 0, high if largest is None else min(high, largest)
@@ -56,12 +70,18 @@ def remainder(a: Bounds, b: Bounds) -> Bounds:
 def maximum(a: Bounds, b: Bounds) -> Bounds:
     """Of the larger one: at least what is known of either."""
     lows = [low for low in (a[0], b[0]) if low is not None]
-    high = None if a[1] is None or b[1] is None else max(a[1], b[1])
+    if a[1] is None or b[1] is None:
+        high = None
+    else:
+        high = max(a[1], b[1])
     return max(lows, default=None), high
 
 
 def minimum(a: Bounds, b: Bounds) -> Bounds:
     """Of the smaller one: at most what is known of either."""
     highs = [high for high in (a[1], b[1]) if high is not None]
-    low = None if a[0] is None or b[0] is None else min(a[0], b[0])
+    if a[0] is None or b[0] is None:
+        low = None
+    else:
+        low = min(a[0], b[0])
     return low, min(highs, default=None)

@@ -236,7 +236,9 @@ class BodyBuilder:
     def constant_of(self, position: int) -> Any:
         """The Python number if a value is a constant, else None."""
         instruction = self.instructions[position]
-        return instruction.attrs[0] if instruction.op == "constant" else None
+        if instruction.op == "constant":
+            return instruction.attrs[0]
+        return None
 
     def fold(self, instruction: Instruction) -> int:
         """The position of the value of an instruction, which is appended unless an identity
@@ -266,7 +268,10 @@ class BodyBuilder:
             if i.args:
                 args = tuple([positions[a] for a in i.args])
                 i = Instruction(i.op, args, i.dtype, i.attrs)
-            positions[old] = self.append(i) if visit is None else visit(self, i)
+            if visit is None:
+                positions[old] = self.append(i)
+            else:
+                positions[old] = visit(self, i)
         return positions
 
     def under(self, condition: int, instruction: Instruction) -> Instruction:
@@ -505,7 +510,9 @@ class Attention(Node):
     @property
     def operands(self) -> tuple[View, ...]:
         operands = self.query, self.key, self.value
-        return operands if self.mask is None else (*operands, self.mask)
+        if self.mask is None:
+            return operands
+        return (*operands, self.mask)
 
     def reads(self) -> set[str]:
         return {v.buffer for v in self.operands}
@@ -542,7 +549,9 @@ class AttentionBackward(Node):
     def operands(self) -> tuple[View, ...]:
         """What is read."""
         whole = (self.tangent, self.query, self.key, self.value, self.result, self.logarithms)
-        return whole if self.mask is None else (*whole, self.mask)
+        if self.mask is None:
+            return whole
+        return (*whole, self.mask)
 
     @property
     def results(self) -> tuple[View, View, View]:

@@ -177,7 +177,9 @@ FUNCTIONS = frozenset(row.name for row in _ROWS if row.cost >= FUNCTION)
 def cost(op: str) -> float:
     """What an instruction costs, in vector operations; one that is not in the table is simple."""
     row = OPS.get(op)
-    return STRUCTURAL.get(op, SIMPLE) if row is None else row.cost
+    if row is None:
+        return STRUCTURAL.get(op, SIMPLE)
+    return row.cost
 
 
 def supported(name: str, dtype: torch.dtype) -> bool:
@@ -273,7 +275,10 @@ def masked(condition: int) -> Iterator[None]:
     elsewhere."""
     r = recorder()
     outer = r.mask
-    r.mask = condition if outer is None else apply("logical_and", outer, condition)
+    if outer is None:
+        r.mask = condition
+    else:
+        r.mask = apply("logical_and", outer, condition)
     if r.constant_of(r.mask) is True:
         r.mask = None
     try:
@@ -311,8 +316,12 @@ def to(value: int, dtype: torch.dtype) -> int:
         and not _is_unrepresentable(instruction.attrs[0], dtype)
     ):
         return constant(instruction.attrs[0], dtype)
-    narrow = _narrowed(r, value, dtype) if dtype in HALVES else None
-    return r.emit("to", (value,), dtype) if narrow is None else narrow
+    narrow = None
+    if dtype in HALVES:
+        narrow = _narrowed(r, value, dtype)
+    if narrow is None:
+        return r.emit("to", (value,), dtype)
+    return narrow
 
 
 # ops whose result is one of the arguments, but for its sign
@@ -325,13 +334,17 @@ def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
     instruction = r.instructions[value]
     if instruction.op == "to":
         source = instruction.args[0]
-        return source if r.instructions[source].dtype is dtype else None
+        if r.instructions[source].dtype is dtype:
+            return source
+        return None
     if instruction.op == "constant":
         number = instruction.attrs[0]
         if not isinstance(number, float):
             return None
         is_exact = torch.tensor(number, dtype=dtype, device="cpu").item() == number
-        return r.constant(number, dtype) if is_exact else None
+        if is_exact:
+            return r.constant(number, dtype)
+        return None
     if instruction.op not in _EXACT:
         return None
     args = list(instruction.args)
@@ -350,5 +363,8 @@ def _is_unrepresentable(number: float, dtype: torch.dtype) -> bool:
 def apply(name: str, *args: int) -> int:
     """Apply an op of the table to values, whose dtypes must agree."""
     r = recorder()
-    result = torch.bool if OPS[name].result == "bool" else r.instructions[args[-1]].dtype
+    if OPS[name].result == "bool":
+        result = torch.bool
+    else:
+        result = r.instructions[args[-1]].dtype
     return r.fold(Instruction(name, args, result))

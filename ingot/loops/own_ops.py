@@ -34,10 +34,18 @@ def _attention(
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     scores = query @ key.mT * scale
     if mask is not None:
-        scores = torch.where(mask.isnan(), scores, mask) if replaces else scores + mask
-    weights = aten._safe_softmax(scores, -1) if zero_rows else torch.softmax(scores, -1)
+        if replaces:
+            scores = torch.where(mask.isnan(), scores, mask)
+        else:
+            scores = scores + mask
+    if zero_rows:
+        weights = aten._safe_softmax(scores, -1)
+    else:
+        weights = torch.softmax(scores, -1)
     result = weights @ value
-    return result.transpose(1, 2).contiguous() if heads_last else result.flatten(0, 1)
+    if heads_last:
+        return result.transpose(1, 2).contiguous()
+    return result.flatten(0, 1)
 
 
 _library.impl("attention", _attention, "CPU")

@@ -38,9 +38,10 @@ def show(graph: LoopGraph) -> str:
     """The whole graph as text."""
     lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if not b.is_temporary]
     for symbol, position, kind, dim in graph.symbols:
-        given = (
-            f"input {position}" if kind == "value" else f"{graph.inputs[position]}.{kind}({dim})"
-        )
+        if kind == "value":
+            given = f"input {position}"
+        else:
+            given = f"{graph.inputs[position]}.{kind}({dim})"
         lines.append(f"size {symbol} = {given}")
     for node in graph.nodes:
         lines += ["", *show_node(node, graph)]
@@ -62,7 +63,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def show_node(node: Node, graph: LoopGraph) -> list[str]:
     """A node as lines: what it computes and from which line of the user's, then how."""
-    where = f"  # {node.origin.where}" if node.origin.where else ""
+    where = ""
+    if node.origin.where:
+        where = f"  # {node.origin.where}"
     lines = [f"{node.name}: {' '.join(map(_short, node.origin.ops))}{where}"]
     for name in node.writes():
         if name in graph.buffers:
@@ -85,7 +88,10 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
         last = f"{node.target}[{node.index}] {verb}"
         return lines + _body_lines(node.body, last)
     assert isinstance(node, Reduction)
-    verb = "scan" if isinstance(node, Scan) else "reduce"
+    if isinstance(node, Scan):
+        verb = "scan"
+    else:
+        verb = "reduce"
     lines.append(f"  for {_loops(node.loops)}: {verb} {_loops(node.reduced)}:")
     return lines + _body_lines(node.body, f"{node.target}[{node.index}] {node.kind}=")
 
@@ -131,7 +137,9 @@ def _short(op: str) -> str:
 def _attention(node: Attention) -> str:
     seen = ", causal" * node.causal + ", mask replaces" * node.replaces
     operands = ", ".join(map(_value, node.operands))
-    logarithms = "" if node.logarithms is None else f", {_value(node.logarithms)}"
+    logarithms = ""
+    if node.logarithms is not None:
+        logarithms = f", {_value(node.logarithms)}"
     return f"{_value(node.target)}{logarithms} = attention({operands}, scale {node.scale!r}{seen})"
 
 

@@ -213,7 +213,10 @@ class _Check:
             )
             types = [body.instructions[a].dtype for a in i.args]
             if i.op in ("load", "index", "indirect"):
-                index: Expr = i.attrs[0] if i.op == "index" else i.attrs[1]
+                if i.op == "index":
+                    index: Expr = i.attrs[0]
+                else:
+                    index = i.attrs[1]
                 unknown = index.symbols - symbols - made
                 self.require(not unknown, f"%{position} ({i.op}) has unknown symbols {unknown}")
             if i.op == "indirect":
@@ -276,16 +279,27 @@ def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph
     """What is wrong with the dtypes of an instruction, or None."""
     if i.op == "load":
         held = graph.buffers[i.attrs[0]].dtype
-        return None if held is i.dtype else f"loads {i.dtype} from {held}"
+        if held is i.dtype:
+            return None
+        return f"loads {i.dtype} from {held}"
     if i.op in ops.STRUCTURAL:
-        return None if i.dtype in ops.STORED else f"{i.dtype} cannot be held"
+        if i.dtype in ops.STORED:
+            return None
+        return f"{i.dtype} cannot be held"
     row = ops.OPS.get(i.op)
     if row is None:
         return "no such op"
     if len(types) != row.arity:
         return f"takes {row.arity} arguments, has {len(types)}"
-    operands = types[1:] if i.op == "where" else types
+    operands = types
+    if i.op == "where":
+        operands = types[1:]
     if len(set(operands)) > 1 or operands[-1] not in row.types:
         return f"arguments of {[str(t) for t in types]}"
-    expected = torch.bool if row.result == "bool" else operands[-1]
-    return None if i.dtype is expected else f"gives {expected}, is declared {i.dtype}"
+    if row.result == "bool":
+        expected = torch.bool
+    else:
+        expected = operands[-1]
+    if i.dtype is expected:
+        return None
+    return f"gives {expected}, is declared {i.dtype}"

@@ -102,9 +102,9 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, tail: Tensor) -> Tensor:
 
 
 def hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
-    return (
-        torch.clamp(x, low, high) if x.is_floating_point() else torch.clamp(x, int(low), int(high))
-    )
+    if x.is_floating_point():
+        return torch.clamp(x, low, high)
+    return torch.clamp(x, int(low), int(high))
 
 
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
@@ -201,12 +201,16 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
 
 @rounded_once
 def sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
-    return NotImplemented if y.is_complex() else grad * (1 - y) * y
+    if y.is_complex():
+        return NotImplemented
+    return grad * (1 - y) * y
 
 
 @rounded_once
 def tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
-    return NotImplemented if y.is_complex() else grad * (1 - y * y)
+    if y.is_complex():
+        return NotImplemented
+    return grad * (1 - y * y)
 
 
 @rounded_once
@@ -248,12 +252,13 @@ def log_sigmoid_meta(
 
 
 def softshrink_refusal(x: Tensor, lambd: float = 0.5) -> str:
-    most = torch.finfo(x.dtype).max if x.is_floating_point() else math.inf
-    return (
-        ""
-        if 0 <= lambd <= most
-        else "a limit that is negative, or that the tensor's type cannot hold"
-    )
+    if x.is_floating_point():
+        most = torch.finfo(x.dtype).max
+    else:
+        most = math.inf
+    if 0 <= lambd <= most:
+        return ""
+    return "a limit that is negative, or that the tensor's type cannot hold"
 
 
 def threshold_refusal(x: Tensor, threshold: float, value: float) -> str:

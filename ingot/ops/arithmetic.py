@@ -65,7 +65,9 @@ def _div_mode(a: int, b: int, *, rounding_mode: str | None = None) -> int:
     if rounding_mode is None:
         return apply("div", a, b)
     if rounding_mode == "trunc":
-        return apply("trunc", apply("div", a, b)) if is_float else apply("truncdiv", a, b)
+        if is_float:
+            return apply("trunc", apply("div", a, b))
+        return apply("truncdiv", a, b)
     return _floor_divide(a, b)
 
 
@@ -110,12 +112,17 @@ def clamped(x: int, low: Any = None, high: Any = None) -> int:
 
 
 def _sign(x: int) -> int:
-    return x if ops.dtype_of(x) is torch.bool else apply("sign", x)
+    if ops.dtype_of(x) is torch.bool:
+        return x
+    return apply("sign", x)
 
 
 def _addcmul(x: int, a: int, b: int, *, value: float = 1) -> int:
     """x + value * a * b, the last two steps in one rounding, as in eager's kernels."""
-    scaled = a if value == 1 else apply("mul", number_like(x, value), a)
+    if value == 1:
+        scaled = a
+    else:
+        scaled = apply("mul", number_like(x, value), a)
     if ops.dtype_of(x) in ops.FLOATS:
         return apply("fma", scaled, b, x)
     return apply("add", x, apply("mul", scaled, b))
@@ -196,7 +203,9 @@ _POWERS: dict[float, Scalar] = {
 
 def _rounding(name: str) -> Scalar:
     def scalar(x: int) -> int:
-        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else x
+        if ops.dtype_of(x) in ops.FLOATS:
+            return apply(name, x)
+        return x
 
     return scalar
 
@@ -209,13 +218,21 @@ def _nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> TensorValue:
-    limits = torch.finfo(out.dtype) if out.dtype.is_floating_point else None
+    limits = None
+    if out.dtype.is_floating_point:
+        limits = torch.finfo(out.dtype)
 
     def scalar(value: int) -> int:
         if limits is None:
             return value
-        high = limits.max if posinf is None else rounded_number(posinf, out.dtype)
-        low = limits.min if neginf is None else rounded_number(neginf, out.dtype)
+        if posinf is None:
+            high = limits.max
+        else:
+            high = rounded_number(posinf, out.dtype)
+        if neginf is None:
+            low = limits.min
+        else:
+            low = rounded_number(neginf, out.dtype)
         default = constant_like(value, 0.0 if nan is None else rounded_number(nan, out.dtype))
         infinite = apply(
             "where",
@@ -262,7 +279,9 @@ def _extreme(name: str) -> Scalar:
 
 
 def _absolute(x: int) -> int:
-    return x if ops.dtype_of(x) is torch.bool else apply("abs", x)
+    if ops.dtype_of(x) is torch.bool:
+        return x
+    return apply("abs", x)
 
 
 def _frac(x: int) -> int:
@@ -299,7 +318,10 @@ def _hypot(a: int, b: int) -> int:
 
 def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 0) -> TensorValue:
     power = float(10 ** min(abs(decimals), 300))
-    there, back = ("mul", "div") if decimals >= 0 else ("div", "mul")
+    if decimals >= 0:
+        there, back = ("mul", "div")
+    else:
+        there, back = ("div", "mul")
 
     def scalar(value: int) -> int:
         if decimals == 0:
@@ -314,9 +336,10 @@ def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 
 
 
 def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
-    scalar = (
-        _half_neighbour(torch.finfo(out.dtype)) if out.dtype in ops.HALVES else simple("nextafter")
-    )
+    if out.dtype in ops.HALVES:
+        scalar = _half_neighbour(torch.finfo(out.dtype))
+    else:
+        scalar = simple("nextafter")
     return pointwise(lw, out, scalar, [x, y], [out.dtype] * 2)
 
 
@@ -342,7 +365,9 @@ def _half_neighbour(limits: torch.finfo) -> Scalar:
 def _least_common_multiple(a: int, b: int) -> int:
     """In 32 bits at least, as in C."""
     dtype = ops.dtype_of(a)
-    wide = torch.int32 if dtype in (torch.int8, torch.int16, torch.uint8) else dtype
+    wide = dtype
+    if dtype in (torch.int8, torch.int16, torch.uint8):
+        wide = torch.int32
     divisor, zero = ops.to(apply("gcd", a, b), wide), constant(0, wide)
     none = apply("eq", divisor, zero)
     part = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
@@ -388,9 +413,9 @@ def rad2deg(x: Tensor) -> Tensor:
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     if is_scaled_exactly(x, exponent):
         return _scaled(x, exponent.long())
-    return (
-        NotImplemented if x.is_complex() or exponent.is_complex() else x * torch.pow(2.0, exponent)
-    )
+    if x.is_complex() or exponent.is_complex():
+        return NotImplemented
+    return x * torch.pow(2.0, exponent)
 
 
 def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
@@ -429,7 +454,9 @@ def power(x: Tensor, exponent: Any) -> Tensor:
         return NotImplemented
     if x.dtype is torch.float16 and abs(exponent) == 0.5:
         return NotImplemented  # there eager calls pow, which differs for -0 and -inf
-    return special(x) if x.dtype is torch.bfloat16 else rounded_once(special)(x)
+    if x.dtype is torch.bfloat16:
+        return special(x)
+    return rounded_once(special)(x)
 
 
 def rsub(x: Tensor, other: Tensor, alpha: Any = 1) -> Tensor:
@@ -488,11 +515,9 @@ def angle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def pow_refusal(exponent: Any, x: Any = None, **_: Any) -> str:
     """Of halves eager takes powers as of elements."""
     halves = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
-    return (
-        "an exponent that the tensor's type cannot hold"
-        if halves and overflows(x.dtype, exponent)
-        else ""
-    )
+    if halves and overflows(x.dtype, exponent):
+        return "an exponent that the tensor's type cannot hold"
+    return ""
 
 
 OPS = (

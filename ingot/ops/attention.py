@@ -43,7 +43,9 @@ def scaled_dot_product_attention(
     width = query.sizes[3].constant
     if scale is None:
         scale = 1 / math.sqrt(width or 1)
-    of_sums = outs[1] if lw.used[1] else None
+    of_sums = None
+    if lw.used[1]:
+        of_sums = outs[1]
     return attention(
         lw,
         outs[0],
@@ -65,11 +67,10 @@ def own_attention(
 ) -> TensorValue:  # fmt: skip
     batch, heads, queries, _ = query.sizes
     sizes: tuple[Expr, ...]
-    sizes = (
-        (batch, queries, heads, value.sizes[3])
-        if heads_last
-        else (batch, heads, queries, value.sizes[3])
-    )
+    if heads_last:
+        sizes = (batch, queries, heads, value.sizes[3])
+    else:
+        sizes = (batch, heads, queries, value.sizes[3])
     strides = contiguous_strides(sizes)
     if heads_last:
         sizes, strides = _swapped(sizes), _swapped(strides)
@@ -106,7 +107,9 @@ def attention(
     _require(lw, query, key, value, mask)
     if out.strides[3] is not ONE and out.sizes[3] is not ONE:
         raise NotLowered("attention with another layout of the result")
-    window = None if mask is None else _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
+    window = None
+    if mask is not None:
+        window = _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     result, sums = _new(lw, out), None if logarithms is None else _new(lw, logarithms)
     node = Attention(
@@ -137,7 +140,9 @@ def attention_backward(
         raise NotLowered("gradients of attention that lie in another layout")
     if scale is None:
         scale = 1 / math.sqrt(query.sizes[3].constant or 1)
-    window = None if attn_mask is None else _mask(lw, attn_mask, (*query.sizes[:3], key.sizes[2]))
+    window = None
+    if attn_mask is not None:
+        window = _mask(lw, attn_mask, (*query.sizes[:3], key.sizes[2]))
     dy, q, k, v, y = (_rows(lw, t) for t in (tangent, query, key, value, result))
     sums, (dq, dk, dv) = lw.view(logarithms), (_new(lw, out) for out in outs)
     node = AttentionBackward(
@@ -197,7 +202,10 @@ def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
     """The mask's window, broadcast to `sizes`; its rows lie in consecutive elements or are all the
     same."""
     same_rows = len(mask.sizes) < 2 or mask.sizes[-2] is ONE
-    window = lw.view(mask) if same_rows else _rows(lw, mask)
+    if same_rows:
+        window = lw.view(mask)
+    else:
+        window = _rows(lw, mask)
     missing = len(sizes) - len(mask.sizes)
     strides = [
         ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)
@@ -214,12 +222,14 @@ def attention_meta(
     query, value = args[0], args[2]
     batch, heads, length, _ = query.shape
     sizes = (batch, heads, length, value.shape[3])
-    strides = (
-        geometry.preserved(query)
-        if _attention_keeps_layout()
-        else geometry.ordered(sizes, (3, 1, 2, 0))
-    )
-    stats = torch.float64 if query.dtype == torch.float64 else torch.float32
+    if _attention_keeps_layout():
+        strides = geometry.preserved(query)
+    else:
+        strides = geometry.ordered(sizes, (3, 1, 2, 0))
+    if query.dtype == torch.float64:
+        stats = torch.float64
+    else:
+        stats = torch.float32
     logsumexp = fresh(
         (batch, heads, length), stats, geometry.ordered((batch, heads, length), (1, 2, 0))
     )
@@ -271,7 +281,9 @@ def _has_own_attention(x: Tensor) -> bool:
 def _broadcast_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
     """A mask by torch's number for its kind: 0 is (query, key), 1 (batch, key), 2 (batch, head,
     query, key)."""
-    return mask[:, None, None] if mask is not None and kind == 1 else mask
+    if mask is not None and kind == 1:
+        return mask[:, None, None]
+    return mask
 
 
 def multi_head_attention(

@@ -240,11 +240,10 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
     for d, (first, last) in enumerate(zip(before, after)):
         # the later dimensions whole, the earlier ones without their margins
         beyond = strides[d] * (x.sizes[d] + first)
-        sides = (
-            [(2, first, ZERO, beyond)]
-            if first == last
-            else [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
-        )
+        if first == last:
+            sides = [(2, first, ZERO, beyond)]
+        else:
+            sides = [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
         for count, width, start, apart in sides:
             if width:
                 shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
@@ -282,9 +281,10 @@ def _depthwise_of_vectors(
                 x.load((*index[:2], *at)),
                 taps.load((*(ZERO + k for k in offset), index[1])),
             )
-            total = (
-                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
-            )
+            if total is None:
+                total = apply("mul", value, factor)
+            else:
+                total = apply("fma", value, factor, total)
         assert total is not None
         return total
 
@@ -490,19 +490,18 @@ def of_channels(
                 inside = holds if inside is None else apply("logical_and", inside, holds)
             at.append(place)
         value = x.load((*index[:2], *at))
-        return (
-            value
-            if inside is None
-            else apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
-        )
+        if inside is None:
+            return value
+        return apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
 
     def compute(index: Index) -> int:
         total: int | None = bias.load((index[1],)) if bias is not None else None
         for offset in window.offsets():
             value, factor = tap(index, offset), taps.load((*(ZERO + k for k in offset), index[1]))
-            total = (
-                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
-            )
+            if total is None:
+                total = apply("mul", value, factor)
+            else:
+                total = apply("fma", value, factor, total)
         assert total is not None
         return rounded(total, out.dtype)
 
@@ -582,9 +581,10 @@ def depthwise(
         total: int | None = bias.load((index[1],)) if bias is not None else None
         for offsets in window.offsets():
             value, factor = tap(index, offsets)
-            total = (
-                apply("mul", value, factor) if total is None else apply("fma", value, factor, total)
-            )
+            if total is None:
+                total = apply("mul", value, factor)
+            else:
+                total = apply("fma", value, factor, total)
         assert total is not None
         return total
 

@@ -77,17 +77,23 @@ def convolution_backward(
         raise NotLowered("gradients for the library")
     if len(grad.sizes) != 4 or not contracts_in_full() or _pixels(grad) < FEWEST_PIXELS:
         raise NotLowered("a convolution for the library")
-    if not (_lies_channels_last(grad, x) if of_images is None else _lies_channels_last(of_images)):
+    images = (grad, x) if of_images is None else (of_images,)
+    if not _lies_channels_last(*images):
         raise NotLowered("images that lie otherwise")
     if of_images is not None and (grad.sizes[1].constant or 0) < FEWEST_CHANNELS:
         raise NotLowered("short sums")
     window = Window.of(weight, stride, padding, dilation)
     found: list[TensorValue | None] = [None] * len(outs)
     if of_images is not None:
-        of = dense(lw, of_images, grad, weight, None, window) if is_transposed else None
+        of = None
+        if is_transposed:
+            of = dense(lw, of_images, grad, weight, None, window)
         found[0] = of or _of_images(lw, of_images, grad, weight, window)
     if of_weight is not None:
-        large, small = (grad, x) if is_transposed else (x, grad)
+        if is_transposed:
+            large, small = (grad, x)
+        else:
+            large, small = (x, grad)
         found[1] = _of_weight(lw, of_weight, large, small, window)
     if of_bias is not None:
         lw.realize_root(grad)
@@ -176,7 +182,10 @@ def _added_windows(
             with ops.masked(inside):
                 value = windows.load((index[0], *place, index[1], *exprs(offset)))
             value = apply("where", inside, value, ops.constant(0.0, torch.float32))
-            total = value if total is None else apply("add", total, value)
+            if total is None:
+                total = value
+            else:
+                total = apply("add", total, value)
         assert total is not None
         return total
 
@@ -205,7 +214,10 @@ def _residues(places: int, size: int, step: int, padding: int, dilation: int) ->
     found = []
     for first in range(min(step, places)):
         taps = [k for k in reversed(range(size)) if (first + padding - k * dilation) % step == 0]
-        source, apart = ((first + padding - taps[0] * dilation) // step, 1) if taps else (0, 1)
+        if taps:
+            source, apart = ((first + padding - taps[0] * dilation) // step, 1)
+        else:
+            source, apart = (0, 1)
         if len(taps) > 1:
             apart = (taps[0] - taps[1]) * dilation // step
         found.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, apart))

@@ -54,7 +54,10 @@ def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
 
 
 def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
-    start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else 1)
+    if len(args) == 1:
+        start, step = (0, 1)
+    else:
+        start, step = (args[0], args[2] if len(args) > 2 else 1)
     if out.dtype in ops.INTS:
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)) and out.dtype in ops.INTS:
@@ -143,7 +146,10 @@ def _joined_at(parts: list[tuple[TensorValue, Expr]], dim: int, index: Index) ->
             inside = apply("logical_and", inside, compare("lt", position, part.sizes[dim]))
         with ops.masked(inside):
             value = part.load((*index[:dim], position, *index[dim + 1 :]))
-        result = value if result is None else apply("where", inside, value, result)
+        if result is None:
+            result = value
+        else:
+            result = apply("where", inside, value, result)
     assert result is not None
     return result
 
@@ -167,8 +173,14 @@ def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> T
     place: list[int | None] = []
     for dim, times in enumerate(repeats, rank - len(repeats)):
         size, copies = x.sizes[dim] if dim >= 0 else ONE, as_expr(times)
-        sizes += [copies] if size is ONE else [size] if copies is ONE else [copies, size]
-        place += [None if size is ONE else len(sizes) - 1] if dim >= 0 else []
+        if size is ONE:
+            sizes.append(copies)
+        elif copies is ONE:
+            sizes.append(size)
+        else:
+            sizes += [copies, size]
+        if dim >= 0:
+            place.append(None if size is ONE else len(sizes) - 1)
     spec = Spec(tuple(sizes), contiguous_strides(sizes), out.dtype, out.device)
 
     def index_map(index: Index) -> Index:
@@ -342,27 +354,38 @@ def empty_strided_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 def empty_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     format_ = kwargs.get("memory_format")
     last = format_ in (torch.channels_last, torch.channels_last_3d)
-    strides = geometry.channels_last(args[0]) if last else None
+    strides = None
+    if last:
+        strides = geometry.channels_last(args[0])
     return fresh(args[0], kwargs.get("dtype") or torch.get_default_dtype(), strides)
 
 
 def cat_refusal(tensors: Sequence[Tensor], dim: int) -> str:
     """One dimension without elements is as good as any."""
     ranked = [t for t in tensors if t.dim() != 1 or not geometry.is_empty(t)]
-    return bad_dims(ranked[0], [dim]) if ranked else ""
+    if ranked:
+        return bad_dims(ranked[0], [dim])
+    return ""
 
 
 def repeat_refusal(x: Tensor, repeats: Sequence[Any]) -> str:
-    return "" if len(repeats) >= x.dim() else "fewer repeats than dimensions"
+    if len(repeats) >= x.dim():
+        return ""
+    return "fewer repeats than dimensions"
 
 
 def full_refusal(
     fill_value: Any, x: Tensor | None = None, dtype: torch.dtype | None = None, **_: Any
 ) -> str:
     if dtype is None and x is None:
-        dtype = torch.get_default_dtype() if isinstance(fill_value, float) else torch.int64
+        if isinstance(fill_value, float):
+            dtype = torch.get_default_dtype()
+        else:
+            dtype = torch.int64
     kept = dtype or x.dtype  # type: ignore[union-attr]
-    return "a number that the tensor's type cannot hold" if overflows(kept, fill_value) else ""
+    if overflows(kept, fill_value):
+        return "a number that the tensor's type cannot hold"
+    return ""
 
 
 def scalar_tensor_refusal(s: Any, dtype: torch.dtype | None = None, **_: Any) -> str:
@@ -371,14 +394,25 @@ def scalar_tensor_refusal(s: Any, dtype: torch.dtype | None = None, **_: Any) ->
 
 def arange_refusal(end: Any, start: Any = 0, step: Any = 1, **_: Any) -> str:
     if any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in (start, end, step)):
-        return "a step of 0" if step == 0 else ""
-    away = start < end if step < 0 else start > end
-    return "a step of 0" if step == 0 else "a step that leads away from the end" if away else ""
+        if step == 0:
+            return "a step of 0"
+        return ""
+    if step < 0:
+        away = start < end
+    else:
+        away = start > end
+    if step == 0:
+        return "a step of 0"
+    if away:
+        return "a step that leads away from the end"
+    return ""
 
 
 def stack_refusal(tensors: Sequence[Tensor], dim: int) -> str:
     rank = tensors[0].dim()
-    return "" if -rank - 1 <= dim <= rank else "a dimension out of range"
+    if -rank - 1 <= dim <= rank:
+        return ""
+    return "a dimension out of range"
 
 
 OPS = (

@@ -26,9 +26,16 @@ erf erfc erfinv lgamma digamma sigmoid
 
 def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
     """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
-    step = out.dtype if lw.target.rounds_in_steps else compute_dtype(out.dtype)
-    low = None if eps is None else rounded_number(eps, step)
-    high = None if low is None else rounded_number(1 - low, step)
+    if lw.target.rounds_in_steps:
+        step = out.dtype
+    else:
+        step = compute_dtype(out.dtype)
+    low = None
+    if eps is not None:
+        low = rounded_number(eps, step)
+    high = None
+    if low is not None:
+        high = rounded_number(1 - low, step)
 
     def scalar(value: int) -> int:
         # which are not in order above a half, and which no NaN is beyond
@@ -59,11 +66,10 @@ def _log_add_exp(power: str, scale: float | None) -> Scalar:
     def scalar(a: int, b: int) -> int:
         tail = apply("log1p", apply(power, apply("neg", apply("abs", apply("sub", a, b)))))
         most = apply("maximum", a, b)
-        total = (
-            apply("add", most, tail)
-            if scale is None
-            else apply("fma", tail, constant_like(tail, scale), most)
-        )
+        if scale is None:
+            total = apply("add", most, tail)
+        else:
+            total = apply("fma", tail, constant_like(tail, scale), most)
         both = apply("logical_and", apply("isinf", a), apply("eq", a, b))
         return apply("where", both, a, total)
 

@@ -128,9 +128,9 @@ def index_select(
         raise NotLowered("index_select of nothing")
     dim %= len(x.sizes)
     # eager has a kernel of its own for dimension 1
-    fault = (
-        Fault(RuntimeError, "INDICES element is out of DATA bounds") if dim == 1 else _OUT_OF_RANGE
-    )
+    fault = _OUT_OF_RANGE
+    if dim == 1:
+        fault = Fault(RuntimeError, "INDICES element is out of DATA bounds")
 
     def compute(index: Index) -> int:
         at = strict(indices.load((index[dim],)), x.sizes[dim], fault)
@@ -338,13 +338,17 @@ def isin(
     if count == 0:
         return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
     found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
-    return torch.logical_not(found) if invert else found
+    if invert:
+        return torch.logical_not(found)
+    return found
 
 
 def isin_number(
     x: Tensor, member: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    return torch.ne(x, member) if invert else torch.eq(x, member)
+    if invert:
+        return torch.ne(x, member)
+    return torch.eq(x, member)
 
 
 # -- what they look like, and what eager refuses ---------------------------------------------------
@@ -385,7 +389,9 @@ def index_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     before = used[0] if adjacent else 0
     sizes = (*rest[:before], *shape, *rest[before:])
     plain = (not rest or t.is_contiguous()) and all(indices[d].is_contiguous() for d in used)
-    return fresh(sizes, t.dtype) if plain else probe(op, args, kwargs)
+    if plain:
+        return fresh(sizes, t.dtype)
+    return probe(op, args, kwargs)
 
 
 @unless_known
@@ -419,7 +425,9 @@ def gather_refusal(x: Tensor, dim: int, index: Tensor, **_: Any) -> str:
     if _rank(index) != _rank(x):
         return "the index has another rank"
     large = any(i > n for d, (i, n) in enumerate(zip(index.shape, x.shape)) if d != dim % x.dim())
-    return "the index is larger than the tensor" if large else ""
+    if large:
+        return "the index is larger than the tensor"
+    return ""
 
 
 _INDICES_AND_MASKS = (torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -432,15 +440,21 @@ def index_refusal(x: Tensor, indices: Sequence[Tensor | None]) -> str:
         i is not None and isinstance(size, int) and size == 0 and not geometry.is_empty(i)
         for i, size in zip(indices, x.shape)
     )
-    return "an index into a dimension of size 0" if missing else ""
+    if missing:
+        return "an index into a dimension of size 0"
+    return ""
 
 
 def index_select_refusal(x: Tensor, dim: int, index: Tensor) -> str:
-    return "an index that is no vector" if index.dim() > 1 else bad_dims(x, [dim])
+    if index.dim() > 1:
+        return "an index that is no vector"
+    return bad_dims(x, [dim])
 
 
 def embedding_refusal(weight: Tensor, **_: Any) -> str:
-    return "" if weight.dim() == 2 else "a weight that is no matrix"
+    if weight.dim() == 2:
+        return ""
+    return "a weight that is no matrix"
 
 
 def _of_a_part(view: OpOverload) -> Callable[..., str]:
@@ -451,10 +465,13 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
             return ""
         at = tuple(where.values())
         varies = is_symbolic(x) or geometry.has_symbols(at)
-        part = view_symbolically(view, x, at, {}) if varies else view(x, *at)
-        return (
-            "" if geometry.expect_same_sizes(part.shape, src.shape) else "a source of other sizes"
-        )
+        if varies:
+            part = view_symbolically(view, x, at, {})
+        else:
+            part = view(x, *at)
+        if geometry.expect_same_sizes(part.shape, src.shape):
+            return ""
+        return "a source of other sizes"
 
     return test
 

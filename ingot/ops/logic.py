@@ -46,7 +46,9 @@ def _float_test(name: str) -> Scalar:
     """A question that only floats can answer with yes."""
 
     def scalar(x: int) -> int:
-        return apply(name, x) if ops.dtype_of(x) in ops.FLOATS else constant(False, torch.bool)
+        if ops.dtype_of(x) in ops.FLOATS:
+            return apply(name, x)
+        return constant(False, torch.bool)
 
     return scalar
 
@@ -62,11 +64,9 @@ def _comparison(name: str) -> Scalar:
 
 def _infinite(test: str, bound: float) -> Scalar:
     def scalar(x: int) -> int:
-        return (
-            apply(test, x, constant_like(x, bound))
-            if ops.dtype_of(x) in ops.FLOATS
-            else constant(False, torch.bool)
-        )
+        if ops.dtype_of(x) in ops.FLOATS:
+            return apply(test, x, constant_like(x, bound))
+        return constant(False, torch.bool)
 
     return scalar
 
@@ -75,7 +75,9 @@ def _sign_bit(x: int) -> int:
     dtype = ops.dtype_of(x)
     if dtype is torch.bool:
         return constant(False, torch.bool)
-    return apply("signbit", x) if dtype in ops.FLOATS else apply("lt", x, constant_like(x, 0))
+    if dtype in ops.FLOATS:
+        return apply("signbit", x)
+    return apply("lt", x, constant_like(x, 0))
 
 
 def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
@@ -95,7 +97,9 @@ def masked_fill_refusal(x: Tensor, mask: Tensor, value: Any) -> str:
         return "a mask that is not boolean"
     if overflows(x.dtype, value):
         return "a number that the tensor's type cannot hold"
-    return "a value with dimensions" if isinstance(value, Tensor) and value.dim() else ""
+    if isinstance(value, Tensor) and value.dim():
+        return "a value with dimensions"
+    return ""
 
 
 COMPARISONS = [

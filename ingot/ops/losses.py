@@ -25,7 +25,9 @@ _MEAN = 1
 
 def _averaged(x: Tensor, reduction: int) -> Any:
     """The number of elements where the loss is their mean, else 1."""
-    return x.numel() if reduction == _MEAN else 1
+    if reduction == _MEAN:
+        return x.numel()
+    return 1
 
 
 # -- what losses look like -------------------------------------------------------------------------
@@ -34,11 +36,9 @@ def _averaged(x: Tensor, reduction: int) -> Any:
 @unless_known
 def loss_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Of an input and a target of its shape."""
-    sizes = (
-        geometry.broadcast(args[0].shape, args[1].shape)
-        if bind(op, args, kwargs)["reduction"] == 0
-        else ()
-    )
+    sizes = ()
+    if bind(op, args, kwargs)["reduction"] == 0:
+        sizes = geometry.broadcast(args[0].shape, args[1].shape)
     return fresh(sizes, args[0].dtype)
 
 
@@ -85,7 +85,10 @@ def smooth_l1_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
 ) -> Tensor:
     difference, norm = x - target, quotient(1.0, _averaged(x, reduction), x.dtype)
-    inner = norm * difference * grad / beta if beta else norm * difference * grad
+    if beta:
+        inner = norm * difference * grad / beta
+    else:
+        inner = norm * difference * grad
     outer = torch.where(difference <= -beta, -norm * grad, norm * grad)
     return torch.where(torch.abs(difference) >= beta, outer, inner)
 
@@ -124,7 +127,9 @@ def binary_cross_entropy_backward(
     inward = grad * (x - target) / torch.clamp((1 - x) * x, min=_SMALLEST)
     if weight is not None:
         inward = inward * weight
-    return inward / x.numel() if reduction == _MEAN else inward
+    if reduction == _MEAN:
+        return inward / x.numel()
+    return inward
 
 
 def nll_loss_forward(

@@ -46,8 +46,12 @@ def _moments_of(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
 def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
     """That in which eager keeps mean and deviation: on a GPU as they were accumulated."""
     if x.device.type != "cpu":
-        return torch.float32 if x.dtype in HALVES else x.dtype
-    return weight.dtype if weight is not None else x.dtype
+        if x.dtype in HALVES:
+            return torch.float32
+        return x.dtype
+    if weight is not None:
+        return weight.dtype
+    return x.dtype
 
 
 def layer_norm(
@@ -79,7 +83,10 @@ def group_norm(
 ) -> Any:
     if geometry.is_empty(x):
         return NotImplemented
-    stats = weight.dtype if weight is not None else x.dtype
+    if weight is not None:
+        stats = weight.dtype
+    else:
+        stats = x.dtype
     wide = widened(x).reshape(n, groups, channels // groups, space)
     mean, variance = _moments_of(wide, [2, 3])
     scale = torch.rsqrt(variance + eps)
@@ -137,8 +144,14 @@ def _scaled_and_shifted(
     x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
-    factor = scale if weight is None else scale * widened(weight)
-    offset = -mean * factor if bias is None else widened(bias) - mean * factor
+    if weight is None:
+        factor = scale
+    else:
+        factor = scale * widened(weight)
+    if bias is None:
+        offset = -mean * factor
+    else:
+        offset = widened(bias) - mean * factor
     return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
 
 
@@ -155,7 +168,9 @@ def cudnn_batch_norm(
     """The op that eager calls on a GPU, which writes the running statistics. Its last result is
     room for its backward, which needs none here."""
     found = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    return found if found is NotImplemented else (*found, x.new_empty(0, dtype=torch.uint8))
+    if found is NotImplemented:
+        return found
+    return (*found, x.new_empty(0, dtype=torch.uint8))
 
 
 def batch_norm_inference(
@@ -199,11 +214,20 @@ def layer_norm_backward(
     first = x.dim() - len(shape)
     outer, inner = list(range(first)), list(range(first, x.dim()))
     g = widened(grad)
-    weighted = g if weight is None else g * widened(weight)
+    if weight is None:
+        weighted = g
+    else:
+        weighted = g * widened(weight)
     inward, y = _normalized(weighted, widened(x) - widened(mean), widened(scale), inner)
-    of_x = inward.to(x.dtype) if mask[0] else None
-    of_weight = _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None
-    of_bias = _summed(g, outer, bias.dtype) if mask[2] and bias is not None else None
+    of_x = None
+    if mask[0]:
+        of_x = inward.to(x.dtype)
+    of_weight = None
+    if mask[1] and weight is not None:
+        of_weight = _summed(g * y, outer, weight.dtype)
+    of_bias = None
+    if mask[2] and bias is not None:
+        of_bias = _summed(g, outer, bias.dtype)
     return of_x, of_weight, of_bias
 
 
@@ -215,7 +239,10 @@ def rms_norm_backward(
     first = x.dim() - len(shape)
     outer, inner = list(range(first)), list(range(first, x.dim()))
     g, y = widened(grad), widened(x) * widened(scale)
-    weighted = g if weight is None else g * widened(weight)
+    if weight is None:
+        weighted = g
+    else:
+        weighted = g * widened(weight)
     inward = (weighted - y * torch.mean(weighted * y, inner, keepdim=True)) * widened(scale)
     return (
         inward.to(x.dtype) if mask[0] else None,
@@ -232,13 +259,25 @@ def group_norm_backward(
         return NotImplemented
     sizes = (n, groups, channels // groups, space)
     g, stats = widened(grad).reshape(sizes), (n, groups, 1, 1)
-    weighted = g if weight is None else g * widened(weight).view(1, groups, channels // groups, 1)
+    if weight is None:
+        weighted = g
+    else:
+        weighted = g * widened(weight).view(1, groups, channels // groups, 1)
     centered = widened(x).reshape(sizes) - widened(mean).view(stats)
     inward, y = _normalized(weighted, centered, widened(scale).view(stats), [2, 3])
-    dtype = x.dtype if weight is None else weight.dtype
-    of_x = inward.reshape(x.shape).to(x.dtype) if mask[0] else None
-    of_weight = _summed(g * y, [0, 3], dtype).view(-1) if mask[1] else None
-    of_bias = _summed(g, [0, 3], dtype).view(-1) if mask[2] else None
+    if weight is None:
+        dtype = x.dtype
+    else:
+        dtype = weight.dtype
+    of_x = None
+    if mask[0]:
+        of_x = inward.reshape(x.shape).to(x.dtype)
+    of_weight = None
+    if mask[1]:
+        of_weight = _summed(g * y, [0, 3], dtype).view(-1)
+    of_bias = None
+    if mask[2]:
+        of_bias = _summed(g, [0, 3], dtype).view(-1)
     return of_x, of_weight, of_bias
 
 
@@ -258,7 +297,10 @@ def batch_norm_backward(
     g, factor = widened(grad), widened(scale)
     centered = widened(x) - widened(mean).view(shape)
     total, moment = torch.sum(g, dims), torch.sum(g * centered, dims)
-    slope = factor if weight is None else factor * widened(weight)
+    if weight is None:
+        slope = factor
+    else:
+        slope = factor * widened(weight)
     inward = g
     if train:
         count = math.prod(x.shape[d] for d in dims)
@@ -267,10 +309,19 @@ def batch_norm_backward(
             - (total / count).view(shape)
             - centered * (moment * factor * factor / count).view(shape)
         )
-    dtype = x.dtype if weight is None else weight.dtype
-    of_x = (inward * slope.view(shape)).to(x.dtype) if mask[0] else None
-    of_weight = (moment * factor).to(dtype) if mask[1] else None
-    of_bias = total.to(dtype) if mask[2] else None
+    if weight is None:
+        dtype = x.dtype
+    else:
+        dtype = weight.dtype
+    of_x = None
+    if mask[0]:
+        of_x = (inward * slope.view(shape)).to(x.dtype)
+    of_weight = None
+    if mask[1]:
+        of_weight = (moment * factor).to(dtype)
+    of_bias = None
+    if mask[2]:
+        of_bias = total.to(dtype)
     return of_x, of_weight, of_bias
 
 
@@ -361,7 +412,10 @@ def batch_norm_meta(
     bound = bind(op, args, kwargs)
     training = bound.get("training", bound.get("train", False))
     first, *rest = dtypes(op, args, kwargs)
-    stats = (t.shape[1],) if training else (0,)
+    if training:
+        stats = (t.shape[1],)
+    else:
+        stats = (0,)
     return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
 
 
@@ -441,7 +495,9 @@ def with_wide_statistics(rule: Rule) -> Rule:
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float32
+    return dtype
 
 
 def norm_refusal(
@@ -458,13 +514,17 @@ def norm_refusal(
     fits = len(normalized_shape) > 0 and all(
         geometry.expect_same_sizes(s, normalized_shape) for s in shapes
     )
-    return "" if fits else "sizes other than normalized_shape"
+    if fits:
+        return ""
+    return "sizes other than normalized_shape"
 
 
 def group_norm_refusal(x: Tensor, **_: Any) -> str:
     plain = not geometry.has_symbols((*x.shape, *x.stride()))
     dense = not plain or geometry.same_sizes(x.stride(), geometry.suggested(x)) or x.is_contiguous()
-    return "" if dense else "a tensor with gaps, or laid out in an order of its own"
+    if dense:
+        return ""
+    return "a tensor with gaps, or laid out in an order of its own"
 
 
 OPS = (

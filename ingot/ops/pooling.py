@@ -54,8 +54,15 @@ MOST_TAPS = 27
 
 
 def _per_dimension(values: Any, rank: int, default: Sequence[int]) -> list[int]:
-    listed = list(values) if isinstance(values, (list, tuple)) else [values]
-    return list(default) if not listed else listed * rank if len(listed) == 1 else listed
+    if isinstance(values, (list, tuple)):
+        listed = list(values)
+    else:
+        listed = [values]
+    if not listed:
+        return list(default)
+    if len(listed) == 1:
+        return listed * rank
+    return listed
 
 
 def _along(
@@ -78,7 +85,10 @@ def _along(
             inside = compare("ge", position, 0)
         if not known_less(position, x.sizes[dim]):
             below = compare("lt", position, x.sizes[dim])
-            inside = below if inside is None else apply("logical_and", inside, below)
+            if inside is None:
+                inside = below
+            else:
+                inside = apply("logical_and", inside, below)
         at = (*index[:dim], position, *index[dim + 1 :])
         if inside is None:
             return ops.to(x.load(at), dtype)
@@ -235,9 +245,9 @@ def _avg_pool(
         for i, n, (k, step, pad, _) in zip(index[-rank:], extents, windows):
             first = i * step - pad
             last = minimum(first + k, n + pad)
-            found.append(
-                last - first if count_include_pad else minimum(last, n) - maximum(first, 0)
-            )
+            if not count_include_pad:
+                first, last = maximum(first, 0), minimum(last, n)
+            found.append(last - first)
         return found
 
     total = _windows(lw, _wide(out), x, windows, lambda a, b: apply("add", a, b), 0.0)
@@ -310,7 +320,9 @@ def _end(i: Expr, n: int, m: int) -> Expr:
 
 
 def _longest(n: int, m: int) -> int:
-    return n // m if n % m == 0 else max((-(-(i + 1) * n // m)) - i * n // m for i in range(m))
+    if n % m == 0:
+        return n // m
+    return max((-(-(i + 1) * n // m)) - i * n // m for i in range(m))
 
 
 def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -> TensorValue:
@@ -324,7 +336,10 @@ def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -
             at = (*index[:dim], start + k, *index[dim + 1 :])
             with ops.masked(compare("lt", start + k, end)):
                 value = ops.to(x.load(at), dtype)
-            total = value if total is None else apply("add", total, value)
+            if total is None:
+                total = value
+            else:
+                total = apply("add", total, value)
         assert total is not None
         return total
 
@@ -478,15 +493,22 @@ def pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     rank = len(bound["kernel_size"])
 
     def per_dim(values: Sequence[Any]) -> list[Any]:
-        return list(values) * rank if len(values) == 1 else list(values)
+        if len(values) == 1:
+            return list(values) * rank
+        return list(values)
 
     kernel = per_dim(bound["kernel_size"])
-    step = per_dim(bound["stride"]) if bound["stride"] else kernel
+    step = kernel
+    if bound["stride"]:
+        step = per_dim(bound["stride"])
     pad, spread = per_dim(bound["padding"]), per_dim(bound.get("dilation") or [1])
     spatial = []
     for size, k, s, p, d in zip(x.shape[-rank:], kernel, step, pad, spread):
         room = size + 2 * p - d * (k - 1) - 1
-        count = -(-room // s) + 1 if bound["ceil_mode"] else room // s + 1
+        if bound["ceil_mode"]:
+            count = -(-room // s) + 1
+        else:
+            count = room // s + 1
         if bound["ceil_mode"] and (count - 1) * s >= size + p:
             count -= 1  # the last window would start in the padding on the right
         if count < 1:
@@ -494,9 +516,14 @@ def pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         spatial.append(count)
     sizes = (*x.shape[: x.dim() - rank], *spatial)
     plain = op is aten.avg_pool3d.default  # whose kernel knows of no other layout
-    strides = geometry.contiguous(sizes) if plain else geometry.suggested(x, sizes)
+    if plain:
+        strides = geometry.contiguous(sizes)
+    else:
+        strides = geometry.suggested(x, sizes)
     values = fresh(sizes, x.dtype, strides)
-    return (values, fresh(sizes, torch.int64, strides)) if len(op._schema.returns) == 2 else values
+    if len(op._schema.returns) == 2:
+        return (values, fresh(sizes, torch.int64, strides))
+    return values
 
 
 def adaptive_max_pool_meta(
@@ -504,7 +531,9 @@ def adaptive_max_pool_meta(
 ) -> tuple[Tensor, Tensor]:
     x, target = args[0], args[1]
     sizes = (*x.shape[: x.dim() - len(target)], *target)
-    strides = geometry.suggested(x, sizes) if len(target) == 2 else None
+    strides = None
+    if len(target) == 2:
+        strides = geometry.suggested(x, sizes)
     return fresh(sizes, x.dtype, strides), fresh(sizes, torch.int64, strides)
 
 
@@ -529,7 +558,9 @@ def pool_refusal(
 
 def _unbatched_channels_last(x: Tensor) -> str:
     odd = x.dim() == 4 and geometry.like_channels_last(x)
-    return "a layout that is neither contiguous nor channels last of rank 5" if odd else ""
+    if odd:
+        return "a layout that is neither contiguous nor channels last of rank 5"
+    return ""
 
 
 def max_pool3d_refusal(x: Tensor, **rest: Any) -> str:

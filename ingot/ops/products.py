@@ -167,13 +167,18 @@ def _product(
 ) -> TensorValue:
     if contracts(lw, out):
         result = contract(lw, out, x, y)
-        return result if bias is None else _scaled(lw, out, result, bias, 1, 1)
+        if bias is None:
+            return result
+        return _scaled(lw, out, result, bias, 1, 1)
     if out.strides != contiguous_strides(out.sizes):
         raise NotLowered("a product in another layout")
     if bias is not None and adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if bias is None:
-        plain = torch.mm if len(out.sizes) == 2 else torch.bmm
+        if len(out.sizes) == 2:
+            plain = torch.mm
+        else:
+            plain = torch.bmm
         (called,) = lw.call(
             mm_in_parts if _comes_in_parts(lw, out, x, y) else plain, [out], [x, y], out="out"
         )
@@ -279,12 +284,16 @@ def _added_refusal(x: Tensor, second: Tensor, third: Tensor) -> str:
     fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(
         geometry.broadcast(x.shape, sizes), sizes
     )
-    return "" if fits else "an addend of another size"
+    if fits:
+        return ""
+    return "an addend of another size"
 
 
 def bmm_refusal(x: Tensor, mat2: Tensor) -> str:
     fits = x.dim() == mat2.dim() == 3 and geometry.expect_same_sizes(x.shape[:1], mat2.shape[:1])
-    return "" if fits else "batches of different sizes"
+    if fits:
+        return ""
+    return "batches of different sizes"
 
 
 def linear_refusal(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
@@ -293,7 +302,9 @@ def linear_refusal(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     if not geometry.expect_same(x.shape[-1], weight.shape[1]):
         return "an input and a weight that do not multiply"
     fits = bias is None or bias.dim() != 1 or bias.shape[0] == 1 or bias.shape[0] == weight.shape[0]
-    return "" if fits else "a bias of another size"
+    if fits:
+        return ""
+    return "a bias of another size"
 
 
 def svd_refusal(**_: Any) -> str:

@@ -53,7 +53,9 @@ def roll(
     def index_map(index: Index) -> Index:
         return tuple((i - moved[k]) % x.sizes[k] if k in moved else i for k, i in enumerate(index))
 
-    return lw.mapped(x, out, index_map) if moved else x
+    if moved:
+        return lw.mapped(x, out, index_map)
+    return x
 
 
 def _clamped(i: Expr, size: Expr) -> Expr:
@@ -155,7 +157,10 @@ def constant_pad(
 
 
 def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
-    flipped = {d % len(x.sizes) for d in dims} if x.sizes else set()
+    if x.sizes:
+        flipped = {d % len(x.sizes) for d in dims}
+    else:
+        flipped = set()
 
     def index_map(index: Index) -> Index:
         return tuple(x.sizes[k] - 1 - i if k in flipped else i for k, i in enumerate(index))
@@ -301,12 +306,13 @@ def pixel_unshuffle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str
 
 
 def roll_refusal(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> str:
-    aligned = len(shifts) == len(dims) if dims else len(shifts) == 1
-    return (
-        ""
-        if aligned and not any(bad_dims(x, [d]) for d in dims)
-        else "shifts and dimensions that do not align"
-    )
+    if dims:
+        aligned = len(shifts) == len(dims)
+    else:
+        aligned = len(shifts) == 1
+    if aligned and not any(bad_dims(x, [d]) for d in dims):
+        return ""
+    return "shifts and dimensions that do not align"
 
 
 def flip_refusal(x: Tensor, dims: Sequence[int]) -> str:

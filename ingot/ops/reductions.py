@@ -96,7 +96,10 @@ def prod(
 ) -> TensorValue:
     """In float64 for float32: each factor adds its rounding to the error, in whatever order they
     are multiplied."""
-    held = torch.float64 if out.dtype is torch.float32 else compute_dtype(out.dtype)
+    if out.dtype is torch.float32:
+        held = torch.float64
+    else:
+        held = compute_dtype(out.dtype)
     axes = dims_of(dims, len(x.sizes))
     return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, held, same))
 
@@ -318,7 +321,10 @@ def _variance_of(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[T
     if isinstance(divisor, (int, float)):
         divisor = max(divisor, 0)
     squares = torch.sum(centered * centered, dims, keepdim=keepdim)
-    variance = squares / divisor if not _is_zero(divisor) else squares * math.inf
+    if not _is_zero(divisor):
+        variance = squares / divisor
+    else:
+        variance = squares * math.inf
     return variance, mean if keepdim else mean.squeeze(dims)
 
 
@@ -329,7 +335,9 @@ def _is_zero(value: Any) -> bool:
 def _dims_of(x: Tensor, dim: Any) -> list[int]:
     """The dimensions meant; none given means all."""
     listed = [dim] if isinstance(dim, int) else dim
-    return [d % x.dim() for d in listed] if listed and x.dim() else list(range(x.dim()))
+    if listed and x.dim():
+        return [d % x.dim() for d in listed]
+    return list(range(x.dim()))
 
 
 def _refuses(x: Tensor) -> bool:
@@ -338,14 +346,16 @@ def _refuses(x: Tensor) -> bool:
 
 @rounded_once
 def var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return NotImplemented if _refuses(x) else _variance_of(x, dim, correction, keepdim)[0]
+    if _refuses(x):
+        return NotImplemented
+    return _variance_of(x, dim, correction, keepdim)[0]
 
 
 @rounded_once
 def std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return (
-        NotImplemented if _refuses(x) else torch.sqrt(_variance_of(x, dim, correction, keepdim)[0])
-    )
+    if _refuses(x):
+        return NotImplemented
+    return torch.sqrt(_variance_of(x, dim, correction, keepdim)[0])
 
 
 def var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
@@ -399,12 +409,16 @@ def norm_of_all(x: Tensor, order: Any = 2, *, dtype: Any = None) -> Tensor:
 def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if x.is_complex() or (dtype is not None and dtype.is_complex):
         return NotImplemented
-    known = torch.where(torch.isnan(x), 0, x) if x.is_floating_point() else x
+    known = x
+    if x.is_floating_point():
+        known = torch.where(torch.isnan(x), 0, x)
     return torch.sum(known, _dims_of(x, dim), keepdim=keepdim, dtype=dtype)
 
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
-    return NotImplemented if x.is_complex() else torch.sum(x != 0, _dims_of(x, dim))
+    if x.is_complex():
+        return NotImplemented
+    return torch.sum(x != 0, _dims_of(x, dim))
 
 
 def aminmax(x: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:

@@ -91,13 +91,17 @@ def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
 def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> TensorValue:
     count, extent = len(taps.positions), x.sizes[dim]
     places = [_place(lw, row, extent) for row in taps.positions]
-    weights = None if taps.weights is None else [_table(lw, row) for row in taps.weights]
+    weights = None
+    if taps.weights is not None:
+        weights = [_table(lw, row) for row in taps.weights]
 
     def compute(index: Index) -> int:
         total, zero = None, ops.constant(0, out.dtype)
         for k in range(count):
             at = (*index[:dim], places[k](index[dim]), *index[dim + 1 :])
-            weight = None if weights is None else weights[k].load((index[dim],))
+            weight = None
+            if weights is not None:
+                weight = weights[k].load((index[dim],))
             if taps.padded and weight is not None:
                 read = apply("eq", weight, weight)
                 with ops.masked(read):
@@ -105,8 +109,12 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
                 value = apply("where", read, apply("mul", value, weight), zero)
             else:
                 value = ops.to(x.load(at), out.dtype)
-                value = value if weight is None else apply("mul", value, weight)
-            total = value if total is None else apply("add", total, value)
+                if weight is not None:
+                    value = apply("mul", value, weight)
+            if total is None:
+                total = value
+            else:
+                total = apply("add", total, value)
         assert total is not None
         return total
 
@@ -155,7 +163,9 @@ def nearest_taps(
         raise NotLowered("places that float32 cannot count")
     counted = torch.arange(n, dtype=torch.float64 if dtype is torch.float64 else torch.float32)
     row = eager(counted[None, None], [m], scale)[0, 0].long()  # whose rounding decides
-    return None if n == m and torch.equal(row, torch.arange(n)) else Taps(row[None], None)
+    if n == m and torch.equal(row, torch.arange(n)):
+        return None
+    return Taps(row[None], None)
 
 
 def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
@@ -194,7 +204,10 @@ def _source(n: int, m: int, corners: bool, scale: float | None) -> torch.Tensor:
     places = torch.arange(m, dtype=torch.float64)
     if corners:
         return places * ((n - 1) / (m - 1) if m > 1 else 0)
-    step = 1 / scale if scale is not None and scale > 0 else n / m
+    if scale is not None and scale > 0:
+        step = 1 / scale
+    else:
+        step = n / m
     return step * (places + 0.5) - 0.5
 
 
@@ -273,7 +286,9 @@ def resampled_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 def resampled_refusal(x: Tensor, output_size: Sequence[Any] | None = None, **_: Any) -> str:
     if not x.is_floating_point() and x.dtype is not torch.uint8:
         return "integers of more than 8 bits, or with a sign"
-    return "a size of 0 or less" if output_size and any(size <= 0 for size in output_size) else ""
+    if output_size and any(size <= 0 for size in output_size):
+        return "a size of 0 or less"
+    return ""
 
 
 OPS = (

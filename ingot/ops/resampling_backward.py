@@ -39,7 +39,10 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
         return taps
     # by sign: infinity times each is summed
     readers: list[dict[tuple[int, float], float]] = [{} for _ in range(n)]
-    weights = torch.ones(taps.positions.shape) if taps.weights is None else taps.weights
+    if taps.weights is None:
+        weights = torch.ones(taps.positions.shape)
+    else:
+        weights = taps.weights
     for elements, given in zip(taps.positions.tolist(), weights.tolist()):
         for place, (element, weight) in enumerate(zip(elements, given)):
             if not math.isnan(weight):
@@ -116,7 +119,9 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorVa
 
 def _inside(position: int, last: int) -> float:
     """1 inside of a window; beyond it NaN, which marks taps that do not count."""
-    return 1.0 if position < last else math.nan
+    if position < last:
+        return 1.0
+    return math.nan
 
 
 def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> Taps:
@@ -156,9 +161,9 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
     def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
-            return (
-                None if n == m else _window_taps(windows, [end - start for start, end in windows])
-            )
+            if n == m:
+                return None
+            return _window_taps(windows, [end - start for start, end in windows])
 
         return _backward(lw, out, grad, rank, taps_of)
 
@@ -173,11 +178,9 @@ def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorV
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             before, after = pad[2 * (rank - 1 - d) : 2 * (rank - d)]
             counted = torch.arange(n, dtype=torch.float64)[None, None]
-            return (
-                None
-                if before == after == 0
-                else Taps(eager(counted, [before, after])[0, 0].long()[None], None)
-            )
+            if before == after == 0:
+                return None
+            return Taps(eager(counted, [before, after])[0, 0].long()[None], None)
 
         return _backward(lw, out, grad, rank, taps_of)
 

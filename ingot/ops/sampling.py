@@ -93,11 +93,10 @@ def _sampled(
         for row, by_row in ((top, to_top), (bottom, to_bottom)):
             for column, by_column in ((left, to_left), (right, to_right)):
                 value, weight = element(row, column), apply("mul", by_column, by_row)
-                total = (
-                    apply("mul", value, weight)
-                    if total is None
-                    else apply("fma", value, weight, total)
-                )
+                if total is None:
+                    total = apply("mul", value, weight)
+                else:
+                    total = apply("fma", value, weight, total)
         assert total is not None
         return rounded(total, out.dtype)
 
@@ -127,7 +126,9 @@ def _places(
         )
 
     place = lw.computed(spec, compute, [grid], cost=12, heavy=True)
-    return place if x.sizes[1] is ONE or on_gpu else lw.realize(place)
+    if x.sizes[1] is ONE or on_gpu:
+        return place
+    return lw.realize(place)
 
 
 def _place(

@@ -65,13 +65,11 @@ def scan(
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
     """As eager's: doubles for floats, floats for halves."""
-    return (
-        torch.float64
-        if dtype in ops.FLOATS
-        else torch.float32
-        if dtype in ops.HALVES
-        else torch.int64
-    )
+    if dtype in ops.FLOATS:
+        return torch.float64
+    if dtype in ops.HALVES:
+        return torch.float32
+    return torch.int64
 
 
 def _cumulative(kind: str) -> Callable[..., TensorValue]:
@@ -127,7 +125,9 @@ def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorVal
 
 
 def _comparable(value: int) -> int:
-    return ops.to(value, torch.uint8) if ops.dtype_of(value) is torch.bool else value
+    if ops.dtype_of(value) is torch.bool:
+        return ops.to(value, torch.uint8)
+    return value
 
 
 def masked_scatter(

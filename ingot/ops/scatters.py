@@ -128,7 +128,9 @@ def index_put(
         _broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values())
     )
     places = places_named(x, used, start, rank)
-    mode = "add" if accumulate else "store"
+    mode = "store"
+    if accumulate:
+        mode = "add"
     source = lw.share(source)
     result = copied(lw, out, x)
     write(
@@ -207,7 +209,9 @@ def put(
         steps = contiguous_strides(source.sizes)
         return source.load(tuple(flat // step % size for step, size in zip(steps, source.sizes)))
 
-    mode = "add" if accumulate else "store"
+    mode = "store"
+    if accumulate:
+        mode = "add"
     source = lw.share(source)
     result = copied(lw, out, x)
     write(lw, result, indices.sizes, places, value, mode)
@@ -256,16 +260,16 @@ def index_add(
         raise NotLowered("accumulation in half precision, which eager rounds now and then")
     outermost_or_innermost = len(x.sizes) > 1 and dim in (0, len(x.sizes) - 1)
     scatters = outermost_or_innermost and alpha == 1 and indices.dtype is torch.int64  # in eager
-    fault = Fault(RuntimeError, _out_of_bounds(x, dim)) if scatters else _OUT_OF_RANGE
+    fault = _OUT_OF_RANGE
+    if scatters:
+        fault = Fault(RuntimeError, _out_of_bounds(x, dim))
     places = _rows(lw, x, dim, indices, fault)
 
     def value(index: Index) -> int:
         loaded = source.load(index)
-        return (
-            loaded
-            if alpha == 1
-            else apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
-        )
+        if alpha == 1:
+            return loaded
+        return apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
 
     source = lw.share(source)
     result = copied(lw, out, x)
@@ -364,7 +368,9 @@ def scatter(
 ) -> TensorValue:
     dim %= len(x.sizes)
     places = _elements(x, dim, indices)
-    mode = "store" if reduce is None else _REDUCTIONS[reduce]
+    mode = "store"
+    if reduce is not None:
+        mode = _REDUCTIONS[reduce]
     value = _number(out.dtype, source)
     if isinstance(source, TensorValue):
         _check_source(indices, source)
@@ -443,10 +449,16 @@ def _filled(out: Spec, number: Any) -> TensorValue:
 def _neutral(reduce: str, dtype: torch.dtype) -> Any:
     if reduce in ("sum", "mean", "prod") or dtype is torch.bool:
         return int(reduce in ("prod", "amin"))
-    info: Any = torch.iinfo(dtype) if not dtype.is_floating_point else None
+    info: Any = None
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
     if reduce == "amax":
-        return info.min if info else float("-inf")
-    return info.max if info else float("inf")
+        if info:
+            return info.min
+        return float("-inf")
+    if info:
+        return info.max
+    return float("inf")
 
 
 # -- what eager refuses ----------------------------------------------------------------------------
@@ -454,7 +466,9 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Any:
 
 def _long_index(index: Tensor) -> str:
     """What index_fill and index_copy take, other than their kin."""
-    return "" if index.dtype is torch.int64 else "an index that is no int64"
+    if index.dtype is torch.int64:
+        return ""
+    return "an index that is no int64"
 
 
 def index_fill_refusal(x: Tensor, dim: int, index: Tensor, value: Any) -> str:

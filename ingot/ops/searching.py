@@ -60,7 +60,10 @@ def _searched(
             end = apply("where", moves, end, middle)
         return ops.to(first, out.dtype)
 
-    operands = [row, value] if isinstance(value, TensorValue) else [row]
+    if isinstance(value, TensorValue):
+        operands = [row, value]
+    else:
+        operands = [row]
     return lw.computed(out, compute, operands, cost=8 * steps, heavy=True)
 
 

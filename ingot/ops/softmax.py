@@ -57,7 +57,9 @@ def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     top = torch.amax(x, dim, keepdim=True)
     top = torch.where(torch.abs(top) == math.inf, 0.0, top)
     total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=True)) + top
-    return total if keepdim else torch.squeeze(total, dim)
+    if keepdim:
+        return total
+    return torch.squeeze(total, dim)
 
 
 def softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor:

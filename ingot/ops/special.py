@@ -130,11 +130,9 @@ def _bessel(order: int, scaled: bool, wide: bool) -> Function:
         else:
             large = apply("mul", large, apply("exp", a))
         value = apply("where", apply("le", a, _number(8)), small, large)
-        return (
-            value
-            if order == 0
-            else apply("where", apply("lt", x, _number(0)), apply("neg", value), value)
-        )
+        if order == 0:
+            return value
+        return apply("where", apply("lt", x, _number(0)), apply("neg", value), value)
 
     return function
 
@@ -145,7 +143,10 @@ def _bessel(order: int, scaled: bool, wide: bool) -> Function:
 def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
     def lower(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
         """The function in double, rounded once."""
-        stored = out.dtype if out.dtype is torch.float64 else torch.float32
+        if out.dtype is torch.float64:
+            stored = out.dtype
+        else:
+            stored = torch.float32
         function = _bessel(order, scaled, wide=stored is torch.float64)
 
         def scalar(value: int) -> int:
@@ -175,7 +176,9 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
 
 
 def mvlgamma_refusal(x: Tensor, p: int) -> str:
-    return "less than one dimension" if p < 1 else ""
+    if p < 1:
+        return "less than one dimension"
+    return ""
 
 
 OPS = (

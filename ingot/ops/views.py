@@ -141,7 +141,10 @@ def as_strided(
 ) -> TensorValue:
     """A window on the storage under `x`, which must then be in memory, laid out as in eager."""
     buffer = _laid_out(lw, x).buffer or ""
-    first = out.offset if offset is None else as_expr(offset)
+    if offset is None:
+        first = out.offset
+    else:
+        first = as_expr(offset)
     if buffer in lw.graph.inputs:
         lw.graph.addressed.add(buffer)
     return stored(buffer, out, first - lw.storage_offsets.get(buffer, ZERO))
@@ -160,12 +163,14 @@ def as_strided_scatter(
     shows it. The window counts from where the storage begins, which is another place for a part of
     the arena than for eager's tensor."""
     root = _laid_out(lw, x)
-    begin = (
-        ZERO
-        if offset is None
-        else as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
-    )
-    shown = view_of(x) if root is x.root else None
+    if offset is None:
+        begin = ZERO
+    else:
+        begin = as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
+    if root is x.root:
+        shown = view_of(x)
+    else:
+        shown = None
     if shown is None:
         if numel(x.sizes) is not numel(root.sizes):
             raise unsupported(
@@ -257,14 +262,18 @@ def _copies() -> Iterator[Op]:
 
 
 def as_strided_refusal(x: Tensor, size: Any, stride: Any, storage_offset: Any) -> str:
-    offset = x.storage_offset() if storage_offset is None else storage_offset
+    offset = storage_offset
+    if storage_offset is None:
+        offset = x.storage_offset()
     if any(isinstance(s, int) and s < 0 for s in stride):
         return "a negative stride"  # which torch 2.11's own meta function takes
     if any(n == 0 for n in size):
         return ""
     last = offset + sum((n - 1) * s for n, s in zip(size, stride))
     fits = (last + 1) * x.element_size() <= x.untyped_storage().nbytes()
-    return "" if fits else "a window beyond the storage"
+    if fits:
+        return ""
+    return "a window beyond the storage"
 
 
 def _meta_of(view: OpOverload) -> Callable[..., Any]:

@@ -40,4 +40,6 @@ def _read(inputs: Sequence[Any], results: Sequence[Any], position: int, kind: st
     value = (results if kind.startswith("result") else inputs)[position]
     if kind.endswith("size"):
         return value.shape[dim]
-    return value.stride(dim) if kind == "stride" else value
+    if kind == "stride":
+        return value.stride(dim)
+    return value

@@ -106,4 +106,6 @@ class Cuda:
 @functools.cache
 def machine_of(device: torch.device) -> Machine | None:
     """What records on a device; None where nothing does."""
-    return Cuda(device) if device.type == "cuda" else None
+    if device.type == "cuda":
+        return Cuda(device)
+    return None

@@ -106,7 +106,9 @@ def why_not(program: Program) -> str:
     if plan.graph.bound:
         return "sizes depend on data"
     for step in plan.steps:
-        why = _why_not_call(step.node, plan.graph.buffers) if isinstance(step, LibraryStep) else ""
+        why = ""
+        if isinstance(step, LibraryStep):
+            why = _why_not_call(step.node, plan.graph.buffers)
         if why:
             return why
     shown = [view.buffer for view in plan.graph.outputs if isinstance(view, View)]
@@ -116,7 +118,9 @@ def why_not(program: Program) -> str:
     if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
     launches = launches_of(program)
-    return "" if launches >= LEAST_LAUNCHES else f"{launches} launches take no longer than a replay"
+    if launches >= LEAST_LAUNCHES:
+        return ""
+    return f"{launches} launches take no longer than a replay"
 
 
 def _why_not_call(node: Library, buffers: Mapping[str, Any]) -> str:
@@ -135,7 +139,9 @@ def launches_of(program: Program) -> int:
     """How often a program launches something: once for each step, but for some library calls."""
     launches = 0
     for step in program.plan.steps:
-        name = str(step.node.function) if isinstance(step, LibraryStep) else ""
+        name = ""
+        if isinstance(step, LibraryStep):
+            name = str(step.node.function)
         launches += _MANY.get(name, 1)
     return launches
 
@@ -339,7 +345,10 @@ class Recording:
                 written.append(t)
             else:
                 self.results.lent = True
-                outputs[k] = _alias(t) if k < visible else t.detach()
+                if k < visible:
+                    outputs[k] = _alias(t)
+                else:
+                    outputs[k] = t.detach()
         if fresh:
             foreach_copy_(fresh, written)
         return tuple(outputs)
@@ -401,7 +410,10 @@ class Replayed:
         self, program: Program, machine: Machine, parts: tuple[Program, Program] | None = None
     ) -> None:
         self.program, self.machine = program.native, machine
-        self.recorded = parts[0].native if parts else self.program
+        if parts:
+            self.recorded = parts[0].native
+        else:
+            self.recorded = self.program
         self.beside = parts[1].native if parts else None
         self.visible: int | None = None
         self.launches = launches_of(parts[0] if parts else program)
@@ -416,7 +428,9 @@ class Replayed:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         results = self._replayed(inputs)
-        return self.program(*inputs) if results is None else results
+        if results is None:
+            return self.program(*inputs)
+        return results
 
     def consume(self, inputs: list[Any]) -> tuple[Any, ...]:
         """As a call, and takes the inputs from the list."""
@@ -432,12 +446,17 @@ class Replayed:
         reasons = dict.fromkeys(filter(None, [self.why, *(s.why for s in sizes)]))
         count = sum(len(s.recordings) for s in sizes)
         text = f"{count} recorded, {self.replays} of {self.calls} calls replayed"
-        return f"{text}: {'; '.join(reasons)}" if reasons else text
+        if reasons:
+            return f"{text}: {'; '.join(reasons)}"
+        return text
 
     def _replayed(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results, or None where the program is to be run."""
         self.calls += 1
-        stream = None if self.why or self.paused else self.machine.stream()
+        if self.why or self.paused:
+            stream = None
+        else:
+            stream = self.machine.stream()
         if stream is None:
             return None
         key = (stream, *[_read(inputs[position], kind, dim) for position, kind, dim in self.places])
@@ -458,7 +477,10 @@ class Replayed:
             self.replays += 1
             if self.counted:
                 increment_version([inputs[k] for k in self.counted])
-            visible = recording.count if self.visible is None else self.visible
+            if self.visible is None:
+                visible = recording.count
+            else:
+                visible = self.visible
             if self.beside is not None:
                 self.beside(*inputs)
             return recording.run(inputs, visible, sizes.copied)
@@ -474,7 +496,9 @@ class Replayed:
                 return recording
         if not matching:
             worthwhile = sizes.note(addresses, memory)
-            return self._record(sizes, memory.shared, inputs) if worthwhile else None
+            if worthwhile:
+                return self._record(sizes, memory.shared, inputs)
+            return None
         last = matching[-1]
         if last.results.are_free():  # results of others are where it writes
             sizes.recordings.remove(last)
@@ -504,10 +528,16 @@ class Replayed:
                 recording = self._captured(sizes.moving, pool, inputs)
         except Exception as problem:
             expected = isinstance(problem, Unsupported)
-            self.why = str(problem) if expected else f"recording failed: {problem}"
+            if expected:
+                self.why = str(problem)
+            else:
+                self.why = f"recording failed: {problem}"
             return None
         recording.results.settle()
-        visible = recording.count if self.visible is None else self.visible
+        if self.visible is None:
+            visible = recording.count
+        else:
+            visible = self.visible
         for position, k in enumerate(recording.owned):
             t = recording.results.tensors[position]
             if k >= visible and not self._saves_more_than(t.nbytes):
@@ -566,7 +596,9 @@ def _scaled_in_place(program: Program) -> list[int]:
 
 
 def _numbers(addresses: bytes) -> Sequence[int]:
-    return memoryview(addresses).cast("Q") if addresses else ()
+    if addresses:
+        return memoryview(addresses).cast("Q")
+    return ()
 
 
 def memory_of(machine: Machine, stream: Hashable) -> Memory:
@@ -587,4 +619,6 @@ def _alias(t: Tensor) -> Tensor:
 def _read(value: Any, kind: str, dim: int) -> int:
     if kind == "size":
         return value.shape[dim]
-    return value.stride(dim) if kind == "stride" else value
+    if kind == "stride":
+        return value.stride(dim)
+    return value

@@ -223,7 +223,9 @@ class Description:
 
     def kind(self, name: str) -> str:
         place = self.plan.places.get(name)
-        return place.kind if place else "output"
+        if place:
+            return place.kind
+        return "output"
 
     def buffer(self, name: str) -> int:
         if name not in self.buffers:
@@ -278,7 +280,9 @@ class Description:
         dead = self.buffer_numbers(name for name in last_used if self.kind(name) in _RELEASED)
         if position == self.first_write:
             steps = [*self.version_step(), *steps]
-        return [*steps, ("release", dead)] if dead else steps
+        if dead:
+            return [*steps, ("release", dead)]
+        return steps
 
     def version_step(self) -> list[Row]:
         """Tell autograd of the inputs that are written, before the first of them is.
@@ -318,7 +322,10 @@ class Description:
         if isinstance(kernel, Kernel) and kernel.parallel == 1 and kernel.loops == (kernel.vector,):
             unit = _POINTWISE_UNIT
         buffers, extent = self.buffer_numbers(step.arguments), self.value(step.extent)
-        scratch_bytes = -1 if scratch.constant == 0 else self.value(scratch)
+        if scratch.constant == 0:
+            scratch_bytes = -1
+        else:
+            scratch_bytes = self.value(scratch)
         parts = self.values(step.parts)
         if isinstance(step.work, Expr):
             work, varying_work = 0.0, self.value(step.work)
@@ -349,20 +356,31 @@ class Description:
         targets = tuple(-1 if t is None else self.buffer(t) for t in node.targets)
         if node.out is not None:
             views = tuple(whole(self.plan.graph.buffers[t]) for t in node.targets if t is not None)
-            kwargs[node.out] = views[0] if len(views) == 1 else views
+            if len(views) == 1:
+                kwargs[node.out] = views[0]
+            else:
+                kwargs[node.out] = views
             written, targets = tuple(t for t in targets if t >= 0), ()
         items = tuple(self.item(argument, node) for argument in (*node.args, *kwargs.values()))
         function = _FASTER.get(node.function) or getattr(node.function, "_op", node.function)
         step = "call", function, items, tuple(kwargs) or None, targets, written
-        return (*step, self.bindings(node)) if node.binds else step
+        if node.binds:
+            return (*step, self.bindings(node))
+        return step
 
     def bindings(self, node: Library) -> Row:
         """The symbols that a call binds, and the checks that follow it."""
         stage, least, most = self.stages[node.binds[0][0]], -(1 << 62), 1 << 62
         bindings, checks = [], []
         for symbol, result, dim in node.binds:
-            lower = least if symbol.lower is None else symbol.lower
-            upper = most if symbol.upper is None else symbol.upper
+            if symbol.lower is None:
+                lower = least
+            else:
+                lower = symbol.lower
+            if symbol.upper is None:
+                upper = most
+            else:
+                upper = symbol.upper
             bindings.append((self.symbols[symbol], result, dim, lower, upper))
         for left, relation, right, where in self.plan.graph.checks:
             if self.stage(left, right) == stage:

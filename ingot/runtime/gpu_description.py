@@ -85,7 +85,10 @@ class GpuDescription(Description):
         products, (left, right) = [], node.args
         for views in views_of_parts(left, right, out):
             items = tuple(("view", self.view(view)) for view in views)
-            function = torch.mm if len(views[0].sizes) == 2 else torch.bmm
+            if len(views[0].sizes) == 2:
+                function = torch.mm
+            else:
+                function = torch.bmm
             call = ("call", function, items, ("out",), (), (self.buffer(out.buffer),))
             products.append(self.product(views, call))
         return products

@@ -76,7 +76,9 @@ class HigherOrderProgram:
         """What is needed to run the program again, taken before it runs."""
         if not self.changes_state:
             return UNCHANGED
-        written = {k: inputs[k].clone() for k in self._written} if self._written else {}
+        written = {}
+        if self._written:
+            written = {k: inputs[k].clone() for k in self._written}
         return StateBefore(written, torch.get_rng_state() if self._draws else None)
 
     def versions(self, inputs: Sequence[Any]) -> list[int | None]:

@@ -47,7 +47,9 @@ class Measurement:
         try:
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 inputs = self._inputs(plans[0], given)
-                return self._times(plans, compiled, inputs, machine) if inputs else nothing
+                if inputs:
+                    return self._times(plans, compiled, inputs, machine)
+                return nothing
         except Exception as problem:
             # out of memory, or what a library refuses: the program calls it as ever
             log.info("a product could not be measured: %s", problem)
@@ -188,7 +190,10 @@ def _results(program: Any, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[t
 
 def alike(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
     """Whether results differ by no more than the order of a product's sums explains."""
-    tolerance = 2**-5 if results and results[0].dtype.itemsize == 2 else 2**-8
+    if results and results[0].dtype.itemsize == 2:
+        tolerance = 2**-5
+    else:
+        tolerance = 2**-8
     for a, b in zip(results, expected, strict=True):
         if not a.is_floating_point():
             continue

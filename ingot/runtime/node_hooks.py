@@ -103,7 +103,9 @@ def places_of_hooks() -> tuple[int, ...] | None:
 
 
 def _address(node: Any, python_node: int) -> int:
-    offset = python_node if isinstance(node, FunctionBase) else _CPP_NODE
+    offset = _CPP_NODE
+    if isinstance(node, FunctionBase):
+        offset = python_node
     return ctypes.c_size_t.from_address(id(node) + offset).value
 
 
@@ -121,7 +123,10 @@ def _positions(address: int, retained: int) -> tuple[int, ...]:
     """The keys of the map whose number of elements is the word `retained`: before it is the first
     of a list."""
     positions, count = list[int](), _word(address, retained)
-    entry = _word(address, retained - 1) if count else 0
+    if count:
+        entry = _word(address, retained - 1)
+    else:
+        entry = 0
     while entry and len(positions) < count:
         positions.append(_word(entry, 1))
         entry = _word(entry, 0)
@@ -213,7 +218,8 @@ def _changes(
 ) -> list[tuple[int, int, int]]:
     """The words of the node of `y`, a new one, that a change of it changes: their positions, before
     and after it."""
-    y = torch.zeros(1, requires_grad=True).sin() if y is None else y
+    if y is None:
+        y = torch.zeros(1, requires_grad=True).sin()
     address = _address(y.grad_fn, 0)
     before = [_word(address, k) for k in range(_SCANNED)]
     change(y)
@@ -226,7 +232,9 @@ def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
     begins with."""
     y, tables = torch.zeros(1, requires_grad=True).sin(), list[Any]()
     changed = _changes(lambda y: tables.append(add(y)), y)
-    first = changed[0][0] if changed else 0
+    first = 0
+    if changed:
+        first = changed[0][0]
     expected = [(first, 0), (first + 1, 0), (first + 2, 0)]
     if [(k, old) for k, old, _ in changed] != expected:
         raise _Unexpected

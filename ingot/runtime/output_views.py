@@ -34,7 +34,9 @@ def _without_view(result: Any) -> Any:
     """A result that autograd lets be written. Its version counter is that of what is saved of
     it."""
     is_view = isinstance(result, Tensor) and result._is_view()
-    return result.detach() if is_view else result
+    if is_view:
+        return result.detach()
+    return result
 
 
 class _Rebased(torch.autograd.Function):

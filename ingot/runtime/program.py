@@ -77,7 +77,9 @@ class Program:
         calls since it began; nothing if it was off.
         """
         measured = self.native.profile(on)
-        seconds = [0.0] * len(self.plan.steps) if measured else []
+        seconds = []
+        if measured:
+            seconds = [0.0] * len(self.plan.steps)
         for position, nanoseconds in zip(self._plan_steps, measured):
             if position is not None:
                 seconds[position] += nanoseconds * 1e-9
@@ -146,7 +148,9 @@ def _place_text(plan: Plan, name: str | None) -> str:
     if name is None:
         return "_"
     place = plan.places[name]
-    return f"{name}:arena+{place.offset}" if place.kind == "arena" else f"{name}:{place.kind}"
+    if place.kind == "arena":
+        return f"{name}:arena+{place.offset}"
+    return f"{name}:{place.kind}"
 
 
 def _output_text(output: View | Expr) -> str:

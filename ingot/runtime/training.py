@@ -89,7 +89,9 @@ def prepare_backward(run: Any, alike: Sequence[Any]) -> None:
 def _training_program(run: Any) -> TrainingProgram | None:
     while isinstance(run, (WithLeaves, WithWindows)):
         run = run.run
-    return run if isinstance(run, TrainingProgram) else None
+    if isinstance(run, TrainingProgram):
+        return run
+    return None
 
 
 class Remaining(NamedTuple):

@@ -39,7 +39,10 @@ class RemainingTensor:
 
     def __init__(self, tensor: Tensor | None, is_needed: bool) -> None:
         self._tensor = tensor.detach() if is_needed and tensor is not None else None
-        self._version = 0 if tensor is None else tensor._version
+        if tensor is None:
+            self._version = 0
+        else:
+            self._version = tensor._version
 
     @property
     def tensor(self) -> Any:
@@ -165,7 +168,9 @@ def _backward(ctx: Any, *tangents: Tensor | None) -> Any:
         inputs = program.demanded_inputs(ctx)
         gradients = program.backward_with_history(ctx.call, tangents, ctx.sizes, inputs)
         return None, None, None, *gradients
-    call = ctx.call if program.recomputes else None
+    call = None
+    if program.recomputes:
+        call = ctx.call
     _free(ctx, program, saved, tangents if consumed is None else consumed)
     if consumed is not None:
         return None, None, None, *program.no_gradients()

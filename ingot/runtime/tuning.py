@@ -42,7 +42,10 @@ class Tuner:
         store: Store | None = None,
     ):
         self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
-        self._store = store_in("tuned") if store is None else store
+        if store is None:
+            self._store = store_in("tuned")
+        else:
+            self._store = store
         self.notes: list[str] = []
         # of this program: most of its sites are alike
         self._known: dict[object, Sequence[float | None]] = {}
@@ -115,11 +118,15 @@ class Tuner:
 
 
 def _title(site: Site) -> str:
-    return f"{site.title} at {site.where}" if site.where else site.title
+    if site.where:
+        return f"{site.title} at {site.where}"
+    return site.title
 
 
 def _described(form: Form, tiling: Tiling) -> str:
-    return f"{tiling}, sums in {form.parts} parts" if form.parts > 1 else str(tiling)
+    if form.parts > 1:
+        return f"{tiling}, sums in {form.parts} parts"
+    return str(tiling)
 
 
 def _read(content: bytes | None, count: int) -> list[float | None] | None:
@@ -130,7 +137,9 @@ def _read(content: bytes | None, count: int) -> list[float | None] | None:
         return None
     if not isinstance(times, list) or len(times) != count or not isinstance(times[0], float):
         return None
-    return times if all(t is None or isinstance(t, float) for t in times) else None
+    if all(t is None or isinstance(t, float) for t in times):
+        return times
+    return None
 
 
 def _text(plan: Plan, given: frozenset[str]) -> str:

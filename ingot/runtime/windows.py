@@ -42,7 +42,9 @@ def tensor_of(window: OutputWindow, inputs: Sequence[Tensor], outputs: Sequence[
         return view
     if alias == "one of several":
         set_creation_meta(view, CreationMeta.MULTI_OUTPUT_NODE)
-    return view.detach() if alias in ("data", "detached") else view
+    if alias in ("data", "detached"):
+        return view.detach()
+    return view
 
 
 def _view(window: OutputWindow, base: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     ]
     steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
-    lenders = lenders_of(steps, graph) if frugal else {}
+    lenders = {}
+    if frugal:
+        lenders = lenders_of(steps, graph)
     return Plan(graph, steps, *plan_memory(steps, graph, frugal, target, lenders), frugal, lenders)
 
 
@@ -142,7 +144,10 @@ def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[Kernel
             body = replace(kernel, name="", origin=Origin(()), parameters=parameters)
             if body not in named:
                 count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
-                named[body] = kernel.name if count == 1 else f"{kernel.name}_{count}"
+                if count == 1:
+                    named[body] = kernel.name
+                else:
+                    named[body] = f"{kernel.name}_{count}"
             step = replace(step, kernel=replace(kernel, name=named[body]))
         result.append(step)
     return result

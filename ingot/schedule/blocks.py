@@ -61,7 +61,9 @@ class Blocks:
     def count(self, kernel: Kernel) -> Expr:
         """How many blocks there are."""
         shares = self.shares(kernel)
-        return minimum(shares, self.most) if self.most else shares
+        if self.most:
+            return minimum(shares, self.most)
+        return shares
 
     def shares(self, kernel: Kernel) -> Expr:
         """How many there would be if each took its points alone."""
@@ -80,7 +82,9 @@ class Blocks:
         """How many elements of a stage's inner loops there are at most, if all of them are taken at
         once."""
         size = inner_size(stage)
-        return dict(self.lengths)[size] if size.constant is None else size.constant
+        if size.constant is None:
+            return dict(self.lengths)[size]
+        return size.constant
 
 
 def choose_blocks(kernel: Kernel) -> Blocks:
@@ -97,9 +101,13 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not rows:
         if kernel.tile is not None:
             return Blocks(TILE, tile=TILE)
-        choose = _alone if _reads_apart(kernel) else _flat
+        choose = _flat
+        if _reads_apart(kernel):
+            choose = _alone
         blocks = choose(kernel.points.constant)
-        return replace(blocks, most=MOST_SCALING) if scaling(kernel) else blocks
+        if scaling(kernel):
+            return replace(blocks, most=MOST_SCALING)
+        return blocks
     known = all(row.constant is not None for row in rows)
     width = _known_width(rows)
     if _is_columns(kernel):
@@ -128,7 +136,10 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     if _is_columns(kernel):
         if kernel.points.constant is not None:
             return result
-        width = 0 if unknown else _known_width(rows)
+        if unknown:
+            width = 0
+        else:
+            width = _known_width(rows)
         block = BESIDE
         while block < MOST_BESIDE:
             most = kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * block
@@ -160,7 +171,9 @@ def _is_columns(kernel: Kernel) -> bool:
 
 
 def _least_points(kernel: Kernel) -> int:
-    return BESIDE if kernel.vector is not None else 1
+    if kernel.vector is not None:
+        return BESIDE
+    return 1
 
 
 def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ()) -> Blocks:
@@ -263,7 +276,9 @@ def _reads_again(kernel: Kernel) -> bool:
 
 
 def _at_most(points: int, all_points: int | None) -> int:
-    return points if all_points is None else min(points, power_of_two(all_points))
+    if all_points is None:
+        return points
+    return min(points, power_of_two(all_points))
 
 
 def _flat(points: int | None) -> Blocks:
@@ -284,7 +299,10 @@ def _alone(points: int | None) -> Blocks:
     the others' way. Measured on an H200, depthwise windows of 3x3 with what is before and behind
     them, us: 2.4 at 75 thousand points and 5.7 at 450 thousand, with four points a thread 3.0 and
     7.3."""
-    block = FLAT // 4 if points is None or points >= FEW_BLOCKS * FLAT // 4 else FLAT // 8
+    if points is None or points >= FEW_BLOCKS * FLAT // 4:
+        block = FLAT // 4
+    else:
+        block = FLAT // 8
     return Blocks(_at_most(block, points), warps=4)
 
 

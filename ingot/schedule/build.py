@@ -184,7 +184,10 @@ class _Builder:
         if buffer in self.rows or not self.with_rows:
             return self.rows.get(buffer)
         dense = self._dense(buffer)
-        length = self._longest_span(buffer) if dense is None else dense[1]
+        if dense is None:
+            length = self._longest_span(buffer)
+        else:
+            length = dense[1]
         if length is not None:
             name = f"w{len(self.rows)}"
             self.rows[buffer] = Row(name, self.buffers[buffer].dtype, length)
@@ -195,7 +198,9 @@ class _Builder:
         length = ZERO
         for w in self.writers[buffer]:
             rest = _inner_part(self.laid.members[w].index, self.outer)
-            span = None if rest is None else _span(rest, self.laid.inner[w])
+            span = None
+            if rest is not None:
+                span = _span(rest, self.laid.inner[w])
             if span is None:
                 return None
             length = maximum(length, span)
@@ -216,7 +221,9 @@ class _Builder:
         if len(loops) != 1 or len(inner) != 1:
             return None
         (symbols,), (part,) = loops, inner
-        linear = None if part is None else part.linear(symbols)
+        linear = None
+        if part is not None:
+            linear = part.linear(symbols)
         if linear is None:
             return None
         for s in symbols:
@@ -260,7 +267,9 @@ class _Builder:
             if self._is_scalar(member.target):
                 draft.scalars.append(Define(self._scalar(member.target), value))
                 return
-        mode = member.mode if isinstance(member, Pointwise) else "store"
+        mode = "store"
+        if isinstance(member, Pointwise):
+            mode = member.mode
         draft.stores.append(Store(*self._address(member.target, index), value, mode))
 
     def _emit(self, draft: StageDraft, i: Instruction, renamed: dict[Symbol, Expr]) -> int:
@@ -303,7 +312,9 @@ class _Builder:
 
 def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
     linear = address.linear(outer)
-    return None if linear is None else linear[0]
+    if linear is None:
+        return None
+    return linear[0]
 
 
 def _span(address: Expr, loops: Sequence[Symbol]) -> Expr | None:
@@ -344,8 +355,12 @@ def _canonical_kernel(
     row_names = {r.name for r in rows}
     parameters, names = _parameters(stages, row_names, buffers, target)
     stages = tuple([s.with_buffers(lambda name: names.get(name, name)) for s in stages])
-    vector = None if run else choose_vector_loop(outer, stages, row_names)
-    tile = None if has_inner else choose_tile_loop(outer, stages)
+    vector = None
+    if not run:
+        vector = choose_vector_loop(outer, stages, row_names)
+    tile = None
+    if not has_inner:
+        tile = choose_tile_loop(outer, stages)
     if tile is not None:
         outer = [*(s for s in outer[:-1] if s is not tile), tile, outer[-1]]
     parallel = _parallel_loops(outer, stages, target, vector, tile)
@@ -374,7 +389,10 @@ def _parallel_loops(
     """How many of the outer loops threads share: not the vector loop of a CPU, unless it is long,
     and none whose points may meet at one element."""
     is_shared = target.has_registers or vector is None or (tile is None and is_divided(outer))
-    parallel = len(outer) if is_shared else max(1, len(outer) - 1)
+    if is_shared:
+        parallel = len(outer)
+    else:
+        parallel = max(1, len(outer) - 1)
     for stage in stages:
         for store in stage.stores:
             if store.scatters:
@@ -488,15 +506,21 @@ def choose_vector_loop(
                 continue  # one for each, which lies well either way
             along_inner += linear[1][s.loops[-1]] is ONE
             along_outer += linear[1][outer[-1]] is ONE
-    return outer[-1] if along_outer > along_inner else None
+    if along_outer > along_inner:
+        return outer[-1]
+    return None
 
 
 def kernel_name(origin: Origin) -> str:
     """A name made of the ops, each run of equal ones once: `layer_norm_gelu_add`."""
     short: list[str] = []
     for op in origin.ops:
-        name = op.split(".")[-2] if "." in op else op
+        name = op
+        if "." in op:
+            name = op.split(".")[-2]
         if not short or short[-1] != name:
             short.append(name)
     text = "_".join(short)
-    return text if len(text) <= 60 else text[:57] + "etc"
+    if len(text) <= 60:
+        return text
+    return text[:57] + "etc"

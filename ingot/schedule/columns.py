@@ -35,7 +35,9 @@ def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple
     """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else
     None."""
     found = {_rows_and_columns(m, buffers) for m in members}
-    return found.pop() if len(found) == 1 else None
+    if len(found) == 1:
+        return found.pop()
+    return None
 
 
 def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
@@ -61,7 +63,9 @@ def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
     substitution: dict[Symbol, Expr] = {}
     loops = [node.loops[0], node.reduced[0]]
     merged = merge_neighbours(loops, index_expressions(node)[1:], substitution)
-    return (merged[0], substitution) if len(merged) == 1 else None
+    if len(merged) == 1:
+        return (merged[0], substitution)
+    return None
 
 
 def in_runs(node: Reduction, length: int) -> Pointwise:
@@ -82,13 +86,19 @@ def length_of_runs(width: Expr, rows: Expr) -> int:
     """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0
     if none is good."""
     columns, count = width.constant, rows.constant
-    blocks = rows_of_run(columns) if columns is not None else None
+    blocks = None
+    if columns is not None:
+        blocks = rows_of_run(columns)
     if blocks is None or count is None:
         return 0
     most = THREADS // (32 * blocks.warps)
     even = [runs for runs in range(most // 2 + 1, most + 1) if count % (runs * blocks.points) == 0]
-    length = count // even[-1] if even else 0
-    return length if length >= SHORTEST_RUN else 0
+    length = 0
+    if even:
+        length = count // even[-1]
+    if length >= SHORTEST_RUN:
+        return length
+    return 0
 
 
 def along_rows(

@@ -48,7 +48,8 @@ def build_contraction(
     values = [(contraction.target, contraction.index, value)]
     origin = contraction.origin
     for node in prologues:
-        origin = origin if node is None else node.origin.merged(origin)
+        if node is not None:
+            origin = node.origin.merged(origin)
     for member in members[1:]:
         assert isinstance(member, Pointwise)
         known = {(name, index): value for name, index, value in values}
@@ -67,8 +68,12 @@ def _forwarding(stored: Mapping[tuple[str, Expr], int]) -> Visit:
     """Takes the values that are stored at (buffer, index) in place of loads of these."""
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
-        value = stored.get(i.attrs) if i.op == "load" else None
-        return builder.append(i) if value is None else builder.in_place_of(i, value)
+        value = None
+        if i.op == "load":
+            value = stored.get(i.attrs)
+        if value is None:
+            return builder.append(i)
+        return builder.in_place_of(i, value)
 
     return visit
 
@@ -145,7 +150,9 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
     copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
     if copies:
         steps = whole.reduced[0].extent.constant
-        row_bytes = steps * whole.dtype.itemsize if steps else None
+        row_bytes = None
+        if steps:
+            row_bytes = steps * whole.dtype.itemsize
         blocks = choose_squares(points, height, width, row_bytes)
     else:
         right_size = points_of(whole.columns + whole.reduced).constant
@@ -191,7 +198,10 @@ def choose_blocks(
         width, across = width // 2, 2
     blocks = count * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
-    wanted = WANTED_BLOCKS if left_size < LARGE else WANTED_BLOCKS // 2
+    if left_size < LARGE:
+        wanted = WANTED_BLOCKS
+    else:
+        wanted = WANTED_BLOCKS // 2
     together = 1
     while together < across and together * 2 * width <= most and blocks // (together * 2) >= wanted:
         together *= 2
@@ -242,11 +252,14 @@ def choose_squares(
     wide as they are high, or as high as is kept."""
     width = _tile_width(columns.constant or 48)
     across, height = _ceil(columns.constant or 48, width), rows.constant or LARGEST_ROWS
-    most = 0 if row_bytes is None else min(KEPT // row_bytes // 24 * 24, LARGEST_KEPT_ROWS)
+    most = 0
+    if row_bytes is not None:
+        most = min(KEPT // row_bytes // 24 * 24, LARGEST_KEPT_ROWS)
     keeps = most >= FEWEST_ROWS
-    together = (
-        min(across, PANELS) if keeps else _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
-    )
+    if keeps:
+        together = min(across, PANELS)
+    else:
+        together = _ceil(across, _ceil(across * width, LARGEST_COLUMNS))
     down = _ceil(height, most if keeps else LARGEST_ROWS)
     if keeps and down > 1:
         down += down % 2  # else two threads share the blocks of some rows, and each copies these

@@ -37,7 +37,9 @@ def operations_of(body: Body) -> float:
 
 def nanoseconds(picoseconds: Expr) -> float | Expr:
     known = picoseconds.constant
-    return picoseconds if known is None else known / 1000
+    if known is None:
+        return picoseconds
+    return known / 1000
 
 
 def _block_work(kernel: Kernel, product_: Product) -> Expr:

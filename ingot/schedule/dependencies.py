@@ -178,7 +178,9 @@ class _Piece:
 def _piece(node: Node) -> _Piece | None:
     if not isinstance(node, Compute) or getattr(node, "scatters", False):
         return None
-    return _Piece(node.index, node.loops) if node.index.linear(node.loops) is not None else None
+    if node.index.linear(node.loops) is not None:
+        return _Piece(node.index, node.loops)
+    return None
 
 
 def _within(e: Expr, limit: Expr) -> bool:

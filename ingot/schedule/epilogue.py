@@ -62,7 +62,10 @@ def laid_over_contraction(
     if node.body.lookups:
         return None
     loops = [s for s in contraction.loops if s.extent is not ONE]
-    found = None if _in_order(contraction.index, loops) else _through_memory(node, members)
+    if _in_order(contraction.index, loops):
+        found = None
+    else:
+        found = _through_memory(node, members)
     found = found or _over_refined(node, members)
     if found is None:
         return None
@@ -117,7 +120,9 @@ def _through_memory(
             m.index for m in finer if isinstance(m, (Contraction, Pointwise)) and m.target == name
         )
         laid = walked_as(node, own, place, [s for s in contraction.loops if s.extent is not ONE])
-        return None if laid is None else (finer, laid)
+        if laid is None:
+            return None
+        return (finer, laid)
     return None
 
 
@@ -125,7 +130,9 @@ def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contractio
     """The extents of the contraction's loops, each cut where one of `loops` begins to move through
     the same memory."""
     mine, theirs = own.linear(loops), contraction.index.linear(contraction.loops)
-    cuts = sorted(c.constant for c in mine[1].values() if c.constant) if mine is not None else []
+    cuts = []
+    if mine is not None:
+        cuts = sorted(c.constant for c in mine[1].values() if c.constant)
     found: list[Expr] = []
     for s in contraction.loops:
         left, step = (

@@ -300,7 +300,9 @@ class _Fusion:
         if self.frugal and apart and not written and sum(map(self._bytes, later.writes)) > saved:
             return 0
         waiting = (earlier,) if apart else (earlier, later)
-        return saved if any(g.traffic <= enough for g in waiting) else 0
+        if any(g.traffic <= enough for g in waiting):
+            return saved
+        return 0
 
     @staticmethod
     def _is_copied_for(first: Group, second: Group) -> bool:
@@ -362,7 +364,10 @@ class _Fusion:
         last."""
         yield first.members, second.members
         if first.reduces != second.reduces:
-            reducing, other = (first, second) if first.reduces else (second, first)
+            if first.reduces:
+                reducing, other = (first, second)
+            else:
+                reducing, other = (second, first)
             moved = _reordered(reducing, other, self.target)
             if moved is not None:
                 yield (first.members, moved) if first.reduces else (moved, second.members)
@@ -423,7 +428,9 @@ class _Fusion:
         """Numbers of outer points to try, most parallel first."""
         assert first.points is not None and second.points is not None
         if first.reduces and second.reduces:
-            return [first.points] if first.points == second.points else []
+            if first.points == second.points:
+                return [first.points]
+            return []
         if first.reduces or second.reduces:
             return [first.points if first.reduces else second.points]
         scatters = first.scatters or second.scatters  # which may have rows of their own
@@ -473,7 +480,9 @@ class _Fusion:
                 first.positions, first.members, second.positions, second.members
             )
         names = [" + ".join(m.name for m in g.members) for g in (first, second)]
-        over = "" if points is None else f" over {points}"
+        over = ""
+        if points is not None:
+            over = f" over {points}"
         self.note(f"fuse {names[0]} with {names[1]}{over}")
         new, gone = first, second
         new.positions, new.members = sorted([*first.positions, *second.positions]), members
@@ -482,7 +491,10 @@ class _Fusion:
         new.scatters, new.work = new.scatters or gone.scatters, new.work + gone.work
         new.traffic = sum(map(self._bytes, new.touches))
         del self.groups[gone.id]
-        joined = {new.id} if new.fusible else set()
+        if new.fusible:
+            joined = {new.id}
+        else:
+            joined = set()
         for name in gone.touches:
             self.users[name] = self.users[name] - {gone.id} | joined
         for name in gone.writes:

@@ -97,10 +97,16 @@ def _common_loops(
         if fit is None:
             return None
         fits.append(fit)
-    outer: list[Expr] | None = [points] if points.constant != 1 else []
+    if points.constant != 1:
+        outer: list[Expr] | None = [points]
+    else:
+        outer = []
     inner: dict[Expr, list[Expr]] = {}
     for outer_extents, inner_extents in fits:
-        outer = refine(outer, outer_extents) if outer is not None else None
+        if outer is not None:
+            outer = refine(outer, outer_extents)
+        else:
+            outer = None
         numel = product(inner_extents)
         refined = refine(inner.get(numel, [numel]), inner_extents)
         if outer is None or refined is None:

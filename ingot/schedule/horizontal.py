@@ -69,7 +69,9 @@ class _Batches:
     def add(self, step: Step) -> None:
         reads, writes = accesses(step)
         lenders = _lenders(step)
-        shape = self._shape_of(step) if isinstance(step, KernelStep) else None
+        shape = None
+        if isinstance(step, KernelStep):
+            shape = self._shape_of(step)
         on_host = isinstance(step, KernelStep) and step.on_host
         place = None
         if shape is not None and (on_host or self._shares(step)):
@@ -162,7 +164,9 @@ def _shape(step: KernelStep) -> Kernel | None:
         return None
     parameters = tuple(p._replace(length=None) for p in kernel.parameters)
     bare = replace(kernel, name="", origin=Origin(()), parameters=parameters)
-    return _of_any_length(bare) if _is_flat(kernel) else bare
+    if _is_flat(kernel):
+        return _of_any_length(bare)
+    return bare
 
 
 def _is_flat(kernel: Kernel) -> bool:
@@ -215,4 +219,6 @@ def _length_of_all(lengths: set[Expr | None], table: bool) -> Expr | None:
     else none unless it is one."""
     if table:
         return max(lengths, key=lambda length: (length and length.constant) or 0)
-    return lengths.pop() if len(lengths) == 1 else None
+    if len(lengths) == 1:
+        return lengths.pop()
+    return None

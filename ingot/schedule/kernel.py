@@ -162,7 +162,10 @@ class Tiling(NamedTuple):
     precision: str = "ieee"
 
     def __str__(self) -> str:
-        precision = "" if self.precision == "ieee" else f", {self.precision}"
+        if self.precision == "ieee":
+            precision = ""
+        else:
+            precision = f", {self.precision}"
         block = f"{self.rows}x{self.columns}x{self.depth}"
         return f"{block}, {self.stages} stages, {self.warps} warps{precision}"
 

@@ -47,7 +47,9 @@ def index_expressions(node: Compute) -> list[Expr]:
 
 def inner_loops(node: Compute) -> tuple[Symbol, ...]:
     """The loops a node reduces over: none for a pointwise node."""
-    return node.reduced if isinstance(node, Reduction) else ()
+    if isinstance(node, Reduction):
+        return node.reduced
+    return ()
 
 
 def is_plain_reduction(node: Node) -> TypeGuard[Reduction]:
@@ -132,7 +134,10 @@ def _merged(
     """The loops of a nest with these index expressions, that of the store first, by layout and with
     neighbours merged; those `reduced` keep their order if it is said to be `ordered`."""
     by_layout = _by_layout(loops, expressions)
-    inner = list(reduced) if ordered else _by_layout(reduced, expressions[1:])
+    if ordered:
+        inner = list(reduced)
+    else:
+        inner = _by_layout(reduced, expressions[1:])
     substitution: dict[Symbol, Expr] = {}
     merged = tuple(merge_neighbours(by_layout, expressions, substitution))
     merged_reduced = tuple(merge_neighbours(inner, expressions, substitution))
@@ -143,7 +148,9 @@ def keeps_apart(index: Expr, loop: Symbol) -> bool:
     """Whether points that differ in `loop` never meet at one address: what `index` adds to the
     loop's steps is less than a step, but for multiples of all that the loop spans."""
     linear = index.linear([loop])
-    step = linear[1].get(loop) if linear is not None else None
+    step = None
+    if linear is not None:
+        step = linear[1].get(loop)
     if linear is None or step is None:
         return False
     rest, span = linear[0], (step * loop.extent).constant
@@ -248,7 +255,9 @@ def merge_neighbours(
 
 def _coefficients(e: Expr, loops: Sequence[Symbol]) -> dict[Symbol, Expr] | None:
     linear = e.linear(loops)
-    return None if linear is None else linear[1]
+    if linear is None:
+        return None
+    return linear[1]
 
 
 def _walks_as_one(coefficients: dict[Symbol, Expr] | None, outer: Symbol, inner: Symbol) -> bool:
@@ -269,11 +278,15 @@ def divide(whole: Expr, part: Expr) -> Expr | None:
         return ONE
     a, b = whole.constant, part.constant
     if a is not None and b is not None:
-        return integer(a // b) if b > 0 and a % b == 0 else None
+        if b > 0 and a % b == 0:
+            return integer(a // b)
+        return None
     if a == 0 or b == 0:
         return None
     quotient = whole // part
-    return quotient if quotient * part == whole else None
+    if quotient * part == whole:
+        return quotient
+    return None
 
 
 def refine(first: Sequence[Expr], second: Sequence[Expr]) -> list[Expr] | None:
@@ -321,7 +334,9 @@ def split_prefix(extents: Sequence[Expr], numel: Expr) -> tuple[list[Expr], list
         if inner is None:
             return None
         return [*outer, left], [inner, *extents[k + 1 :]]
-    return (outer, []) if left.constant == 1 else None
+    if left.constant == 1:
+        return (outer, [])
+    return None
 
 
 def distribute(
@@ -377,7 +392,9 @@ def _steps(e: Expr, loops: Sequence[Symbol]) -> tuple[Expr, dict[Symbol, int]] |
     if linear is None or any(s.extent.constant is None for s in loops):
         return None
     steps = {s: linear[1].get(s, ZERO).constant or 0 for s in loops}
-    return (linear[0], steps) if all(step > 0 for step in steps.values()) else None
+    if all(step > 0 for step in steps.values()):
+        return (linear[0], steps)
+    return None
 
 
 T = TypeVar("T")
@@ -416,7 +433,9 @@ class Shape:
         point.
         """
         if self.reduced:
-            return (list(self.loops), list(self.reduced)) if self.points == numel else None
+            if self.points == numel:
+                return (list(self.loops), list(self.reduced))
+            return None
         return split_prefix(self.loops, numel)
 
 

@@ -62,15 +62,21 @@ def _start(index: Expr) -> Expr:
         if all(s.kind == "size" for s in term.symbols):
             start = start + term
     if start.constant is not None:
-        return ZERO if low is None else integer(max(0, min(start.constant, low)))
-    return start if known_less_equal(0, start) and known_less_equal(start, index) else ZERO
+        if low is None:
+            return ZERO
+        return integer(max(0, min(start.constant, low)))
+    if known_less_equal(0, start) and known_less_equal(start, index):
+        return start
+    return ZERO
 
 
 def _earlier(a: Expr, b: Expr) -> Expr:
     """The smaller of two starts, 0 where it is not known which it is."""
     if known_less_equal(a, b):
         return a
-    return b if known_less_equal(b, a) else ZERO
+    if known_less_equal(b, a):
+        return b
+    return ZERO
 
 
 def _moved(kernel: Kernel, offsets: dict[str, Expr]) -> Kernel:

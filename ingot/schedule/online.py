@@ -39,7 +39,9 @@ def in_one_pass(kernel: Kernel) -> Kernel:
             if found is not None:
                 stages[earlier], stages[later] = found
                 break
-    return replace(kernel, stages=tuple(stages)) if stages != list(kernel.stages) else kernel
+    if stages != list(kernel.stages):
+        return replace(kernel, stages=tuple(stages))
+    return kernel
 
 
 def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage) -> bool:
@@ -69,7 +71,9 @@ def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage
     after = _After(second.body)
     for a in second.reductions:
         found = _power(second.body.instructions, a)
-        top = largest.get(others[found[0]]) if found is not None else None
+        top = None
+        if found is not None:
+            top = largest.get(others[found[0]])
         if (
             found is None
             or top is None
@@ -87,7 +91,9 @@ def _power(body: Sequence[Instruction], a: Accumulate) -> tuple[int, int] | None
     if a.kind != "sum" or power.op != "exp" or power.dtype not in (torch.float32, torch.float64):
         return None
     difference = body[power.args[0]]
-    return (difference.args[0], difference.args[1]) if difference.op == "sub" else None
+    if difference.op == "sub":
+        return (difference.args[0], difference.args[1])
+    return None
 
 
 class _Top(NamedTuple):
@@ -132,7 +138,10 @@ def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
     """A number for each instruction, the same for those that compute the same."""
     found: list[int] = []
     for i in body.instructions:
-        attrs: object = repr(i.attrs) if i.op == "constant" else i.attrs
+        if i.op == "constant":
+            attrs: object = repr(i.attrs)
+        else:
+            attrs = i.attrs
         found.append(
             numbers.setdefault(
                 (i.op, i.dtype, attrs, tuple(found[k] for k in i.args)), len(numbers)

@@ -80,7 +80,9 @@ def _copy(node: Node) -> _Copy | None:
 
 def _numbers(*expressions: Expr) -> list[int] | None:
     numbers = [e.constant for e in expressions if e.constant is not None]
-    return numbers if len(numbers) == len(expressions) else None
+    if len(numbers) == len(expressions):
+        return numbers
+    return None
 
 
 def _moved(view: View, copy: _Copy, graph: LoopGraph) -> View | None:

@@ -94,7 +94,9 @@ def _with_trees(stages: Sequence[Stage], k: int, sources: Mapping[str, _Source])
     """Stage number k, which computes rows where it loaded them, each as its source does."""
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
-        source = sources.get(i.attrs[0]) if i.op == "load" else None
+        source = None
+        if i.op == "load":
+            source = sources.get(i.attrs[0])
         if source is None:
             return builder.append(i)
         body, value = stages[source.stage].body, source.store.value

@@ -145,7 +145,9 @@ def _overwritable(group: Group, dead: str, target: str) -> bool:
             if k > at or laid.inner[k] != laid.inner[at] or {*places} != {writer.index}:
                 return False
             readers.append(k)
-    stages = assign_stages(laid) if readers else []
+    stages = []
+    if readers:
+        stages = assign_stages(laid)
     return all(stages[k] <= stages[at] for k in readers)
 
 

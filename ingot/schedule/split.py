@@ -53,7 +53,9 @@ def split_reductions(
 
 def _split(node: Reduction, graph: LoopGraph, target: Target) -> Iterator[Node]:
     nest = canonical(node)
-    parts = _parts(nest, target) if isinstance(nest, Reduction) else 1
+    parts = 1
+    if isinstance(nest, Reduction):
+        parts = _parts(nest, target)
     if parts == 1:
         yield node
         return
@@ -66,7 +68,10 @@ def _split(node: Reduction, graph: LoopGraph, target: Target) -> Iterator[Node]:
     body = nest.body.substitute({loop: whole})
     if extent % parts:
         body = _guarded(body, whole, extent, nest)
-    loops = (part, *nest.loops) if _reduces_columns(nest) else (*nest.loops, part)
+    if _reduces_columns(nest):
+        loops = (part, *nest.loops)
+    else:
+        loops = (*nest.loops, part)
     device = graph.buffers[node.target].device
     buffer, index, load = _memory_of_parts(node.target, node.dtype, loops, device)
     graph.buffers[buffer.name] = buffer
@@ -112,7 +117,9 @@ def _parts(node: Reduction, target: Target) -> int:
     if independent >= target.few_points or points * length < target.long_reduction:
         return 1
     extent = _longest(node.reduced).extent.constant or 0
-    each = independent if target.has_registers else 1
+    each = 1
+    if target.has_registers:
+        each = independent
     wanted = min(target.most_parts // each, points * length // (target.part * each), length, extent)
     if wanted < 4:
         return 1
@@ -213,5 +220,9 @@ def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
             return kind == "min"
         if dtype.is_floating_point:
             return -inf if kind == "max" else inf
-        return torch.iinfo(dtype).min if kind == "max" else torch.iinfo(dtype).max
-    return kind in ("prod", "all") if dtype is torch.bool else int(kind in ("prod", "all"))
+        if kind == "max":
+            return torch.iinfo(dtype).min
+        return torch.iinfo(dtype).max
+    if dtype is torch.bool:
+        return kind in ("prod", "all")
+    return int(kind in ("prod", "all"))

@@ -214,7 +214,9 @@ def _follower(k: int, groups: Sequence[Group]) -> int | None:
     group = groups[k]
     for j in range(k + 1, len(groups)):
         if groups[j].touches & group.writes:
-            return None if groups[j].on_host or groups[j].overlay is None else j
+            if groups[j].on_host or groups[j].overlay is None:
+                return None
+            return j
         if groups[j].writes & group.reads:
             return None
     return None
@@ -257,7 +259,10 @@ def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node]
     be."""
     laid: list[Node] | None = list(members)
     for node in nodes:
-        laid = laid_over_contraction(node, laid, along=False) if laid is not None else None
+        if laid is not None:
+            laid = laid_over_contraction(node, laid, along=False)
+        else:
+            laid = None
     return laid
 
 
@@ -273,7 +278,9 @@ def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologu
             s for s in (*contraction.batch, *across, *contraction.reduced) if s.extent.constant != 1
         ]
         node = by_name.get(access.buffer)
-        walked = None if node is None else walked_as(node, node.index, access.index, loops)
+        walked = None
+        if node is not None:
+            walked = walked_as(node, node.index, access.index, loops)
         if node is not None and walked is None:
             return None
         made.append(walked)
@@ -314,7 +321,9 @@ def _form(
     assert isinstance(members[0], Contraction)
     prologues = _with_prologues(members[0], [groups[j].members[0] for j in before])
     if prologues is None:
-        return None if not before else _form(draft, k, last, (), groups, graph, target, parts)
+        if not before:
+            return None
+        return _form(draft, k, last, (), groups, graph, target, parts)
     moved = _moved_reads(draft, prologues, contraction)
     reads = moved.union(*(m.reads() for m in members[1:]))
     writes = {name for m in members for name in m.writes()}
@@ -333,7 +342,10 @@ def _moved_reads(draft: _Draft, prologues: Prologues, contraction: Contraction) 
     """What a form reads later than the product's call does."""
     reads = set().union(*(m.reads() for m in draft.rest))
     for node, access in zip(prologues, (contraction.left, contraction.right)):
-        reads |= {access.buffer} if node is None else node.reads()
+        if node is None:
+            reads |= {access.buffer}
+        else:
+            reads |= node.reads()
     return reads
 
 

@@ -21,7 +21,9 @@ MOST_INSTRUCTIONS = 200  # ... if no more come of it
 
 def is_transposed(load: Instruction, tile: Symbol, vector: Symbol) -> bool:
     """Whether a load's memory is contiguous along `tile` and far apart along `vector`."""
-    linear = None if load.args else load.attrs[1].linear((tile, vector))
+    linear = None
+    if not load.args:
+        linear = load.attrs[1].linear((tile, vector))
     if linear is None or linear[0].is_indirect:
         return False
     along, across = (linear[1].get(s) for s in (tile, vector))
@@ -91,7 +93,9 @@ def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol
                 load.dtype.itemsize for load in transposed_loads(stages, loop, vector)
             )
     best = max(moved, key=lambda loop: moved[loop], default=None)
-    return best if best is not None and moved[best] else None
+    if best is not None and moved[best]:
+        return best
+    return None
 
 
 def _is_short(loop: Symbol) -> bool:

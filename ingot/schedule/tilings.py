@@ -75,7 +75,9 @@ def tilings(
 def after_parts(sizes: Sizes, parts: int) -> float:
     """Nanoseconds of adding up the parts of a product's sums, in a kernel of its own."""
     batch, rows, columns, _ = sizes
-    return _LAUNCH + 8 * batch * rows * columns / _CACHED if parts > 1 else 0.0
+    if parts > 1:
+        return _LAUNCH + 8 * batch * rows * columns / _CACHED
+    return 0.0
 
 
 def _all(
@@ -99,7 +101,10 @@ def _up_to(size: int, lengths: Sequence[int]) -> list[int]:
 
 def _fits(tiling: Tiling, dtype: torch.dtype, chip: Chip) -> bool:
     sums = tiling.rows * tiling.columns // (32 * tiling.warps)
-    most = REGISTERS if dtype.itemsize == 2 else REGISTERS // 2
+    if dtype.itemsize == 2:
+        most = REGISTERS
+    else:
+        most = REGISTERS // 2
     return 4 <= sums <= most and _shared(tiling, dtype) <= chip.shared
 
 
@@ -126,8 +131,13 @@ def estimate(
     products = 2 * tiling.rows * tiling.columns * tiling.depth
     # what is used how often
     square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)
-    slower = _PARTS[tiling.precision] if dtype is torch.float32 else 1.0
-    rate = _halves(chip) / slower * square if slower else _FULL * min(1.0, 2 * square)
+    slower = 1.0
+    if dtype is torch.float32:
+        slower = _PARTS[tiling.precision]
+    if slower:
+        rate = _halves(chip) / slower * square
+    else:
+        rate = _FULL * min(1.0, 2 * square)
     rate *= min(1.0, resident * tiling.warps / 4)  # each tensor core serves one warp
     fed = (tiling.rows + tiling.columns) * tiling.depth * dtype.itemsize / _FED
     step = (
@@ -142,4 +152,6 @@ def estimate(
 
 def _halves(chip: Chip) -> float:
     known = [arch for arch in _HALVES if arch <= chip.capability]
-    return _HALVES[max(known)] if known else 500.0
+    if known:
+        return _HALVES[max(known)]
+    return 500.0

@@ -46,7 +46,10 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
     """The elements of what stands behind the star."""
     session, cls = frame.session, args.python_type()
     if not hasattr(cls, "__iter__") and not hasattr(cls, "__getitem__"):
-        callee = frame.stack[-1] if frame.stack[-1] is not NULL else frame.stack[-2]
+        if frame.stack[-1] is not NULL:
+            callee = frame.stack[-1]
+        else:
+            callee = frame.stack[-2]
         text = session.function_text(callee)
         raise session.raised(
             TypeError, f"{text} argument after * must be an iterable, not {cls.__name__}"
@@ -58,7 +61,9 @@ def _name(frame: InterpreterFrame, key: Any) -> Any:
     """The name of an argument, which may be an instance of a subclass of str."""
     plain = plain_key(key)
     is_text = isinstance(plain, IdentityKey) and issubclass(plain.value.python_type(), str)
-    name = frame.session.known(plain.value) if is_text else plain
+    name = plain
+    if is_text:
+        name = frame.session.known(plain.value)
     if type(name) is not str or not isinstance(key, IdentityKey):
         return name
     argument = ArgumentName(name)
@@ -68,7 +73,10 @@ def _name(frame: InterpreterFrame, key: Any) -> Any:
 
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
-    kwargs = frame.session.entries_of(frame.pop()) if has_keywords else {}
+    if has_keywords:
+        kwargs = frame.session.entries_of(frame.pop())
+    else:
+        kwargs = {}
     kwargs = {_name(frame, key): value for key, value in kwargs.items()}
     args = _unpacked(frame, frame.pop())
     if not all(isinstance(name, str) for name in kwargs):

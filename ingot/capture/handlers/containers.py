@@ -141,16 +141,16 @@ def _refusal(error: Raised | KeyTaken, other: Value) -> str:
         return f"argument after ** must be a mapping, not {type_name(other.python_type())}"
     takes_any = VERSION >= (3, 12)  # a KeyError of the mapping's own for one of a key that is taken
     is_lookup = issubclass(raised.cls, KeyError) and len(raised.args) == 1
-    return _key_refusal(raised.args[0]) if takes_any and is_lookup else ""
+    if takes_any and is_lookup:
+        return _key_refusal(raised.args[0])
+    return ""
 
 
 def _key_refusal(key: Value) -> str:
     is_text = key.is_constant()
-    return (
-        f"got multiple values for keyword argument '{key.constant()}'"
-        if is_text
-        else "keywords must be strings"
-    )
+    if is_text:
+        return f"got multiple values for keyword argument '{key.constant()}'"
+    return "keywords must be strings"
 
 
 def _callee_text(frame: InterpreterFrame, depth: int) -> str:

@@ -77,7 +77,10 @@ def jump_if_false_or_pop(frame: InterpreterFrame, target: int) -> None:
 def _jump_or_pop(frame: InterpreterFrame, target: int, wanted: bool) -> None:
     value = frame.pop()
     keeps, drops = (target, [*frame.stack, value]), (frame.index, frame.stack)
-    if_false, if_true = (drops, keeps) if wanted else (keeps, drops)
+    if wanted:
+        if_false, if_true = (drops, keeps)
+    else:
+        if_false, if_true = (keeps, drops)
     if truth_at_branch(frame, value, if_false, if_true) is wanted:
         frame.push(value)
         frame.index = target

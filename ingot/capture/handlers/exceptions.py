@@ -39,10 +39,14 @@ def raise_varargs(frame: InterpreterFrame, count: int) -> None:
         if not isinstance(handled, ExceptionValue):
             raise session.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
-    cause = frame.pop() if count == 2 else None
+    if count == 2:
+        cause = frame.pop()
+    else:
+        cause = None
     raised = _exception(frame, frame.pop(), "exceptions")
     if cause is not None:
-        cause = cause if cause.identity() is None else _exception(frame, cause, "exception causes")
+        if cause.identity() is not None:
+            cause = _exception(frame, cause, "exception causes")
         raised.set_part(session, "__cause__", cause)
     raise session.raising(raised)
 
@@ -56,9 +60,9 @@ def reraise(frame: InterpreterFrame, _: int) -> None:
 def push_exc_info(frame: InterpreterFrame, _: Any) -> None:
     session, raised = frame.session, frame.pop()
     before = session.handled
-    frame.push(
-        INHERITED if session.inherited is not NONE and before is session.inherited else before
-    )
+    if session.inherited is not NONE and before is session.inherited:
+        before = INHERITED
+    frame.push(before)
     frame.push(raised)
     session.handled = raised
 
@@ -66,7 +70,10 @@ def push_exc_info(frame: InterpreterFrame, _: Any) -> None:
 @handles("POP_EXCEPT")
 def pop_except(frame: InterpreterFrame, _: Any) -> None:
     before = frame.pop()
-    frame.session.handled = frame.session.inherited if before is INHERITED else before
+    if before is INHERITED:
+        frame.session.handled = frame.session.inherited
+    else:
+        frame.session.handled = before
 
 
 @handles("CHECK_EXC_MATCH")
@@ -107,7 +114,9 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
         if not issubclass(raised.value.python_type(), AttributeError):
             raise
         kind = type_name(manager.python_type())
-        missed = " (missed __exit__ method)" if name == "__exit__" else ""
+        missed = ""
+        if name == "__exit__":
+            missed = " (missed __exit__ method)"
         if VERSION >= (3, 14):
             raise session.unsupported(
                 "exception", f"{manager.describe()} is no context manager"

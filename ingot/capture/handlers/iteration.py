@@ -54,9 +54,9 @@ def _sent_to(session: Session, receiver: Value, sent: Value) -> tuple[Value | No
     try:
         if sent.identity() is not None:
             return session.call(receiver.get_attribute(session, "send"), [sent], {}), NONE
-        return (
-            receiver.step(session) if isinstance(receiver, ObjectValue) else receiver.next(session)
-        ), NONE
+        if isinstance(receiver, ObjectValue):
+            return receiver.step(session), NONE
+        return receiver.next(session), NONE
     except Raised as raised:
         if not issubclass(raised.value.python_type(), StopIteration):
             raise

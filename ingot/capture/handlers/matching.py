@@ -40,7 +40,10 @@ def match_keys(frame: InterpreterFrame, _: Any) -> None:
         else:
             missing = ConstantValue(object())
             got = session.call(subject.get_attribute(session, "get"), [key, missing], {})
-            value = None if got is missing else got
+            if got is missing:
+                value = None
+            else:
+                value = got
         if value is None:
             frame.push(NONE)
             return
@@ -77,7 +80,10 @@ def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[
         return ()
     session, known = frame.session, cls.constant()
     has_names = hasattr(known, "__match_args__")
-    names = session.known(cls.get_attribute(session, "__match_args__")) if has_names else ()
+    if has_names:
+        names = session.known(cls.get_attribute(session, "__match_args__"))
+    else:
+        names = ()
     if not has_names and known.__flags__ & _MATCH_SELF:
         names = (None,)
     if type(names) is not tuple:
@@ -86,7 +92,9 @@ def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[
             TypeError, f"{known.__name__}.__match_args__ must be a tuple (got {kind})"
         )
     if count > len(names):
-        plural = "" if len(names) == 1 else "s"
+        plural = "s"
+        if len(names) == 1:
+            plural = ""
         accepted = f"{len(names)} positional sub-pattern{plural}"
         message = f"{known.__name__}() accepts {accepted} ({count} given)"
         raise session.raised(TypeError, message)

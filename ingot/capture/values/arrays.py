@@ -49,7 +49,9 @@ class ArrayValue(Value):
         return np.ndarray
 
     def identity(self) -> Any:
-        return self if self.source is None else self.object
+        if self.source is None:
+            return self
+        return self.object
 
     def tensor(self, session: Session) -> TensorValue:
         """The tensor that `torch.from_numpy` would make of it."""

@@ -66,7 +66,10 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
             cls.setup_context(context, args, result)
     dirty = getattr(context, "dirty_tensors", ())
     constant = getattr(context, "non_differentiable", ())
-    parts = result if isinstance(result, tuple) else (result,)
+    if isinstance(result, tuple):
+        parts = result
+    else:
+        parts = (result,)
     without = [_is_among(part, constant) for part in parts if isinstance(part, torch.Tensor)]
     if isinstance(result, tuple):
         result = tuple([_returned(part, args, dirty, constant) for part in result])
@@ -90,7 +93,9 @@ def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
         gradients = cls.backward(context, [*tangents])
     else:
         gradients = cls.backward(context, *tangents)
-    return gradients if isinstance(gradients, tuple) else (gradients,)
+    if isinstance(gradients, tuple):
+        return gradients
+    return (gradients,)
 
 
 def _returned(part: Any, args: Any, dirty: Any, constant: Any) -> Any:

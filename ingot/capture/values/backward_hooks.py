@@ -98,7 +98,10 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(
             "module-hook", f"hooks on the backward of a module that gives {result.describe()}"
         )
-    results = [result] if alone else session.realized_items(result)
+    if alone:
+        results = [result]
+    else:
+        results = session.realized_items(result)
     if not any(map(_is_tracked, results)):
         return result
     views = _with_history(session, HookedOutputs, results, hooked.link, hooked.hooks)
@@ -219,7 +222,9 @@ def _reads_gradients_alone(session: Session, hook: Value, count: int) -> bool:
 
     It may read no enclosing variables, and no globals besides torch's and the standard
     library's."""
-    function = hook.object if isinstance(hook, FunctionValue) else None
+    function = None
+    if isinstance(hook, FunctionValue):
+        function = hook.object
     if function is None or function.__closure__ or function.__defaults__:
         return False
     code = function.__code__

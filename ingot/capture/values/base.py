@@ -351,7 +351,9 @@ class NullValue(Value):
 NULL = NullValue()
 
 
-NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
+NO_DICT = ""
+if sys.version_info >= (3, 13):
+    NO_DICT = " and no __dict__ for setting new attributes"
 
 
 def type_name(cls: type) -> str:
@@ -484,7 +486,9 @@ class NativeMethod(Value):
                 "call", f"{self.describe()} on {unknown.args[0].describe()}"
             ) from None
         except TypeError as error:
-            model = functools.partial(raw, signatures.model_of(cls)) if known else None
+            model = None
+            if known:
+                model = functools.partial(raw, signatures.model_of(cls))
             raise wrong_arguments(session, self, error, model, args, kwargs) from None
 
 

@@ -437,7 +437,10 @@ def divmod_(session: Session, a: Value, b: Value) -> Value:
 
 @means(builtins.round)
 def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
-    digits = [] if ndigits.identity() is None else [ndigits]
+    if ndigits.identity() is None:
+        digits = []
+    else:
+        digits = [ndigits]
     found = special_first(session, number, "__round__", *digits)
     if found is not None:
         return found

@@ -142,7 +142,9 @@ def _call_rule(
     except NotConstant as unknown:
         raise _unknown(session, function, unknown) from None
     except TypeError as error:
-        model = function if isinstance(function, type) or function in _HARMLESS else None
+        model = None
+        if isinstance(function, type) or function in _HARMLESS:
+            model = function
         raise wrong_arguments(session, BuiltinValue(function), error, model, args, kwargs) from None
 
 

@@ -196,7 +196,10 @@ def _results(session: Session, result: Value, before: fx.Node) -> list[Value]:
     is_tensor = isinstance(result, TensorValue)
     if not is_tensor and result.python_type() is not tuple:
         raise _refused(session, "gives no tensors")
-    results = [result] if is_tensor else session.realized_items(result)
+    if is_tensor:
+        results = [result]
+    else:
+        results = session.realized_items(result)
     if not are_new(tensors_in(results), before):
         raise _refused(session, "returns what it has not made")
     for part in results:

@@ -78,14 +78,19 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
         made: Value = meaning.rule(session, cls, args, kwargs)
         return made
     raw = session.class_lookup(cls, "__new__")
-    maker = raw.__func__ if isinstance(raw, staticmethod) else raw
+    maker = raw
+    if isinstance(raw, staticmethod):
+        maker = raw.__func__
     if isinstance(maker, FunctionType):
         made = session.realize(
             session.call(session.wrap_class_member(maker), [ClassValue(cls), *args], kwargs)
         )
     else:
         made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
-    kind = made.cls if isinstance(made, StandIn) else made.python_type()
+    if isinstance(made, StandIn):
+        kind = made.cls
+    else:
+        kind = made.python_type()
     if cls in kind.__mro__:
         _initialize(session, kind, made, args, kwargs)
     return made
@@ -232,8 +237,10 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     is_struct = is_struct_sequence(cls)
     if args and is_struct:
         items = session.items_of(args[0], "constructor requires a sequence")
+    elif args:
+        items = session.unpacked(args[0])
     else:
-        items = session.unpacked(args[0]) if args else []
+        items = []
     if hasattr(cls, "_fields") or cls.__name__ == "Size":
         return TupleValue(items, cls)
     if is_struct:
@@ -338,7 +345,10 @@ means(complex)(_number(complex, "__complex__", "__float__", "__index__"))
 @means(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
     if rest or named:
-        args = rest if object is None else (object, *rest)
+        if object is None:
+            args = rest
+        else:
+            args = (object, *rest)
         return session.wrap_constant(session.really(str, args, named))
     if object is None:
         return ConstantValue("")
@@ -347,7 +357,9 @@ def str_(session: Session, object: Value | None = None, *rest: Value, **named: V
 
 @means(bytes)
 def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
-    found = special_first(session, args[0], "__bytes__") if args else None
+    found = None
+    if args:
+        found = special_first(session, args[0], "__bytes__")
     if found is not None:
         return found
     if len(args) == 1 and not kwargs and isinstance(args[0], ObjectValue):
@@ -485,7 +497,10 @@ def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value
     made = SuperValue(cls.constant(), session.realize(instance))
     if isinstance(made.cls, type) and made.cls not in made.start()[0].__mro__:
         said = session.said_class(made.instance)
-        made.said = said if said is not None and made.cls in said.__mro__ else None
+        if said is not None and made.cls in said.__mro__:
+            made.said = said
+        else:
+            made.said = None
     made.check(session)
     return made
 

@@ -157,7 +157,9 @@ class DictValue(Container):
         return None
 
     def _union(self, left: DictValue, right: DictValue) -> DictValue:
-        kind = self if left.cls is dict else left
+        kind = left
+        if left.cls is dict:
+            kind = self
         made = DictValue({**left.entries, **right.entries}.items(), kind.cls)
         made.factory = kind.factory
         return made
@@ -214,7 +216,10 @@ class DictValue(Container):
     ) -> Value:
         if other is not None:
             ordered = issubclass(self.cls, OrderedDict)
-            read = session.ordered_entries_read if ordered else session.entries_read
+            if ordered:
+                read = session.ordered_entries_read
+            else:
+                read = session.entries_read
             for key, value in read(other):
                 self.write(session, key, value)
         for name, value in named.items():
@@ -229,7 +234,10 @@ class DictValue(Container):
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         if self.cls not in (OrderedDict, defaultdict):
             raise session.unsupported("library-function", f"__reduce_ex__ of {self.describe()}")
-        factory = [] if session.same(self.factory, NONE) else [self.factory]
+        if session.same(self.factory, NONE):
+            factory = []
+        else:
+            factory = [self.factory]
         items = self.method_items(session).iterate(session)
         made = (
             session.wrap_constant(self.cls),
@@ -245,7 +253,10 @@ class DictValue(Container):
         value = self.remove(session, name)
         if value is None:
             raise ordered_key_error(session, key)
-        others = [] if last is None or session.truth(last) else list(self.entries.items())
+        if last is None or session.truth(last):
+            others = []
+        else:
+            others = list(self.entries.items())
         self.write(session, name, value)
         for other, held in others:  # all that lay before it is put behind it
             self.write(session, other, NULL)
@@ -280,7 +291,9 @@ class DictIterator(Value):
             return None
         if len(entries) != len(self._left):
             ordered = issubclass(self.owner.cls, OrderedDict)
-            what = "OrderedDict mutated" if ordered else "dictionary changed size"
+            what = "dictionary changed size"
+            if ordered:
+                what = "OrderedDict mutated"
             raise session.raised(RuntimeError, f"{what} during iteration")
         if self.position >= len(self._left):
             self._left = None

@@ -33,7 +33,9 @@ def _deepcopy(
     """Tensor.__deepcopy__(memo). None for what is more than its elements: a leaf, attributes of its
     own."""
     made: TensorValue | None = None
-    memo = session.realize(args[0]) if len(args) == 1 and not kwargs else None
+    memo = None
+    if len(args) == 1 and not kwargs:
+        memo = session.realize(args[0])
     if not isinstance(memo, DictValue) or memo.source is not None or not _is_plain(session, tensor):
         return None
     place = id(memo), storage_key(tensor.fake)

@@ -133,8 +133,12 @@ def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
     nn.Module.__call__, which capture leaves out, lies between a module's forward and its
     caller."""
     for frame in frames:
-        module = frame.slots[0] if frame.slots else None
-        forward = getattr(module.cls, "forward", None) if isinstance(module, ModuleValue) else None
+        module = None
+        if frame.slots:
+            module = frame.slots[0]
+        forward = None
+        if isinstance(module, ModuleValue):
+            forward = getattr(module.cls, "forward", None)
         if forward is not None and getattr(forward, "__code__", None) is frame.program.code:
             return False
     return True

@@ -106,7 +106,10 @@ class DequeValue(Container):
 
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         limit = self.held.maxlen
-        args = [] if limit is None else [session.tuple_of_values([]), ConstantValue(limit)]
+        if limit is None:
+            args = []
+        else:
+            args = [session.tuple_of_values([]), ConstantValue(limit)]
         made = (
             session.wrap_constant(deque),
             session.tuple_of_values(args),
@@ -223,7 +226,9 @@ class OutsideDeque(DequeValue):
         blind = not self._whole and name in ("append", "appendleft", "clear")
         if blind:
             self._since.append((name, args))
-        result = None if blind else super().change(session, name, *args)
+        result = None
+        if not blind:
+            result = super().change(session, name, *args)
         self.pending.append(Operation(getattr(deque, name), (self, *args)))
         return result
 

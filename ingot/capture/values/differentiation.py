@@ -135,7 +135,10 @@ def _laid_out(gradient: Any, leaf: Any) -> Any:
 def _tensors(session: Session, value: Value) -> list[TensorValue]:
     """The tensors of an argument that is one, or a sequence of them."""
     value = session.deep(value)
-    items = value.items if isinstance(value, SequenceValue) else [value]
+    if isinstance(value, SequenceValue):
+        items = value.items
+    else:
+        items = [value]
     tensors = tensors_in(items)
     if len(tensors) != len(items):
         raise session.unsupported("inner-gradients", f"{value.describe()} is differentiated")

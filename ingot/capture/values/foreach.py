@@ -96,7 +96,9 @@ def _rule(name: str, method: str) -> Callable[..., Value | None]:
         ]
         if not method.endswith("_"):
             return TupleValue(results, tuple)
-        return session.realize(args[0]) if _GIVES_LIST else NONE
+        if _GIVES_LIST:
+            return session.realize(args[0])
+        return NONE
 
     return call
 

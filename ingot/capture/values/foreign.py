@@ -45,7 +45,9 @@ class ForeignValue(OpaqueValue):
 
     def describe(self) -> str:
         cls = type(self.object)
-        name = self.source.name if self.source else "an object"
+        name = "an object"
+        if self.source:
+            name = self.source.name
         return f"{name}, a {cls.__module__}.{cls.__name__},"
 
     def identity(self) -> Any:

@@ -390,7 +390,10 @@ class GeneratorValue(Value):
         session.handled = self.handled or session.handled
         try:
             value = frame.run(raised)
-            self.handled = session.handled if session.handled is not session.inherited else None
+            if session.handled is not session.inherited:
+                self.handled = session.handled
+            else:
+                self.handled = None
         except Raised as error:
             if VERSION < (3, 12) and issubclass(error.value.python_type(), StopIteration):
                 raise Raised(session.stopped_inside(error.value)) from None
@@ -523,7 +526,10 @@ class GeneratorValue(Value):
             if issubclass(value.python_type(), error.constant()):
                 error = value
             else:
-                args = [] if value.identity() is None else [value]
+                if value.identity() is None:
+                    args = []
+                else:
+                    args = [value]
                 error = session.realize(session.call(error, args, {}))
         elif value.identity() is not None:
             raise session.raised(TypeError, "instance exception may not have a separate value")
@@ -552,7 +558,9 @@ class GeneratorValue(Value):
             raise
         if found is not None:
             raise session.raised(RuntimeError, "generator ignored GeneratorExit")
-        return self.result if VERSION >= (3, 13) else NONE
+        if VERSION >= (3, 13):
+            return self.result
+        return NONE
 
 
 _HARMLESS = frozenset(
@@ -594,7 +602,9 @@ def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> 
 
 
 def _code(f: FunctionValue, session: Session) -> Value:
-    return ConstantValue(f.code) if f.object is None else session.wrap_constant(f.code)
+    if f.object is None:
+        return ConstantValue(f.code)
+    return session.wrap_constant(f.code)
 
 
 def _attributes(f: FunctionValue, session: Session) -> Value:

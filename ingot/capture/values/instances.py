@@ -62,9 +62,13 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
 def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
     """The same for one class that is not type() of the value."""
     meta = type(cls)
-    hook = None if meta is type else session.class_lookup(meta, "__instancecheck__")
+    hook = None
+    if meta is not type:
+        hook = session.class_lookup(meta, "__instancecheck__")
     is_users = isinstance(hook, FunctionType) and not trusts_function(hook)
-    answer = None if is_users else value.instance_of(session, cls)
+    answer = None
+    if not is_users:
+        answer = value.instance_of(session, cls)
     if answer is not None:
         return answer
     if hook is _ABC_CHECK:
@@ -212,12 +216,17 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
         answer = classes.special(session, "__subclasscheck__", cls)
         return answer is not None and session.truth(answer)
     known = classes.constant()
-    parts = known.__args__ if typing.get_origin(known) is typing.Union else None
+    if typing.get_origin(known) is typing.Union:
+        parts = known.__args__
+    else:
+        parts = None
     if isinstance(cls, ClassValue):
         parts = parts or _parts_of_union(session, known, issubclass)
     if parts is not None:
         return any(_is_subclass(session, cls, session.wrap_constant(part)) for part in parts)
-    hook = _users_subclasscheck(session, known) if isinstance(known, type) else None
+    hook = None
+    if isinstance(known, type):
+        hook = _users_subclasscheck(session, known)
     if hook is not None:
         return session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {}))
     found = session.python(issubclass, session.stand_in(cls), known)

@@ -89,7 +89,9 @@ def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
             return ()
         walked = _walked_by(sequence)
         there = place + count < walked.__len__(sequence)
-        return (walked.__getitem__(sequence, place + count),) if there else ()
+        if there:
+            return (walked.__getitem__(sequence, place + count),)
+        return ()
 
     ahead.__name__ = f"ahead_{count}"
     return ahead

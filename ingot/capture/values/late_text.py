@@ -120,7 +120,12 @@ def _sample(value: Value, turn: int) -> Any:
         return _pick(str, turn)
     if isinstance(value, TensorValue):
         dtype = value.fake.dtype
-        kind: type = float if dtype.is_floating_point else complex if dtype.is_complex else int
+        if dtype.is_floating_point:
+            kind: type = float
+        elif dtype.is_complex:
+            kind = complex
+        else:
+            kind = int
         number = _pick(bool if dtype is torch.bool else kind, turn)
         number = number % 100 if kind is int else number  # small integers fit every type
         return torch.full((1,) * value.fake.dim(), number, dtype=dtype, device="cpu")

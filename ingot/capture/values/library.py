@@ -106,7 +106,9 @@ def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
 def signature(session: Session, obj: Value, **options: Value) -> Value:
     """The signature of a function, method or class."""
     known = map_values(session.known, options)
-    plain = session.realize(obj.function) if isinstance(obj, BoundMethod) else obj
+    plain = obj
+    if isinstance(obj, BoundMethod):
+        plain = session.realize(obj.function)
     if known.get("eval_str") or known.get("globals") or known.get("locals"):
         raise session.unsupported(
             "library-function", "inspect.signature() with evaluated annotations"
@@ -123,7 +125,10 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
             session.effects.own(session, plain, plain.object, name)
         session.guard(plain.source, Kind.IDENTITY, plain.object)
         assert plain.object is not None
-        target: Any = MethodType(plain.object, 0) if isinstance(obj, BoundMethod) else plain.object
+        if isinstance(obj, BoundMethod):
+            target: Any = MethodType(plain.object, 0)
+        else:
+            target = plain.object
     elif isinstance(plain, ClassValue):
         target = plain.object
         for cls, name in (

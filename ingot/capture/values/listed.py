@@ -105,7 +105,10 @@ def _computed(session: Session, tensor: TensorValue) -> Any:
         values: dict[fx.Node, Any] = {}
         with torch.no_grad():
             for node in nodes:
-                values[node] = outside[node].value if node in outside else _run(node, values)
+                if node in outside:
+                    values[node] = outside[node].value
+                else:
+                    values[node] = _run(node, values)
         integers(values[tensor.fx_node])
     except (_Unknown, KeyError, RuntimeError, ValueError, TypeError, IndexError):
         return None
@@ -146,7 +149,10 @@ def _is_plain(node: fx.Node) -> bool:
         return all(isinstance(size, int) for size in sizes) and _holds_integers(value)
     if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
         return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if isinstance(node.target, str):
+        name = node.target
+    else:
+        name = getattr(node.target, "__name__", "")
     if name not in _COMPUTES or not is_torchs(node.target) or type(value) is not FakeTensor:
         return False
     elements = math.prod([size for size in value.shape if isinstance(size, int)])

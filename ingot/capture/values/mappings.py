@@ -172,8 +172,14 @@ def _update(
     """OrderedDict.update sets the items of a subclass by its own `__setitem__`, dict.update does
     not."""
     ordered = dict_base(owner.cls) is OrderedDict
-    read = session.ordered_entries_read if ordered else session.entries_read
-    store = owner.set_item if ordered else owner.store
+    if ordered:
+        read = session.ordered_entries_read
+    else:
+        read = session.entries_read
+    if ordered:
+        store = owner.set_item
+    else:
+        store = owner.store
     if other is not None:
         for key, value in read(other):
             store(session, session.wrap_key(key), value)
@@ -227,7 +233,9 @@ def _union(owner: DictObject, session: Session, other: Value) -> Value:
 
 def _copied(owner: DictObject, session: Session) -> dict[Any, Value]:
     """PyDict_Copy, which reads a dict by its own methods where its class says how to iterate."""
-    return dict(session.mapping_read(owner)) if owner.made.entries else {}
+    if owner.made.entries:
+        return dict(session.mapping_read(owner))
+    return {}
 
 
 def _copy(owner: DictObject, session: Session) -> Value:

@@ -195,7 +195,9 @@ def _renamed(code: CodeType, name: str) -> CodeType:
 def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """A mode's decorator names what it makes as the mode: by a code object that is the same each
     time."""
-    function = session.realize(args[0]) if len(args) == 2 and not kwargs else None
+    function = None
+    if len(args) == 2 and not kwargs:
+        function = session.realize(args[0])
     if isinstance(function, FunctionValue) and function.object is None:
         function.code = _renamed(function.code, session.known(args[1]))
         return NONE

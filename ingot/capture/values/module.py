@@ -34,7 +34,9 @@ class ModuleValue(ObjectValue):
     __slots__ = ()
 
     def describe(self) -> str:
-        return f"module {self.source.name}" if self.source else f"a {self.cls.__name__}"
+        if self.source:
+            return f"module {self.source.name}"
+        return f"a {self.cls.__name__}"
 
     def as_bool(self, session: Session) -> Value:
         return ConstantValue(not hasattr(self.cls, "__len__") or self.length(session) > 0)
@@ -158,7 +160,9 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
             hooked.append(name)
     if hooked:
         of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked)
-        kind = _CallInOnePiece if of_backward and torch.is_grad_enabled() else _HookedCall
+        kind = _HookedCall
+        if of_backward and torch.is_grad_enabled():
+            kind = _CallInOnePiece
         return kind.outside(session, _CALL_IMPL, ConstSource(_CALL_IMPL)), args, kwargs
     return session.realize(module.get_attribute(session, "forward")), args[1:], kwargs
 

@@ -166,7 +166,9 @@ def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | Non
         made = session.graph.call(
             session, "call_function", torch.full, (session.wrap_constant(()), value), named
         )
-        return made if isinstance(made, TensorValue) else None
+        if isinstance(made, TensorValue):
+            return made
+        return None
     return None
 
 
@@ -226,7 +228,10 @@ def _with_gradient_of_numbers(
     for compare, bound in zip(comparisons, bounds):
         if not is_none(bound):
             side = call(session, compare, target, bound)
-            inside = side if inside is None else call(session, operator.and_, inside, side)
+            if inside is None:
+                inside = side
+            else:
+                inside = call(session, operator.and_, inside, side)
     assert inside is not None
     held = method(session, "clamp", method(session, "detach", target), *bounds)
     made = call(session, torch.where, inside, target, held)
@@ -240,7 +245,10 @@ def _filled(session: Session, name: str, given: Given) -> Value | None:
     like = given.get("self") or given.get("input")
     dtype = session.known(given.get("dtype", NONE))
     if dtype is None:
-        dtype = like.fake.dtype if isinstance(like, TensorValue) else torch.get_default_dtype()
+        if isinstance(like, TensorValue):
+            dtype = like.fake.dtype
+        else:
+            dtype = torch.get_default_dtype()
     number = given.pop("fill_value", NONE)
     if dtype not in FLOATS or not _is_float(number) or not given.keys() <= _OF_FILLED:
         return None

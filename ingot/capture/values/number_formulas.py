@@ -52,14 +52,18 @@ def _addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     product = torch.mm(mat1, mat2) * alpha
-    return product + input.expand(product.shape) * beta if beta else product
+    if beta:
+        return product + input.expand(product.shape) * beta
+    return product
 
 
 def _baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     product = torch.bmm(batch1, batch2) * alpha
-    return product + input.expand(product.shape) * beta if beta else product
+    if beta:
+        return product + input.expand(product.shape) * beta
+    return product
 
 
 def _attention(

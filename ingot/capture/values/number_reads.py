@@ -120,8 +120,13 @@ def tensor_of_number(session: Session, args: Arguments, kwargs: Keywords) -> Val
 def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.div of a size that varies and a number: the tensor is a size as well where it is used
     as one."""
-    size, number = map(session.realize, args) if len(args) == 2 else (None, None)
-    mode = session.known(kwargs["rounding_mode"]) if list(kwargs) == ["rounding_mode"] else None
+    if len(args) == 2:
+        size, number = map(session.realize, args)
+    else:
+        size, number = (None, None)
+    mode = None
+    if list(kwargs) == ["rounding_mode"]:
+        mode = session.known(kwargs["rounding_mode"])
     if (
         not isinstance(size, SymIntValue)
         or not isinstance(number, ConstantValue)

@@ -267,7 +267,9 @@ class NumberValue(Value):
         """What stands for the other operand in float64; None where its value would not be the same
         there."""
         if isinstance(other, NumberValue):
-            return other.tensor if other.cls is float else None
+            if other.cls is float:
+                return other.tensor
+            return None
         if not other.is_constant() or type(other.constant()) not in (float, int, bool):
             return None
         number = other.constant()
@@ -631,7 +633,9 @@ def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> Tens
 def converted(
     session: Session, tensor: TensorValue, dtype: torch.dtype, copy: bool = False
 ) -> TensorValue:
-    named: dict[str, Value] = {"copy": ConstantValue(True)} if copy else {}
+    named: dict[str, Value] = {}
+    if copy:
+        named = {"copy": ConstantValue(True)}
     made = session.graph.call(session, "call_method", "to", (tensor, ConstantValue(dtype)), named)
     assert isinstance(made, TensorValue)
     return made

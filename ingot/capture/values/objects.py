@@ -145,7 +145,9 @@ class ObjectValue(Value):
         return self.cls
 
     def identity(self) -> Any:
-        return self if self.source is None else self.object
+        if self.source is None:
+            return self
+        return self.object
 
     def key(self, session: Session) -> Any:
         if find_in_class(self.cls, "__hash__") is object.__hash__:
@@ -164,7 +166,9 @@ class ObjectValue(Value):
             return None
         written = session.effects.written(namespace, name)
         if written is not None:
-            return None if written is NULL else written
+            if written is NULL:
+                return None
+            return written
         if name in namespace:
             return session.effects.found(namespace[name], AttrSource(self.source, name))
         session.guard_absent(self.source, name)
@@ -239,7 +243,10 @@ class ObjectValue(Value):
             found = self.members.get(name)
         else:
             written = session.effects.slots(self.object)
-            found = None if written is None else written.written.get(name)
+            if written is None:
+                found = None
+            else:
+                found = written.written.get(name)
             if found is None:
                 is_set = has_member(name)(self.object)
                 session.guard(DerivedSource(self.source, has_member(name)), Kind.EQUALS, is_set)
@@ -248,7 +255,9 @@ class ObjectValue(Value):
                         getattr(self.object, name), AttrSource(self.source, name, "slot")
                     )
         if found is None or found is NULL:
-            named = full_name if sys.version_info >= (3, 13) else type_name
+            named = type_name
+            if sys.version_info >= (3, 13):
+                named = full_name
             owner = named(self.cls)
             raise session.raised(AttributeError, f"'{owner}' object has no attribute '{name}'")
         return found
@@ -594,7 +603,9 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     native = session.native_slot(raw)
     if native is not None:
         return BoundMethod(native, instance)
-    kind = "C descriptor" if isinstance(raw, GetSetDescriptorType) else type(raw).__name__
+    kind = "C descriptor"
+    if not isinstance(raw, GetSetDescriptorType):
+        kind = type(raw).__name__
     raise session.unsupported("attribute", f"attribute {name!r} of a {cls.__name__}, a {kind}")
 
 

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 def chosen(number: Any, bound: float, above: Any, below: Any) -> Any:
     """One of two tensors or floats, by whether a float that is read from a tensor lies above a
     bound."""
-    return above if number > bound else below
+    if number > bound:
+        return above
+    return below
 
 
 means(chosen)(choice)
@@ -48,7 +50,9 @@ means(chosen)(choice)
 
 def _scalar(number: Any) -> Any:
     """A setting that may be a tensor of one element, without its dimensions."""
-    return number.squeeze() if isinstance(number, torch.Tensor) and number.dim() else number
+    if isinstance(number, torch.Tensor) and number.dim():
+        return number.squeeze()
+    return number
 
 
 def _moments(
@@ -163,11 +167,15 @@ def _asgd_of_many(
 
 def _wide(tensor: Any) -> Any:
     """A tensor in what a fused kernel computes in."""
-    return tensor.to(torch.float32) if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.to(torch.float32)
+    return tensor
 
 
 def _number(setting: Any) -> Any:
-    return setting.item() if isinstance(setting, torch.Tensor) else setting
+    if isinstance(setting, torch.Tensor):
+        return setting.item()
+    return setting
 
 
 class _Scaled:
@@ -176,8 +184,14 @@ class _Scaled:
     then nothing is written."""
 
     def __init__(self, grad_scale: Any, found_inf: Any) -> None:
-        self.scale = None if grad_scale is None else grad_scale.reshape(())
-        self.fails = None if found_inf is None else found_inf.reshape(()) == 1
+        if grad_scale is None:
+            self.scale = None
+        else:
+            self.scale = grad_scale.reshape(())
+        if found_inf is None:
+            self.fails = None
+        else:
+            self.fails = found_inf.reshape(()) == 1
 
     def gradient(self, grad: Any, maximize: Any) -> Any:
         value = _wide(grad)
@@ -187,9 +201,9 @@ class _Scaled:
         return -value if maximize else value
 
     def write(self, target: Any, value: Any) -> None:
-        target.copy_(
-            value if self.fails is None else torch.where(self.fails, target, value.to(target.dtype))
-        )
+        if self.fails is not None:
+            value = torch.where(self.fails, target, value.to(target.dtype))
+        target.copy_(value)
 
 
 def _fused_adam(
@@ -232,11 +246,15 @@ def _fused_sgd(
         if weight_decay != 0:
             grad = grad + value * weight_decay
         if momentum != 0:
-            buffer = (
-                grad if is_first_step else _wide(buffers[k]) * momentum + grad * (1 - dampening)
-            )
+            if is_first_step:
+                buffer = grad
+            else:
+                buffer = _wide(buffers[k]) * momentum + grad * (1 - dampening)
             scaled.write(buffers[k], buffer)
-            grad = grad + buffer * momentum if nesterov else buffer
+            if nesterov:
+                grad = grad + buffer * momentum
+            else:
+                grad = buffer
         scaled.write(param, value - lr * grad)
 
 

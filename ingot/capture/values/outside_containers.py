@@ -54,13 +54,17 @@ class OutsideDict(DictValue):
             session.guard(self.source, Kind.DICT_KEYS, dict_keys(self.object))
             for key, item in dict_items(self.object):
                 self._entries[held_key(session, key)] = LazyValue(item, self.item_source(key))
-        return self._entries if fields is None else fields.fill(dict(self._entries))
+        if fields is None:
+            return self._entries
+        return fields.fill(dict(self._entries))
 
     def find(self, session: Session, key: Any) -> Value | None:
         key = outside_key(session, key)
         written = session.effects.written(self.object, key)
         if written is not None:
-            return None if written is NULL else written
+            if written is NULL:
+                return None
+            return written
         if self._entries or not is_plain_key(key):
             return self.entries.get(key)
         if not dict.__contains__(self.object, key):

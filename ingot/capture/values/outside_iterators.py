@@ -70,7 +70,9 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
     values = [
         session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)
     ]
-    return values if all(isinstance(value, _INNER) for value in values) else None
+    if all(isinstance(value, _INNER) for value in values):
+        return values
+    return None
 
 
 class OutsideEnumerate(_Outer):

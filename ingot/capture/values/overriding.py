@@ -44,7 +44,9 @@ def _overrides(session: Session, value: Value) -> bool:
 def _mode_is_seen(session: Session) -> bool:
     """Whether a mode overrides torch's functions for who asks: torch's own functions are captured
     as if the mode had called them already."""
-    asker = session.frames[-1].function.namespace.get("__name__") if session.frames else None
+    asker = None
+    if session.frames:
+        asker = session.frames[-1].function.namespace.get("__name__")
     return is_torch_function_mode_enabled() and not is_trusted(asker)
 
 

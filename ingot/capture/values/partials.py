@@ -66,7 +66,9 @@ class PartialValue(Value):
         return functools.partial
 
     def identity(self) -> Any:
-        return self if self.source is None else self.object
+        if self.source is None:
+            return self
+        return self.object
 
     # -- attributes --------------------------------------------------------------------------------
 
@@ -75,9 +77,9 @@ class PartialValue(Value):
         parts."""
         if self.source is None:
             return bool(self.attributes) or session.has_attributes_dict(self)
-        fields = (
-            session.effects.fields(vars(self.object)) if (found := has_dict(self.object)) else None
-        )
+        fields = None
+        if found := has_dict(self.object):
+            fields = session.effects.fields(vars(self.object))
         if fields is None:
             session.guard(DerivedSource(self.source, has_dict), Kind.EQUALS, found)
         return found

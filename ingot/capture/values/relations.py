@@ -73,7 +73,10 @@ class RelationValue(Value):
         if self.answer is not None:
             return self.answer is wanted
         negated, swaps = _NEGATED[self.function]
-        pair = self.pair if wanted or not swaps else self.pair[::-1]
+        if wanted or not swaps:
+            pair = self.pair
+        else:
+            pair = self.pair[::-1]
         session.graph.require(
             session, require_relation, RELATIONS[self.function if wanted else negated], *pair
         )

@@ -101,7 +101,9 @@ def _consumed(value: Value) -> int | None:
     if isinstance(value, SliceValue):
         return 1
     if isinstance(value, TensorValue):
-        return None if value.fake.dtype in (torch.bool, torch.uint8) else 1
+        if value.fake.dtype in (torch.bool, torch.uint8):
+            return None
+        return 1
     if isinstance(value, ConstantValue) and (value.object is None or type(value.object) is int):
         return int(value.object is not None)
     return None
@@ -112,7 +114,10 @@ def _getitem(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     key = session.realize(args[0])
-    keys = key.items if isinstance(key, TupleValue) else [key]
+    if isinstance(key, TupleValue):
+        keys = key.items
+    else:
+        keys = [key]
     parts = [_plain(session, part) for part in keys]
     for part in filter(_is_unbacked, parts):
         raise session.unsupported("number-in-tensor", f"the value of {part.describe()}")
@@ -162,7 +167,10 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
     for k in reversed(range(len(parts))):
         if isinstance(parts[k], SymIntValue):
             behind_all = bool(wide) and wide[0] < k
-            dim = rank - sum(counts[k:]) if behind_all else sum(counts[:k])
+            if behind_all:
+                dim = rank - sum(counts[k:])
+            else:
+                dim = sum(counts[:k])
             made = session.graph.call(
                 session, "call_method", "select", (tensor, ConstantValue(dim), parts.pop(k)), {}
             )
@@ -190,11 +198,10 @@ def _setitem(
 
 def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> TensorValue:
     assert isinstance(number, TensorValue)
-    place = (
-        TensorMethod(number, "long").call(session, [], {})
-        if number.fake.dtype is not torch.int64
-        else number
-    )
+    if number.fake.dtype is not torch.int64:
+        place = TensorMethod(number, "long").call(session, [], {})
+    else:
+        place = number
     assert isinstance(place, TensorValue)
     place = TensorMethod(place, "reshape").call(session, [ConstantValue(1)], {})
     key = TupleValue([*[_EVERYTHING] * dim, place], tuple)

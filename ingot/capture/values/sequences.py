@@ -36,7 +36,9 @@ class Container(Value):
         self.object = object
 
     def identity(self) -> Any:
-        return self if self.source is None else self.object
+        if self.source is None:
+            return self
+        return self.object
 
     def _writable(self, session: Session) -> None:
         """To be called before it is changed."""
@@ -89,7 +91,10 @@ class SequenceValue(Container):
         try:
             return self.items[index]
         except (IndexError, TypeError):
-            stand_in: Any = self.items if isinstance(self, ListValue) else tuple(self.items)
+            if isinstance(self, ListValue):
+                stand_in: Any = self.items
+            else:
+                stand_in = tuple(self.items)
             return session.python(operator.getitem, stand_in, index)
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
@@ -305,7 +310,9 @@ class ListValue(SequenceValue):
         adjacent = places.step == 1
         reads_first = _reads_first(adjacent)
         usual = adjacent and not reads_first
-        text = "can only assign an iterable" if usual else "must assign iterable to extended slice"
+        text = "must assign iterable to extended slice"
+        if usual:
+            text = "can only assign an iterable"
         items = session.items_of(value, text)
         if reads_first:
             places = range(*bounds.indices(len(self.items)))

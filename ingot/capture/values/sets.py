@@ -143,7 +143,10 @@ class SetValue(Container):
         members by the id of their keys."""
         other = session.realize(other)
         if isinstance(other, Container) and other.python_type() in (set, frozenset, dict):
-            held = other if isinstance(other, SetValue) else session.set_of(other)
+            if isinstance(other, SetValue):
+                held = other
+            else:
+                held = session.set_of(other)
             _note_members(held, members)
             if held is other:
                 return held.hashed

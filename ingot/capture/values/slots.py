@@ -95,7 +95,9 @@ for _name, _converter in {
 def _format(value: Value, session: Session, spec: Value) -> Value:
     method = signatures.method_of(value.python_type(), "__format__")
     if spec.python_type() is not str and method is not None:
-        owner = None if method is object.__format__ else value.constant()
+        owner = None
+        if method is not object.__format__:
+            owner = value.constant()
         session.python(method, owner, session.refused(spec))
     return session.call(session.builtin(format), [value, spec], {})
 

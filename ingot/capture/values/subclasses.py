@@ -90,7 +90,9 @@ class BuiltinObject(ObjectValue):
             content = session.textual(self.content)
             if (content or base is deque) and self.overrides(session, "__iter__", "__len__"):
                 return self._text_of_elements(session, getattr(content, "maxlen", None))
-            most = [content.maxlen] if base is deque else []
+            most = []
+            if base is deque:
+                most = [content.maxlen]
             return session.python(
                 base.__repr__, type(self.cls.__name__, (base,), {})(content, *most)
             )
@@ -203,7 +205,9 @@ class NamespaceObject(ObjectValue):
         texts = [
             f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}" for k, v in entries
         ]
-        name = "namespace" if self.cls is SimpleNamespace else self.cls.__name__
+        name = "namespace"
+        if self.cls is not SimpleNamespace:
+            name = self.cls.__name__
         return f"{name}({', '.join(texts)})"
 
     def method___repr__(self, session: Session) -> Value:

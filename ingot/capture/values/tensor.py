@@ -384,7 +384,9 @@ class TensorValue(Value):
             if known is not None:
                 return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
-            kind = "depends on the data of" if name in _DATA else "acts on the object"
+            kind = "acts on the object"
+            if name in _DATA:
+                kind = "depends on the data of"
             raise session.unsupported("tensor-object", f"Tensor.{name} {kind} {self.describe()}")
         args, kwargs = list(map(session.deep, args)), map_values(session.deep, kwargs)
         if name == "size" and not kwargs:
@@ -549,7 +551,9 @@ class SymIntValue(Value):
     def convert(self, session: Session, cls: type) -> Value:
         if cls is int:
             return self
-        result = self.applied(session, float) if cls is float else None
+        result = None
+        if cls is float:
+            result = self.applied(session, float)
         return result or ConstantValue(cls(self.specialize(session)))
 
     def truth(self, session: Session) -> bool:
@@ -588,7 +592,10 @@ class SymIntValue(Value):
         operand: Any = other
         if isinstance(other, ConstantValue) and type(other.object) in (int, bool, float):
             # torch would take a bool for a question
-            operand = int(other.object) if type(other.object) is bool else other.object
+            if type(other.object) is bool:
+                operand = int(other.object)
+            else:
+                operand = other.object
             other = ConstantValue(operand)
         elif not isinstance(other, SymIntValue):
             return None

@@ -48,10 +48,15 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     holds_floats = float in [leaf.python_type() for leaf in leaves]
     dtype = session.known(kwargs.get("dtype", NONE))
     if dtype is None:
-        dtype = torch.get_default_dtype() if holds_floats else torch.int64
+        if holds_floats:
+            dtype = torch.get_default_dtype()
+        else:
+            dtype = torch.int64
     if dtype not in _FLOATS and (holds_floats or not all(_fits(leaf, dtype) for leaf in leaves)):
         return None
-    on = {"device": kwargs["device"]} if "device" in kwargs else {}
+    on = {}
+    if "device" in kwargs:
+        on = {"device": kwargs["device"]}
     if on and str(session.known(on["device"])) not in ("cpu", "None"):
         return None
     made = [_filled(session, leaf, dtype, on) for leaf in leaves]
@@ -94,7 +99,10 @@ def _fits(number: Value, dtype: torch.dtype) -> bool:
     raises an error else."""
     if dtype is torch.int64:
         return True
-    value = number.fake if isinstance(number, SymIntValue) else getattr(number, "object", None)
+    if isinstance(number, SymIntValue):
+        value = number.fake
+    else:
+        value = getattr(number, "object", None)
     return (
         dtype is torch.int32
         and value is not None
@@ -108,7 +116,9 @@ def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, A
     floats."""
     own = made = number.tensor if isinstance(number, NumberValue) else NONE
     if made is NONE:
-        held = torch.int64 if isinstance(number, SymIntValue) else dtype
+        held = dtype
+        if isinstance(number, SymIntValue):
+            held = torch.int64
         named = {"dtype": ConstantValue(held), **on}
         made = session.graph.call(
             session, "call_function", torch.full, (TupleValue([], tuple), number), named

@@ -41,7 +41,10 @@ class _Formatting:
             if name is None:
                 continue
             value = self._field(name)
-            spec = self.text(spec, depth - 1) if spec else ""
+            if spec:
+                spec = self.text(spec, depth - 1)
+            else:
+                spec = ""
             if conversion is not None:
                 if conversion not in _CONVERSIONS:
                     raise session.unsupported(

@@ -224,7 +224,9 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
     if meaning.how not in (How.STATE, How.REPLACED, How.OPERATION):
         return wrap_function(session, object_, source)
     is_inlinable = meaning.how is How.OPERATION and meaning.rule is None
-    fallback = wrap_function(session, object_, source) if is_inlinable else None
+    fallback = None
+    if is_inlinable:
+        fallback = wrap_function(session, object_, source)
     session.guard(source, Kind.IDENTITY, object_)
     if meaning.how is How.STATE:
         return StateQuery(object_, meaning.rule)
@@ -274,9 +276,15 @@ def _names_in(function: FunctionType) -> Iterator[_Name]:
                 yield None, instruction.arg, None
             module = None
             continue
-        namespace = function.__globals__ if is_global else vars(module)
+        if is_global:
+            namespace = function.__globals__
+        else:
+            namespace = vars(module)
         held = namespace.get(instruction.arg)
-        module = held if isinstance(held, ModuleType) else None
+        if isinstance(held, ModuleType):
+            module = held
+        else:
+            module = None
         if callable(held) or module is not None:
             yield namespace, instruction.arg, held
 
@@ -458,7 +466,9 @@ means(amp_update_scale_, how=How.POLYFILL)(polyfills.update_scale)
 @means(lazy_property_and_property, how=How.INSTANCE)
 def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """What a lazy property of a distribution is in its class, which is asked for its type alone."""
-    wrapped = getattr(session.realize(args[0]), "object", None) if args else None
+    wrapped = None
+    if args:
+        wrapped = getattr(session.realize(args[0]), "object", None)
     if not isinstance(wrapped, FunctionType) or kwargs:
         raise session.unsupported("construction", f"a {cls.__name__} is made")
     return session.wrap_constant(cls(wrapped))

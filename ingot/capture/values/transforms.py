@@ -194,7 +194,10 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
     """Inlined: the same for `vjp`."""
     with torch.enable_grad():
         args = _at_level(args, level)
-        variables = args if argnums is None else slice_argnums(args, argnums, as_tuple=False)
+        if argnums is None:
+            variables = args
+        else:
+            variables = slice_argnums(args, argnums, as_tuple=False)
         _variables(variables)
         output, aux = func(*args), None
         if has_aux:
@@ -213,7 +216,8 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
         results = _below_level(output, level)
 
     def vjp(cotangents: Any, retain_graph: bool = True, create_graph: Any = None) -> Any:
-        create_graph = torch.is_grad_enabled() if create_graph is None else create_graph
+        if create_graph is None:
+            create_graph = torch.is_grad_enabled()
         given, given_spec = tree_flatten(cotangents)
         if given_spec != outputs_spec:
             refused()
@@ -221,7 +225,9 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
             gradients_of(outputs, leaves, given, retain_graph, create_graph), spec
         )
 
-    return (results, vjp, _below_level(aux, level)) if has_aux else (results, vjp)
+    if has_aux:
+        return (results, vjp, _below_level(aux, level))
+    return (results, vjp)
 
 
 def gradients_of(

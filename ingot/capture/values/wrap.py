@@ -311,7 +311,9 @@ def _class_method_of(function: Any, owner: type) -> Any:
     for cls in owner.__mro__:
         found = vars(cls).get(function.__name__)
         if isinstance(found, ClassMethodDescriptorType) and found.__get__(None, owner) == function:
-            return found if is_known_in_c(found) else None
+            if is_known_in_c(found):
+                return found
+            return None
     return None
 
 

@@ -58,7 +58,10 @@ class _AttentionEmitter(HeadEmitter):
         self.kernel = kernel
         _, heads, self.queries, self.keys, width, value_width = kernel.sizes
         self.heads, self.width, self.value_width = known(heads), known(width), known(value_width)
-        self.most_keys = _MANY if self.keys.constant is None else self.keys.constant
+        if self.keys.constant is None:
+            self.most_keys = _MANY
+        else:
+            self.most_keys = self.keys.constant
         self.vectors = min(MOST_VECTORS[self.bytes], kernel.query_block // self.lanes)
         self.block = self.vectors * self.lanes
         self.mask_row = self.width + self.keys + 1
@@ -138,7 +141,9 @@ class _AttentionEmitter(HeadEmitter):
                     self.check(operand, e.pointer(row, "float", column), count) for row in rows
                 ]
                 loaded = [self.load_first(pointer, count) for pointer in pointers]
-                present = count if isinstance(count, int) else lanes
+                present = lanes
+                if isinstance(count, int):
+                    present = count
                 for k, turned in enumerate(self.transposed(loaded)[:present]):
                     place = (column + k) * self.block + group
                     self.store(turned, e.pointer(target, "float", place))
@@ -362,15 +367,17 @@ class _AttentionEmitter(HeadEmitter):
                     weight = self.load_scalar(e.pointer(beside, "float", r))
                     for variable, vector in zip(row, loaded):
                         variable.store(e.fma(weight, vector, variable.load()))
-            for variable, pointer in (
-                zip(itertools.chain(*sums), itertools.chain(*totals)) if several else ()
-            ):
-                self.store(self.load(pointer, aligned=True) + variable.load(), pointer)
+            if several:
+                for variable, pointer in zip(itertools.chain(*sums), itertools.chain(*totals)):
+                    self.store(self.load(pointer, aligned=True) + variable.load(), pointer)
         shares = e.pointer(weights, "float", self.number(self.keys * self.block))
         for r, row in enumerate(sums):
             share = self.load_scalar(e.pointer(shares, "float", r))
             line = self.smaller(first + query + r, self.number(self.queries - 1)) * target_stride
             for v, (variable, n) in enumerate(zip(row, pieces)):
-                total = self.load(totals[r][v], aligned=True) if several else variable.load()
+                if several:
+                    total = self.load(totals[r][v], aligned=True)
+                else:
+                    total = variable.load()
                 pointer = e.pointer(e.pointer(target, "float", line), "float", v * self.lanes)
                 self.store_first(total * share, self.check(self.kernel.target, pointer, n), n)

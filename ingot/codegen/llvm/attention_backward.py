@@ -52,7 +52,10 @@ class _BackwardEmitter(HeadEmitter):
         _, heads, self.queries, self.keys, width, value_width = kernel.sizes
         self.heads, self.width, self.value_width = known(heads), known(width), known(value_width)
         most_keys = self.keys.constant
-        self.chunk = CHUNK if most_keys is None else min(CHUNK, most_keys)
+        if most_keys is None:
+            self.chunk = CHUNK
+        else:
+            self.chunk = min(CHUNK, most_keys)
         # tiles whose columns are queries, features of queries and keys, and features of values and
         # tangents
         self.of_block = tiles.choose_tile("float", self.block, target)

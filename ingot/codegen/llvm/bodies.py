@@ -104,7 +104,9 @@ class BodyEmitter:
     @staticmethod
     def _position_type(stage: Stage) -> str:
         """The type of the numbers of a stage's points, and of one more that stands for none."""
-        return "i32" if fits_short(product(s.extent for s in stage.loops)) else "i64"
+        if fits_short(product(s.extent for s in stage.loops)):
+            return "i32"
+        return "i64"
 
     # -- instructions ------------------------------------------------------------------------------
 

@@ -72,7 +72,9 @@ class _ContractionEmitter(KernelEmitter):
         check_bounds: bool,
     ) -> None:
         type = REPRESENTATIONS[product.dtype].register
-        together = tiles.TOGETHER if product.copies else 0
+        together = 0
+        if product.copies:
+            together = tiles.TOGETHER
         tile = tiles.choose_tile(type, product.column_block, target, product.row_block, together)
         super().__init__(kernel, symbols, target, check_bounds, tile.lanes)
         self.tile, self.product, self.column = tile, product, product.columns[0]
@@ -105,8 +107,13 @@ class _ContractionEmitter(KernelEmitter):
         """The number of the rows that are kept, then the copies, sums, offsets and addresses."""
         e, tile, depths = self.e, self.tile, self.depths
         rows, columns = self.product.row_block, self.product.column_block
-        packed = 0 if self.in_panels else depths.length * columns * tile.size
-        sums = tile.rows * tile.width if depths.whole else self.row_block * columns
+        packed = 0
+        if not self.in_panels:
+            packed = depths.length * columns * tile.size
+        if depths.whole:
+            sums = tile.rows * tile.width
+        else:
+            sums = self.row_block * columns
         sums *= tile.size
         # so that not all tiles are in the same set of a cache
         self.tile_distance = depths.length * tile.rows + 64 // tile.size
@@ -292,7 +299,9 @@ class _ContractionEmitter(KernelEmitter):
             e.line(f"call void {name}(ptr {source.text}, {values})")
             return
         anyhow = self._shared(tiles.pack_any(tile))
-        pack = self._shared(tiles.pack_rows(tile)) if along_columns is ONE else anyhow
+        pack = anyhow
+        if along_columns is ONE:
+            pack = self._shared(tiles.pack_rows(tile))
         values = ", ".join(f"i64 {v.text}" for v in (step, along, count, there))
         e.line(f"call void @{pack}(ptr {source.text}, {values}, ptr {packed.text})")
 
@@ -332,16 +341,18 @@ class _ContractionEmitter(KernelEmitter):
         e, tile, right = self.e, self.tile, self.product.right
         row = e.constant(tile.width * tile.size, "i64")
         packed = e.pointer(self.packed, tile.type, (column - first) * self.depths.length)
-        steps = (
-            (row * self.depths.tap_count, row)
-            if self.depths.run is None
-            else (row, amount.steps * row)
-        )
+        if self.depths.run is None:
+            steps = (row * self.depths.tap_count, row)
+        else:
+            steps = (row, amount.steps * row)
         if not self.in_panels and not self.direct:
             return packed, *steps
         self.memory.bound[self.column] = column
         there, along = self._element(right), self._stride(right, self.depths.inner)
-        apart = row if self.depths.run is None else self._stride(right, self.depths.run)
+        if self.depths.run is None:
+            apart = row
+        else:
+            apart = self._stride(right, self.depths.run)
         if self.in_panels:
             self._check(
                 right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size)
@@ -389,14 +400,18 @@ class _ContractionEmitter(KernelEmitter):
             if coefficient(left, self.depths.inner) is ONE:
                 known = tile.size
             for r in range(tile.rows):
-                at = e.intrinsic("smin", (row + r, stop - 1)) if r else row
+                at = row
+                if r:
+                    at = e.intrinsic("smin", (row + r, stop - 1))
                 self._bind_point(at, self.product.rows)
                 pointer = self._element(left)
                 self._check(left, pointer, (amount.steps, step), *taps)
                 pointers.append(f"ptr {pointer.text}")
         helper = self._shared(tiles.multiply(tile, known))
         place, along, apart = (v.text for v in panel)
-        adds = "false" if add is None else add.text
+        adds = "false"
+        if add is not None:
+            adds = add.text
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
             f"ptr {place}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, "
@@ -539,7 +554,9 @@ class _ContractionEmitter(KernelEmitter):
 
     def _finish_row(self, column: Value, stop: Value, stage: Stage) -> None:
         e, memory, tile = self.e, self.memory, self.tile
-        unroll = tile.vectors if choose_unroll((stage,)) >= tile.vectors else 1
+        unroll = 1
+        if choose_unroll((stage,)) >= tile.vectors:
+            unroll = tile.vectors
         if (self.column.extent.constant or 1) % tile.width:
             run: Callable[[int], None] = lambda copy: self._body(stage, [], copy, memory.mask)  # noqa: E731
             self._vector_loop(self.column, column, stop, None, unroll, run)

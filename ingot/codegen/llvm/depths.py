@@ -45,9 +45,15 @@ class Depths:
             steps = _steps(self.tap_count, tile.lanes)
         extent = self.cut.extent.constant
         self.whole = not self.outer and extent is not None and extent <= steps
-        self.steps = extent if self.whole and extent else steps
+        if self.whole and extent:
+            self.steps = extent
+        else:
+            self.steps = steps
         self.length = -(-self.steps * points // tile.lanes) * tile.lanes
-        self.offset_count = self.tap_count if self.run is None else self.steps
+        if self.run is None:
+            self.offset_count = self.tap_count
+        else:
+            self.offset_count = self.steps
 
 
 def in_order(product: Product) -> tuple[Symbol, ...]:
@@ -77,7 +83,9 @@ def _taps(product: Product) -> tuple[Symbol, ...]:
             break
         taps.insert(0, symbol)
         stride = stride * symbol.extent
-    return tuple(taps) if coefficient(product.right, product.reduced[-1]) is stride else ()
+    if coefficient(product.right, product.reduced[-1]) is stride:
+        return tuple(taps)
+    return ()
 
 
 def _run(product: Product, outer: Sequence[Symbol]) -> Symbol | None:
@@ -95,7 +103,9 @@ def _run(product: Product, outer: Sequence[Symbol]) -> Symbol | None:
 def _steps(taps: int, lanes: int) -> int:
     """Steps of the innermost loop in one depth, whole vectors of them where there are many."""
     steps = max(1, DEPTH // taps)
-    return steps if steps < lanes // 2 else -(-steps // lanes) * lanes
+    if steps < lanes // 2:
+        return steps
+    return -(-steps // lanes) * lanes
 
 
 def _even_steps(reduced: Symbol, tile: tiles.Tile) -> int:

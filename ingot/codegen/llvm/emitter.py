@@ -109,7 +109,10 @@ def float_text(value: float, type: str) -> str:
         try:
             value = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError:
-            value = float("inf") if value > 0 else -float("inf")
+            if value > 0:
+                value = float("inf")
+            else:
+                value = -float("inf")
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
@@ -161,7 +164,9 @@ class Emitter:
 
     def like(self, value: Value, other: Operand) -> Value:
         """`other` as a value, a number becoming a constant of the type of `value`."""
-        return other if isinstance(other, Value) else self.constant(other, value.type)
+        if isinstance(other, Value):
+            return other
+        return self.constant(other, value.type)
 
     def argument(self, value: Value, lanes: int) -> str:
         """The text of `value` as an operand of `lanes` lanes, in which a scalar is repeated."""
@@ -226,7 +231,9 @@ class Emitter:
 
     def compare(self, predicate: str, a: Value, b: Operand) -> Value:
         """A comparison, `predicate` as in LLVM: "olt", "slt", ..."""
-        opcode = "fcmp" if a.type in FLOATS else "icmp"
+        opcode = "icmp"
+        if a.type in FLOATS:
+            opcode = "fcmp"
         return self.instruction(f"{opcode} {predicate}", (a, self.like(a, b)), "i1")
 
     def cast(self, opcode: str, a: Value, type: str) -> Value:
@@ -237,7 +244,9 @@ class Emitter:
         return self.place(text, type, a.lanes, a.depth)
 
     def select(self, condition: Value, a: Operand, b: Operand) -> Value:
-        model = a if isinstance(a, Value) else b
+        model = b
+        if isinstance(a, Value):
+            model = a
         assert isinstance(model, Value)
         a, b = self.like(model, a), self.like(model, b)
         lanes = max(condition.lanes, a.lanes, b.lanes)
@@ -291,13 +300,18 @@ class Emitter:
 
     def reversed_lanes(self, a: Value) -> Value:
         """The lanes in reversed order."""
-        return a if a.lanes == 1 else self.shuffle(a, None, range(a.lanes - 1, -1, -1))
+        if a.lanes == 1:
+            return a
+        return self.shuffle(a, None, range(a.lanes - 1, -1, -1))
 
     def shuffle(self, a: Value, b: Value | None, order: Sequence[int | None]) -> Value:
         """The lanes numbered in `order`, those of `b` after those of `a`; None: any value."""
         type = vector_type(a.type, a.lanes)
         lanes = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in order)
-        second, depth = ("poison", 0) if b is None else (b.text, b.depth)
+        if b is None:
+            second, depth = ("poison", 0)
+        else:
+            second, depth = (b.text, b.depth)
         mask = f"{vector_type('i32', len(order))} <{lanes}>"
         text = f"shufflevector {type} {a.text}, {type} {second}, {mask}"
         return self.place(text, a.type, len(order), max(a.depth, depth))
@@ -355,7 +369,8 @@ class Emitter:
 
     def pointer(self, base: Value, type: str, index: Operand) -> Value:
         """The address of element `index` behind `base`; of a vector of indices, of addresses."""
-        index = index if isinstance(index, Value) else self.constant(index, "i64")
+        if not isinstance(index, Value):
+            index = self.constant(index, "i64")
         if index.constant and index.text == "0":
             return base
         first, second = vector_type("ptr", base.lanes), vector_type(index.type, index.lanes)

@@ -41,7 +41,10 @@ def function_of(
     """
     arguments = loads = passed = ""
     for k in range(parameters):
-        arguments += f"ptr %p{k}, " if k in shared else f"ptr noalias %p{k}, "
+        if k in shared:
+            arguments += f"ptr %p{k}, "
+        else:
+            arguments += f"ptr noalias %p{k}, "
         loads += f"  %a{k} = getelementptr ptr, ptr %buffers, i64 {k}\n"
         loads += f"  %p{k} = load ptr, ptr %a{k}\n"
         passed += f"ptr %p{k}, "

@@ -69,7 +69,9 @@ class HeadEmitter:
         return self.e.pointer(self.value(f"%p{operand.parameter}", "ptr"), "float", index)
 
     def load(self, pointer: Value, aligned: bool = False) -> Value:
-        alignment = self.bytes if aligned else 4
+        alignment = 4
+        if aligned:
+            alignment = self.bytes
         return self.e.here(
             f"load {self.vector}, ptr {pointer.text}, align {alignment}", "float", self.lanes
         )

@@ -13,7 +13,9 @@ EXACT = 53  # bits of the integers that doubles hold
 
 
 def _splat(type: str, lanes: int, value: str) -> str:
-    return value if lanes == 1 else f"splat ({type} {value})"
+    if lanes == 1:
+        return value
+    return f"splat ({type} {value})"
 
 
 def _any_lane(emitter: Emitter, lanes: int, condition: str) -> str:
@@ -82,7 +84,9 @@ def _euclid(e: Emitter, type: str, lanes: int, kind: str) -> str:
 
     Integers of more than `EXACT` bits are first divided as they are, `kind`s or unsigned.
     """
-    wide = "float" if BITS[type] < 32 else "double"
+    wide = "double"
+    if BITS[type] < 32:
+        wide = "float"
     v, f, some = vector_type(type, lanes), vector_type(wide, lanes), vector_type("i1", lanes)
     zero = "zeroinitializer"
     suffix = mangled(wide, lanes)

@@ -102,8 +102,12 @@ class KernelEmitter(BodyEmitter):
                 memory.mutable.add(parameter.name)
             if parameter.length is not None:
                 memory.lengths[parameter.name] = parameter.length
-        copies = 1 if self.kernel.vector is None else e.lanes
-        rows_together = 2 if self._is_paired() else 1
+        copies = 1
+        if self.kernel.vector is not None:
+            copies = e.lanes
+        rows_together = 1
+        if self._is_paired():
+            rows_together = 2
         for row in self.kernel.rows:
             size = as_expr(row.length) * (row.dtype.itemsize * copies * rows_together)
             memory.base[row.name] = self._take_scratch(size)
@@ -304,7 +308,9 @@ class KernelEmitter(BodyEmitter):
     def _points(self, symbol: Symbol, start: Value, stop: Value, size: int | None) -> None:
         """The outer vector loop around all stages."""
         simple = not any(s.loops for s in self.kernel.stages) and not self.kernel.rows
-        unroll = choose_unroll(self.kernel.stages) if simple else 1
+        unroll = 1
+        if simple:
+            unroll = choose_unroll(self.kernel.stages)
         self._vector_loop(symbol, start, stop, size, unroll, lambda copy: self._run_stages())
 
     def _vector_loop(
@@ -361,7 +367,9 @@ class KernelEmitter(BodyEmitter):
         """The vectors that are left, fewer than `unroll` and a part of one."""
         e, memory = self.e, self.memory
         lanes = e.lanes
-        remaining = None if size is None else size - int(start.text)
+        remaining = None
+        if size is not None:
+            remaining = size - int(start.text)
         once = unroll == 1 or (remaining is not None and remaining <= lanes)
         with e.loop(start, stop, lanes, remaining is not None, once) as index:
             e.scopes[-1].sure = sure

@@ -98,7 +98,9 @@ class Memory:
         if isinstance(atom, Symbol):
             if atom is self.vector:
                 return self.bound[atom] + self._lane_numbers(1)
-            return self.bound[atom] if atom in self.bound else self._size(atom)
+            if atom in self.bound:
+                return self.bound[atom]
+            return self._size(atom)
         if isinstance(atom, (Max, Min)):
             bounds = (self.index(atom.left), self.index(atom.right))
             return e.intrinsic("smax" if isinstance(atom, Max) else "smin", bounds)
@@ -106,8 +108,12 @@ class Memory:
         low = atom.left.bounds[0]
         if low is None or low < 0:
             quotient = floor_divide("signed", left, right)
-            return quotient if isinstance(atom, FloorDiv) else left - quotient * right
-        opcode = "urem" if isinstance(atom, Mod) else "udiv"
+            if isinstance(atom, FloorDiv):
+                return quotient
+            return left - quotient * right
+        opcode = "udiv"
+        if isinstance(atom, Mod):
+            opcode = "urem"
         if fits_short(atom.left) and fits_short(atom.right):
             short = e.binary(opcode, e.cast("trunc", left, "i32"), self._short(right))
             return e.cast("zext", short, "i64")
@@ -145,7 +151,9 @@ class Memory:
                 return pointer, True
             return e.pointer(pointer, type, e.iota("i64")), False
         varying = {s for s in expr.symbols if s is self.vector or self._is_per_lane(s)}
-        linear = expr.linear(varying) if varying == {self.vector} else None
+        linear = None
+        if varying == {self.vector}:
+            linear = expr.linear(varying)
         if linear is None:
             narrow = varying and fits_short(expr)
             return e.pointer(base, type, self.index(expr, "i32" if narrow else "i64")), False
@@ -174,12 +182,16 @@ class Memory:
         vector = self.vector
         if vector is None or vector not in expr.symbols or buffer in self.per_lane:
             return None
-        linear = None if any(map(self._is_per_lane, expr.symbols)) else expr.linear((vector,))
+        linear = None
+        if not any(map(self._is_per_lane, expr.symbols)):
+            linear = expr.linear((vector,))
         if linear is None:
             return None
         offset, coefficients = linear
         stride = coefficients[vector].constant
-        return None if stride is None else (stride, offset)
+        if stride is None:
+            return None
+        return (stride, offset)
 
     def _lane_pointer(self, buffer: str, stride: int, offset: Expr, lane: int) -> Value:
         """The address of one lane's element, `stride` and `offset` being what `_stride` gives."""
@@ -230,11 +242,15 @@ class Memory:
             if pointer.lanes > 1:
                 value = self._load_apart(buffer, expr, pointer, self.both(self.mask, condition))
             elif adjacent:
-                mask = None if buffer in self.per_lane else self.both(self.mask, condition)
+                mask = None
+                if buffer not in self.per_lane:
+                    mask = self.both(self.mask, condition)
                 value = self._load_adjacent(pointer, type, size, mask, buffer)
             else:
                 value = self._load_one(pointer, type, size, condition, buffer)
-        return self.emitter.compare("ne", value, 0) if dtype is torch.bool else value
+        if dtype is torch.bool:
+            return self.emitter.compare("ne", value, 0)
+        return value
 
     def _load_apart(self, buffer: str, expr: Expr, pointers: Value, mask: Value | None) -> Value:
         """Elements that are not adjacent, as vectors where they are near each other."""
@@ -260,7 +276,10 @@ class Memory:
     ) -> Value:
         e = self.emitter
         if condition is not None:
-            present = condition if condition.lanes == 1 else self.both(self.mask, condition)
+            if condition.lanes == 1:
+                present = condition
+            else:
+                present = self.both(self.mask, condition)
             zeros = Value(e, "@ingot.zeros", "ptr", 1, 0)
             pointer = e.select(e.any_lane(present), pointer, zeros)
         text = f"load {type}, ptr {pointer.text}, align {size}"
@@ -293,12 +312,17 @@ class Memory:
         vector, masks, addresses = (vector_type(t, e.lanes) for t in (type, "i1", "ptr"))
         function = f"llvm.masked.gather.{mangled(type, e.lanes)}.v{e.lanes}p0"
         e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
-        allowed = "splat (i1 true)" if mask is None else e.argument(mask, e.lanes)
+        allowed = "splat (i1 true)"
+        if mask is not None:
+            allowed = e.argument(mask, e.lanes)
         text = (
             f"call {vector} @{function}({addresses} {pointers.text}, i32 {size}, "
             f"{masks} {allowed}, {vector} zeroinitializer)"
         )
-        depth = pointers.depth if mask is None else max(pointers.depth, mask.depth)
+        if mask is None:
+            depth = pointers.depth
+        else:
+            depth = max(pointers.depth, mask.depth)
         return self._fetch(text, type, e.lanes, depth, buffer)
 
     def _load_strided(self, buffer: str, stride: int, offset: Expr) -> Value:
@@ -328,7 +352,9 @@ class Memory:
         base, place = split_constant(offset)
         loaded = set()
         for other, expr in self.strided if stride > 0 else ():
-            access = self._stride(other, expr) if other == buffer else None
+            access = None
+            if other == buffer:
+                access = self._stride(other, expr)
             if access is not None and access[0] == stride:
                 other_base, other_place = split_constant(access[1])
                 if other_base == base:
@@ -336,7 +362,9 @@ class Memory:
         if place not in loaded:
             return None
         first = place - (place - min(loaded)) % stride
-        return place - first if loaded.issuperset(range(first, first + stride)) else None
+        if loaded.issuperset(range(first, first + stride)):
+            return place - first
+        return None
 
     # -- stores ------------------------------------------------------------------------------------
 
@@ -347,7 +375,9 @@ class Memory:
         """
         strided: dict[tuple[str, int, Expr], dict[int, tuple[Expr, Value]]] = {}
         for buffer, expr, value, mode in stores:
-            access = self._stride(buffer, expr) if mode == "store" and self.mask is None else None
+            access = None
+            if mode == "store" and self.mask is None:
+                access = self._stride(buffer, expr)
             if access is None or not 1 < access[0] <= SHORT_STRIDE:
                 self.store(buffer, expr, value, mode)
                 continue
@@ -393,8 +423,13 @@ class Memory:
         value = self._stored(buffer, value)
         pointer, adjacent = self.address(buffer, expr)
         self.check(buffer, pointer, adjacent, None)
-        mask = None if buffer in self.per_lane and adjacent else self.mask
-        stride = self._stride(buffer, expr) if pointer.lanes > 1 and mask is None else None
+        if buffer in self.per_lane and adjacent:
+            mask = None
+        else:
+            mask = self.mask
+        stride = None
+        if pointer.lanes > 1 and mask is None:
+            stride = self._stride(buffer, expr)
         if mode != "store":
             self._update(buffer, pointer, adjacent, value, mode)
         elif stride is not None and 1 < stride[0] <= SHORT_STRIDE and self._masks_stores(buffer):
@@ -446,7 +481,9 @@ class Memory:
         vector, masks, addresses = (vector_type(t, e.lanes) for t in (value.type, "i1", "ptr"))
         function = f"llvm.masked.scatter.{mangled(value.type, e.lanes)}.v{e.lanes}p0"
         e.declare("void", function, f"{vector}, {addresses}, i32, {masks}")
-        allowed = "splat (i1 true)" if mask is None else mask.text
+        allowed = "splat (i1 true)"
+        if mask is not None:
+            allowed = mask.text
         operand = e.argument(value, e.lanes)
         e.line(
             f"call void @{function}({vector} {operand}, {addresses} {pointers.text}, i32 {size}, "

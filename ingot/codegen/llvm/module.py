@@ -157,7 +157,9 @@ def _emit(
         return emit_attention(kernel, symbols, target, check_bounds)
     if isinstance(kernel, AttentionBackwardKernel):
         return emit_attention_backward(kernel, symbols, target, check_bounds)
-    emit = emit_kernel if kernel.product is None else emit_contraction
+    emit = emit_contraction
+    if kernel.product is None:
+        emit = emit_kernel
     return emit(kernel, symbols, target, check_bounds)
 
 

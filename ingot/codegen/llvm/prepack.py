@@ -32,7 +32,9 @@ def prepack(plan: Plan, target: Target | None = None) -> None:
     target = target or chosen()
     packed: Packed = {}
     for position, step in enumerate(plan.steps):
-        kernel = step.kernel if isinstance(step, KernelStep) else None
+        kernel = None
+        if isinstance(step, KernelStep):
+            kernel = step.kernel
         if isinstance(kernel, Kernel) and kernel.product is not None:
             assert isinstance(step, KernelStep)
             plan.steps[position] = _with_panels(step, kernel, kernel.product, plan, target, packed)

@@ -116,7 +116,9 @@ def _truncated(a: Value, want: str, kind: str) -> Value:
 
 def order_of(kind: str) -> str:
     """The letter of unsigned or signed order in LLVM's names."""
-    return "u" if kind in (UNSIGNED, "bool") else "s"
+    if kind in (UNSIGNED, "bool"):
+        return "u"
+    return "s"
 
 
 def _extreme(name: str, predicate: str) -> Callable[..., Value]:
@@ -136,7 +138,10 @@ def _compare(float_predicate: str, order: str) -> Callable[..., Value]:
     def function(kind: str, a: Value, b: Value) -> Value:
         if a.type in FLOATS:
             return a.emitter.compare(float_predicate, a, b)
-        predicate = order if order in ("eq", "ne") else order_of(kind) + order
+        if order in ("eq", "ne"):
+            predicate = order
+        else:
+            predicate = order_of(kind) + order
         return a.emitter.compare(predicate, a, b)
 
     return function
@@ -169,7 +174,10 @@ def _quotient(kind: str, a: Value, b: Value) -> Value:
     """
     e = a.emitter
     if BITS[a.type] < 64:
-        wide, integer = ("float", "i32") if BITS[a.type] < 32 else ("double", "i64")
+        if BITS[a.type] < 32:
+            wide, integer = ("float", "i32")
+        else:
+            wide, integer = ("double", "i64")
         letter = order_of(kind)
         exact = e.cast(f"{letter}itofp", a, wide) / e.cast(f"{letter}itofp", b, wide)
         return e.cast("trunc", e.cast(f"fpto{letter}i", exact, integer), a.type)
@@ -217,7 +225,10 @@ def _fmod(kind: str, a: Value, b: Value) -> Value:
     if a.type == "double":
         rest = e.select(e.compare("olt", rest, 0.0), rest + y, rest)
     rest = vector_math.copysign(e.cast("fptrunc", rest, a.type), a)
-    most = 2.0**28 if a.type == "float" else 2.0**52
+    if a.type == "float":
+        most = 2.0**28
+    else:
+        most = 2.0**52
     rare = ~(e.compare("olt", quotient, most) & e.compare("olt", y, inf))
     return e.unless_rare(e.splat(rare, lanes), e.splat(rest, lanes), slow)
 
@@ -381,7 +392,9 @@ def combine(kind: str, dtype: torch.dtype, a: Accumulator, b: Accumulator) -> Ac
         return _further(kind == "argmax", REPRESENTATIONS[dtype].kind, a, b)
     x, y = a[0], b[0]
     if dtype is torch.bool:
-        return (x & y,) if kind in ("all", "min", "prod") else (x | y,)
+        if kind in ("all", "min", "prod"):
+            return (x & y,)
+        return (x | y,)
     if kind in ("any", "all"):
         raise ValueError(f"{kind} of {dtype}: convert to bool first")
     op = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[kind]

@@ -21,7 +21,9 @@ class Running:
         self, emitter: Emitter, kind: str, dtype: torch.dtype, across: bool, position: str
     ) -> None:
         self.emitter, self.kind, self.dtype, self.across = emitter, kind, dtype, across
-        like = "max" if kind == "logaddexp" else kind
+        like = kind
+        if kind == "logaddexp":
+            like = "max"
         self.start = identity(like, dtype, emitter.constant, position)
         lanes = 1 if across else emitter.lanes
         self.variables = [emitter.variable(v.type, lanes) for v in self.start]

@@ -38,13 +38,12 @@ def host() -> Target:
     """This machine."""
     binding = llvm()
     features = binding.get_host_cpu_features()
-    width = (
-        64
-        if features.get("avx512f") and features.get("avx512dq")
-        else 32
-        if features.get("avx2")
-        else 16
-    )
+    if features.get("avx512f") and features.get("avx512dq"):
+        width = 64
+    elif features.get("avx2"):
+        width = 32
+    else:
+        width = 16
     return Target(
         binding.get_default_triple(), binding.get_host_cpu_name(), features.flatten(), width
     )

@@ -55,7 +55,9 @@ def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together
     """
     lanes = target.vector_bytes * 8 // BITS[type]
     many = target.vector_bytes == 64 or target.triple.startswith("aarch64")
-    rows_of = _ROWS_OF_32 if many else _ROWS_OF_16
+    rows_of = _ROWS_OF_16
+    if many:
+        rows_of = _ROWS_OF_32
     vectors = next(v for v in rows_of if columns % (v * lanes) == 0)
     all_heights = range(rows_of[vectors], min(FEWEST_ROWS, rows_of[vectors]) - 1, -1)
     heights = [height for height in all_heights if together % height == 0]
@@ -109,7 +111,10 @@ class _Multiplication:
         self.fma = f"llvm.fma.{mangled(tile.type, tile.lanes)}"
         self.bytes = tile.lanes * tile.size
         self.cells = [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
-        self.unroll = 1 if step is None else UNROLL
+        if step is None:
+            self.unroll = 1
+        else:
+            self.unroll = UNROLL
 
     def helper(self) -> Helper:
         declared = [
@@ -380,7 +385,9 @@ def _copies_of_tiles(tile: Tile) -> Iterator[str]:
     yield "  %soon = getelementptr i8, ptr %line, i64 %ahead"
     yield "  call void @llvm.prefetch.p0(ptr %soon, i32 0, i32 2, i32 1)"
     for t in range(count):
-        vector = wide if t + 1 < count else exact
+        vector = exact
+        if t + 1 < count:
+            vector = wide
         yield f"  %from{t} = getelementptr {tile.type}, ptr %line, i64 {t * tile.rows}"
         yield f"  %x{t} = load {vector}, ptr %from{t}, align {tile.size}"
         yield f"  %place{t} = getelementptr i8, ptr %to{t}, i64 %at"

@@ -131,7 +131,10 @@ def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]
     while len(parts) > 1:
         type, mask = vector_type(element, length), mask_text(range(2 * length))
         pairs = list(zip(parts[::2], parts[1::2]))
-        parts = [f"{name}.{length}.{k}" for k in range(len(pairs))] if len(pairs) > 1 else [name]
+        if len(pairs) > 1:
+            parts = [f"{name}.{length}.{k}" for k in range(len(pairs))]
+        else:
+            parts = [name]
         for joined, (a, b) in zip(parts, pairs):
             lines.append(f"{joined} = shufflevector {type} {a}, {type} {b}, {mask}")
         length *= 2

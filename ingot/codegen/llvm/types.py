@@ -51,10 +51,14 @@ SAME_SIZE_INTEGER = {"half": "i16", "float": "i32", "double": "i64"}
 
 def vector_type(element: str, lanes: int) -> str:
     """The LLVM type of `lanes` elements; one lane is a scalar."""
-    return element if lanes == 1 else f"<{lanes} x {element}>"
+    if lanes == 1:
+        return element
+    return f"<{lanes} x {element}>"
 
 
 def mangled(element: str, lanes: int) -> str:
     """The suffix of an overloaded intrinsic's name for this type."""
     name = MANGLED.get(element, element)
-    return name if lanes == 1 else f"v{lanes}{name}"
+    if lanes == 1:
+        return name
+    return f"v{lanes}{name}"

@@ -96,7 +96,9 @@ def _rows_fit(rows: Sequence[Row], copies: int) -> bool:
 def extent_of(symbol: Symbol) -> int:
     """A loop's extent where it is constant, otherwise a large number."""
     constant = symbol.extent.constant
-    return 1 << 62 if constant is None else constant
+    if constant is None:
+        return 1 << 62
+    return constant
 
 
 def most_copies(size: int, lanes: int, unroll: int) -> int:

@@ -42,7 +42,10 @@ class AccessWriter(BlockWriter):
         self.totals: dict[tuple[str, Expr], str] = {}
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
         self.stage_number = 0
-        self.reads_later = [] if blocks.persistent else _rows_read_again(kernel)
+        if blocks.persistent:
+            self.reads_later = []
+        else:
+            self.reads_later = _rows_read_again(kernel)
 
     def pointer(self, buffer: str, index: Value, axes: frozenset[str]) -> str:
         pointer = f"{buffer} + {bracketed(index.text)}"
@@ -65,7 +68,9 @@ class AccessWriter(BlockWriter):
         index = self.index(offset)
         axes = index.axes | joined_axes(conditions)
         pointer = self.pointer(buffer, index, axes)
-        end = self.end_with_margin(buffer, offset, i.dtype.itemsize) if "r" in axes else None
+        end = None
+        if "r" in axes:
+            end = self.end_with_margin(buffer, offset, i.dtype.itemsize)
         mask = self.joined_mask(axes, conditions)
         if end is not None:
             mask = self.joined_mask(axes - {"r"}, [self.before(end), *conditions])
@@ -88,9 +93,13 @@ class AccessWriter(BlockWriter):
             return ""
         later = any(buffer in names for names in self.reads_later[self.stage_number + 1 :])
         if later:
-            return "" if stored else ', eviction_policy="evict_last"'
+            if stored:
+                return ""
+            return ', eviction_policy="evict_last"'
         before = any(buffer in names for names in self.reads_later[: self.stage_number])
-        return ', eviction_policy="evict_first"' if stored or before else ""
+        if stored or before:
+            return ', eviction_policy="evict_first"'
+        return ""
 
     def may_be_read(self, i: Instruction, stage: Stage) -> bool:
         """Whether a load needs no conditions.
@@ -127,7 +136,9 @@ class AccessWriter(BlockWriter):
             return None
         end = -(-size // unit) * unit
         highest = row.bounds[1]
-        return end if highest is not None and highest + end <= length else None
+        if highest is not None and highest + end <= length:
+            return end
+        return None
 
     def before(self, end: int) -> Value:
         """Whether the axis r is before a place."""
@@ -166,12 +177,16 @@ class AccessWriter(BlockWriter):
         if i.attrs[1] != index or i.dtype is not dtype:
             return None
         of_points = "r" not in value.axes and index.symbols.isdisjoint((*loops, *stage.loops))
-        return value if of_points or stage.loops == loops else None
+        if of_points or stage.loops == loops:
+            return value
+        return None
 
 
 def with_mask(mask: str | None, otherwise: str = "") -> str:
     """The arguments of a load or a store that follow the pointer."""
-    return "" if mask is None else f", mask={mask}{otherwise}"
+    if mask is None:
+        return ""
+    return f", mask={mask}{otherwise}"
 
 
 def _is_multiple(e: Expr, unit: int) -> bool:
@@ -188,7 +203,9 @@ def _rows_read_again(kernel: Kernel) -> list[set[str]]:
     for stage in kernel.stages:
         along = [i for i in stage.body.loads if reads_along(i.attrs[1], stage.loops)]
         reads.append({i.attrs[0] for i in along} & large)
-    return reads if len(set().union(*reads)) < sum(map(len, reads)) else []
+    if len(set().union(*reads)) < sum(map(len, reads)):
+        return reads
+    return []
 
 
 def reads_along(index: Expr, loops: Iterable[Symbol]) -> bool:
@@ -202,4 +219,6 @@ def elements_at_once(load: Instruction, stage: Stage) -> int:
     """
     unit, row = WIDE_BYTES // load.dtype.itemsize, load.attrs[1] - stage.loops[-1]
     linear = len(stage.loops) == 1 and row.symbols.isdisjoint(stage.loops)
-    return unit if linear and _is_multiple(row, unit) else 1
+    if linear and _is_multiple(row, unit):
+        return unit
+    return 1

@@ -40,7 +40,10 @@ class BlockWriter:
         self.kernel, self.blocks, self.short = kernel, blocks, short
         self.lines: list[str] = []
         self.indent = 1
-        self.rank = 2 if blocks.tile or blocks.inner else 1
+        if blocks.tile or blocks.inner:
+            self.rank = 2
+        else:
+            self.rank = 1
         self.sizes = {size: f"size{k}" for k, size in enumerate(sizes)}
         self.symbols: dict[Symbol, Value] = {}
         self.masks: dict[str, str | None] = {}
@@ -66,7 +69,9 @@ class BlockWriter:
 
     def wide(self, text: str) -> str:
         """A number of a block or a point, in the type of index arithmetic."""
-        return text if self.short else f"{text}.to(tl.int64)"
+        if self.short:
+            return text
+        return f"{text}.to(tl.int64)"
 
     # -- axes --------------------------------------------------------------------------------------
 
@@ -89,7 +94,9 @@ class BlockWriter:
 
     def in_row(self, block: str) -> None:
         """The points of a block without `y`."""
-        column = "[:, None]" if self.rank == 2 else ""
+        column = ""
+        if self.rank == 2:
+            column = "[:, None]"
         fixed = self.loops_of_block()
         if fixed:
             points = product(s.extent for s in self.kernel.loops[fixed:]).constant or 0
@@ -137,7 +144,9 @@ class BlockWriter:
     def in_table(self) -> None:
         """The points of this block, of one of many sets of buffers, and where that is."""
         self.constants |= {"XBLOCK": self.blocks.points, "PARTS": self.kernel.table}
-        number = "tl.int32" if self.short else "tl.int64"
+        number = "tl.int64"
+        if self.short:
+            number = "tl.int32"
         self.line("block = tl.program_id(0)")
         self.line(
             "part = tl.sum((tl.load(table + tl.arange(0, PARTS)) <= block).to(tl.int32), 0) - 1"
@@ -182,7 +191,9 @@ class BlockWriter:
     def shape(self, axes: Iterable[str]) -> str:
         if self.rank == 1:
             return "[XBLOCK]"
-        order = "yx" if self.blocks.tile else "xr"
+        order = "xr"
+        if self.blocks.tile:
+            order = "yx"
         sizes = {"x": "XBLOCK", "y": "YBLOCK", "r": self.inner_block}
         return f"[{', '.join(sizes[axis] if axis in axes else '1' for axis in order)}]"
 
@@ -220,14 +231,20 @@ class BlockWriter:
         elif isinstance(atom, Min):
             text = f"tl.minimum({left.text}, {right.text})"
         elif low is None or low < 0:
-            function = "floor_divide" if isinstance(atom, FloorDiv) else "floor_remainder"
+            function = "floor_remainder"
+            if isinstance(atom, FloorDiv):
+                function = "floor_divide"
             text = f"helpers.{function}({left.text}, {right.text})"
         else:
-            sign = "//" if isinstance(atom, FloorDiv) else "%"
+            sign = "%"
+            if isinstance(atom, FloorDiv):
+                sign = "//"
             text = f"({bracketed(left.text)} {sign} {bracketed(right.text)})"
         return Value(text, left.axes | right.axes)
 
 
 def bracketed(text: str) -> str:
     """A text that may stand beside any operator; an index beside a pointer is summed first."""
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
+    if re.fullmatch(r"\w+", text):
+        return text
+    return f"({text})"

@@ -60,4 +60,6 @@ def is_number(i: Instruction) -> bool:
 
 def number_of(i: Instruction) -> Any:
     """The number that a constant, or an index that is one, has; None if it is not known."""
-    return i.attrs[0] if i.op == "constant" else i.attrs[0].constant
+    if i.op == "constant":
+        return i.attrs[0]
+    return i.attrs[0].constant

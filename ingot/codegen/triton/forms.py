@@ -45,7 +45,9 @@ def forms_of(kernel: Kernel) -> list[Form]:
     some = blocks_for_some_sizes(kernel)
     slack = max(b.slack for b in (blocks, *(b for b, _ in some)))
     short = fits_short(kernel, slack)
-    limit = None if short else _short_limit(kernel, slack)
+    limit = None
+    if not short:
+        limit = _short_limit(kernel, slack)
     if limit is None or limit.constant is not None:
         return [*(Form(b, short, conditions) for b, conditions in some), Form(blocks, short)]
     fits = limit, SHORT - 1
@@ -151,7 +153,9 @@ def _atom_magnitude(atom: Expr, needed: list[Expr]) -> Expr | None:
     if isinstance(atom, Symbol):
         if atom.kind != "size":
             return _magnitude(atom.extent, needed)
-        return atom if atom.lower >= 0 else None
+        if atom.lower >= 0:
+            return atom
+        return None
     assert isinstance(atom, (FloorDiv, Mod, Max, Min))
     left, right = _magnitude(atom.left, needed), _magnitude(atom.right, needed)
     if left is None or right is None:
@@ -162,4 +166,6 @@ def _atom_magnitude(atom: Expr, needed: list[Expr]) -> Expr | None:
     least = atom.right.bounds[0]
     if least is None or least < 1:
         return None
-    return left if isinstance(atom, FloorDiv) else right
+    if isinstance(atom, FloorDiv):
+        return left
+    return right

@@ -102,7 +102,10 @@ class Writer(AccessWriter):
         self.stages()
         if kernel.run:
             self.end_of_run()
-        parameters = ["table"] if kernel.table else [p.name for p in kernel.parameters]
+        if kernel.table:
+            parameters = ["table"]
+        else:
+            parameters = [p.name for p in kernel.parameters]
         parameters += self.sizes.values()
         parameters += [f"{block}: tl.constexpr" for block in self.constants]
         lines = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
@@ -157,7 +160,9 @@ class Writer(AccessWriter):
                     name = self.totals[store.buffer, store.index] = f"t{len(self.totals)}"
                     self.line(f"{name} = tl.full({self.shape('xr')}, 0, {ops.TYPES[dtype]})")
         steps = self.steps_ahead()
-        ahead = f", num_stages={steps}" if steps > 1 else ""
+        ahead = ""
+        if steps > 1:
+            ahead = f", num_stages={steps}"
         self.line(f"for start in tl.range(0, {run}, XBLOCK{ahead}):")
         self.indent += 1
         self.line(f"x = block * {run} + start + tl.arange(0, XBLOCK)[:, None]")
@@ -182,13 +187,19 @@ class Writer(AccessWriter):
         for stage in self.kernel.stages:
             for i in stage.body.loads:
                 name, index = i.attrs
-                loops = stage.loops if reads_along(index, stage.loops) else ()
+                if reads_along(index, stage.loops):
+                    loops = stage.loops
+                else:
+                    loops = ()
                 if name in stored and (i.args or stored[name] != {(index, loops)}):
                     return 1
                 if loops and name not in (stored.keys() | self.rows.keys()):
                     loaded[name, index] = elements * i.dtype.itemsize
             for store in stage.stores:
-                loops = stage.loops if reads_along(store.index, stage.loops) else ()
+                if reads_along(store.index, stage.loops):
+                    loops = stage.loops
+                else:
+                    loops = ()
                 stored.setdefault(store.buffer, set()).add((store.index, loops))
         return 1 + min(MOST_STEPS_AHEAD, SHARED // max(1, sum(loaded.values())))
 
@@ -240,7 +251,10 @@ class Writer(AccessWriter):
     def inner(self, stage: Stage, size: Expr) -> None:
         """The whole of a stage's inner loops as an axis."""
         block = power_of_two(self.blocks.length(stage))
-        name = "r" if block == self.blocks.inner else f"r{block}_"
+        if block == self.blocks.inner:
+            name = "r"
+        else:
+            name = f"r{block}_"
         self.inner_block = f"{name.upper()}BLOCK"
         self.constants[self.inner_block] = block
         self.inner_axis = name
@@ -287,7 +301,10 @@ class Writer(AccessWriter):
     ) -> None:
         """A loop over steps of a stage's inner loops, as one axis."""
         parts = self.blocks.inner // block
-        self.inner_block = "RBLOCK" if parts == 1 else f"REST{parts}"
+        if parts == 1:
+            self.inner_block = "RBLOCK"
+        else:
+            self.inner_block = f"REST{parts}"
         self.constants |= {"RBLOCK": self.blocks.inner, self.inner_block: block}
         number, self.count = self.count, self.count + 1
         known, self.known = self.known, dict(self.known)
@@ -330,7 +347,9 @@ class Writer(AccessWriter):
     def in_range(self, text: str, otherwise: str) -> str:
         """A value where the axis r has elements."""
         mask = self.masks["r"]
-        return text if mask is None else f"tl.where({mask}, {text}, {otherwise})"
+        if mask is None:
+            return text
+        return f"tl.where({mask}, {text}, {otherwise})"
 
     def position(self) -> str:
         """The number of each element among those that are reduced."""
@@ -376,7 +395,9 @@ class Writer(AccessWriter):
         if self.kernel.vector is not None or not loads:
             return 1, False
         together = min(elements_at_once(i, stage) for i in loads)
-        return (min(together, each), True) if together > 1 else (each, False)
+        if together > 1:
+            return (min(together, each), True)
+        return (each, False)
 
     def accumulate(self, a: Accumulate, names: list[str], value: Value, stage: Stage) -> None:
         dtype = stage.body.instructions[a.value].dtype
@@ -427,7 +448,10 @@ class Writer(AccessWriter):
             if arguments and self.may_be_read(i, stage):
                 everywhere = self.instruction(i._replace(args=()), values, stage)
                 return self.with_conditions(everywhere, arguments, len(values), stage)
-        attrs: tuple[object, ...] = (repr(i.attrs[0]),) if i.op == "constant" else i.attrs
+        if i.op == "constant":
+            attrs: tuple[object, ...] = (repr(i.attrs[0]),)
+        else:
+            attrs = i.attrs
         loops: tuple[Symbol, ...] = ()
         if i.op in ("load", "index") and reads_along(i.attrs[-1], stage.loops):
             loops = stage.loops

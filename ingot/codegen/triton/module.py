@@ -57,7 +57,9 @@ class Gpu(NamedTuple):
 
     @property
     def warp_size(self) -> int:
-        return 64 if self.backend == "hip" and str(self.arch).startswith("gfx9") else 32
+        if self.backend == "hip" and str(self.arch).startswith("gfx9"):
+            return 64
+        return 32
 
 
 @dataclass(frozen=True)
@@ -366,14 +368,19 @@ def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binar
                     attributes[(k,)] = divisible
     for k in range(len(kernel.sizes)):
         # the native core passes 64 bits, of which these are the low
-        signature[f"size{k}"] = "i32" if kernel.short else "i64"
+        if kernel.short:
+            signature[f"size{k}"] = "i32"
+        else:
+            signature[f"size{k}"] = "i64"
     parameters = len(signature)
     signature |= {name: "constexpr" for name, _ in kernel.constants}
     source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
     target = GPUTarget(gpu.backend, gpu.arch, gpu.warp_size)
     artefacts, facts = _run_stages(source, target, _options(kernel, gpu))
     image, assembly = (artefacts[kind] for kind in _ARTEFACTS[gpu.backend])
-    hidden = _parameters(assembly) - parameters if gpu.backend == "cuda" else 0
+    hidden = 0
+    if gpu.backend == "cuda":
+        hidden = _parameters(assembly) - parameters
     threads = kernel.warps * gpu.warp_size
     return Binary(image, assembly, facts["name"], facts["shared"], threads, hidden)
 
@@ -436,7 +443,9 @@ def load(kernel: TritonKernel) -> Any:
 def _parameters(ptx: str) -> int:
     """How many parameters the kernel takes, those that Triton adds included."""
     entry = re.search(r"\.entry [^(]*\(([^)]*)\)", ptx)
-    return entry.group(1).count(".param") if entry else 0
+    if entry:
+        return entry.group(1).count(".param")
+    return 0
 
 
 def _anonymous(kernel: Kernel) -> Kernel:

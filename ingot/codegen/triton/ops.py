@@ -48,7 +48,9 @@ def kind(dtype: torch.dtype) -> str:
         return BOOL
     if dtype.is_floating_point:
         return {2: HALF, 4: SINGLE}.get(dtype.itemsize, DOUBLE)
-    return SIGNED if dtype.is_signed else UNSIGNED
+    if dtype.is_signed:
+        return SIGNED
+    return UNSIGNED
 
 
 def _by_kind(**templates: str) -> dict[str, str]:
@@ -193,7 +195,9 @@ def identity(reduction: str, dtype: torch.dtype) -> str:
         return repr(int(reduction in ("prod", "all")))
     largest = reduction in ("min", "argmin")
     if dtype.is_floating_point:
-        return 'float("inf")' if largest else 'float("-inf")'
+        if largest:
+            return 'float("inf")'
+        return 'float("-inf")'
     if dtype is torch.bool:
         return repr(int(largest))
     info = torch.iinfo(dtype)
@@ -203,7 +207,9 @@ def identity(reduction: str, dtype: torch.dtype) -> str:
 def combine(reduction: str, dtype: torch.dtype, a: str, b: str) -> str:
     """The expression that joins two partial results; not for argmax and argmin."""
     if dtype is torch.bool:
-        return f"{a} & {b}" if reduction in ("all", "min", "prod") else f"{a} | {b}"
+        if reduction in ("all", "min", "prod"):
+            return f"{a} & {b}"
+        return f"{a} | {b}"
     op = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[reduction]
     return call(op, dtype, [a, b])
 
@@ -211,7 +217,9 @@ def combine(reduction: str, dtype: torch.dtype, a: str, b: str) -> str:
 def reduce_block(reduction: str, dtype: torch.dtype, value: str) -> str:
     """The expression that reduces the last axis of a block, which is kept with size 1."""
     if dtype is torch.bool:
-        function = "min" if reduction in ("all", "min", "prod") else "max"
+        function = "max"
+        if reduction in ("all", "min", "prod"):
+            function = "min"
         return f"tl.{function}({value}.to(tl.int32), 1)[:, None] != 0"
     if reduction == "sum":
         return f"tl.sum({value}, 1)[:, None].to({TYPES[dtype]})"

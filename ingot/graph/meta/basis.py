@@ -33,7 +33,9 @@ def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | Non
 
 
 def like(t: Tensor, wanted: Any = True) -> Tensor | None:
-    return fresh(t.shape, t.dtype) if wanted else None
+    if wanted:
+        return fresh(t.shape, t.dtype)
+    return None
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:

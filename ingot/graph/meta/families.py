@@ -41,13 +41,14 @@ def _pointwise(
 ) -> Any:
     """Sizes, dtype and strides of the result."""
     first = operands[0]
-    shape = (
-        tuple(first.shape)
-        if len(operands) == 1
-        else geometry.broadcast(*[t.shape for t in operands])
-    )
+    if len(operands) == 1:
+        shape = tuple(first.shape)
+    else:
+        shape = geometry.broadcast(*[t.shape for t in operands])
     with_number = len(operands) == 1 and len(args) > 1 and arguments_of(op)[1][0] == "other"
-    order = operands[::-1] if op in geometry.LAST_FIRST else operands
+    order = operands
+    if op in geometry.LAST_FIRST:
+        order = operands[::-1]
     return shape, dtype_of(op, args, kwargs), geometry.elementwise(shape, order, with_number)
 
 

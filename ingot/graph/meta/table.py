@@ -37,7 +37,9 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return RULES_ON_GPUS[op]
     known = RULES.get(op)
     if known is not None:
-        return known if device == "cpu" else KNOWN_TO_CPUS.get(known, known)
+        if device == "cpu":
+            return known
+        return KNOWN_TO_CPUS.get(known, known)
     # torch 2.11 has no tag there
     if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:
         return data_dependent
@@ -47,4 +49,6 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
         return torchs_own
     if name.endswith("_backward"):
         return gradients
-    return probe if device == "cpu" else stand_in
+    if device == "cpu":
+        return probe
+    return stand_in

@@ -85,7 +85,9 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
     def concrete(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(concrete(v) for v in value)
-        return 1 if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return 1
+        return value
 
     kwargs = {
         k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
@@ -184,9 +186,9 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         real = torch.empty_strided(
             all_at_hand(t.shape), all_at_hand(t.stride()), dtype=t.dtype, device="cpu"
         )
-        return real.fill_(
-            1 if t.is_floating_point() or t.is_complex() or any(t is one for one in ones) else 0
-        )
+        if t.is_floating_point() or t.is_complex() or any(t is one for one in ones):
+            return real.fill_(1)
+        return real.fill_(0)
 
     on_cpu = {
         k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
@@ -222,9 +224,7 @@ def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    what = (
-        "a Python value of"
-        if op is aten._local_scalar_dense.default
-        else f"the result of {op}, which depends on"
-    )
+    what = "a Python value of"
+    if op is not aten._local_scalar_dense.default:
+        what = f"the result of {op}, which depends on"
     raise unsupported("data-asked", f"{what} a tensor's data is asked for")

@@ -49,11 +49,15 @@ def gradients_of(*arguments: str) -> Rule:
         bound = bind(op, args, kwargs)
         of = arguments or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
         results = tried_out(op, args, kwargs)
-        listed = [results] if isinstance(results, Tensor) else results
+        listed = results
+        if isinstance(results, Tensor):
+            listed = [results]
         if len(of) != len(listed):
             raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
         made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
-        return made[0] if isinstance(results, Tensor) else tuple(made)
+        if isinstance(results, Tensor):
+            return made[0]
+        return tuple(made)
 
     return gradients
 

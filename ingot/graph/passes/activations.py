@@ -52,7 +52,9 @@ def _joins(linear: Any, activation: Node, kind: _Activation) -> bool:
         return False
     if not x.dtype == weight.dtype == bias.dtype or x.dtype not in kind.dtypes:
         return False
-    rows = x.numel() // x.shape[-1] if x.numel() else 0
+    rows = 0
+    if x.numel():
+        rows = x.numel() // x.shape[-1]
     if rows <= 1 or min(weight.shape) <= 1:
         return False
     return all(value.is_contiguous() for value in (x, bias, fake_result(activation)))

@@ -58,7 +58,9 @@ def _softmax_input(node: Node) -> tuple[Node, bool] | None:
     use."""
     if node.target is aten._safe_softmax.default and _is_last(node, node.args[1]):
         x = _node(node.args[0])
-        return (x, True) if len(x.users) == 1 else None
+        if len(x.users) == 1:
+            return (x, True)
+        return None
     weights, total = _quotient(node)
     if not (_is(weights, aten.exp.default, 2) and _is(total, aten.sum.dim_IntList, 1)):
         return None
@@ -113,7 +115,9 @@ def _value(node: Node) -> FakeTensor:
 
 def _plain(node: Any, rank: int | None = None) -> bool:
     """Whether a node is a float32 tensor of static sizes on a CPU, of this rank."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
+    value = None
+    if isinstance(node, Node):
+        value = node.meta.get("val")
     if not isinstance(value, FakeTensor) or value.dtype is not torch.float32:
         return False
     if value.device.type != "cpu" or rank is not None and value.dim() != rank:
@@ -194,7 +198,9 @@ class _Match:
         while len(node.users) == 1 and _plain(node):
             user = next(iter(node.users))
             if user.target is aten.bmm.default and user.args[1] is not node:
-                return user if geometry.surely_contiguous(_value(node)) else None
+                if geometry.surely_contiguous(_value(node)):
+                    return user
+                return None
             if not _keeps_order(user):
                 return None
             node = user
@@ -232,7 +238,9 @@ class _Match:
                 return True
             if node.target is aten.baddbmm.default:
                 return self.added_product(node)
-            number = self.number(node.args[1]) if node.target in _SCALES else None
+            number = None
+            if node.target in _SCALES:
+                number = self.number(node.args[1])
             if number is not None:
                 if number == 0 or not math.isfinite(number):
                     return False
@@ -282,7 +290,9 @@ class _Match:
         if _value(scores).shape != _value(node).shape:
             return None
         rank = _value(node).dim()
-        return scores if self.take_mask(_Mask(mask, rank, *_leading(node), fill), node) else None
+        if self.take_mask(_Mask(mask, rank, *_leading(node), fill), node):
+            return scores
+        return None
 
     def fill_of(self, node: Node) -> tuple[Node, _Fill] | None:
         """(scores, their fill) where a node replaces some scores by a number."""
@@ -335,7 +345,9 @@ class _Match:
         if value.target not in _NUMBERS or _value(value).dim() != 0:
             return None
         number = value.args[_NUMBERS[value.target]]
-        return number if isinstance(number, (int, float)) else None
+        if isinstance(number, (int, float)):
+            return number
+        return None
 
     # -- the arguments -----------------------------------------------------------------------------
 
@@ -357,10 +369,16 @@ class _Match:
         count = _value(operands[0]).shape[0]
         total = None
         for mask in self.masks:
-            added = mask.node if mask.fill is None else self.filled(mask.fill)
+            if mask.fill is None:
+                added = mask.node
+            else:
+                added = self.filled(mask.fill)
             if mask.rank == 3 and _value(added).dim() == 3 and _value(added).shape[0] == count:
                 added = self.view(added, (*split, *_value(added).shape[1:]))
-            total = added if total is None else self.computed(aten.add.Tensor, total, added)
+            if total is None:
+                total = added
+            else:
+                total = self.computed(aten.add.Tensor, total, added)
         return query, *self.unrepeated(key, value), total
 
     def split_of(
@@ -397,7 +415,9 @@ class _Match:
         """(x, number) with the node x * number, or a copy of it."""
         scale = 1.0
         while True:
-            number = self.number(node.args[1]) if node.target in _SCALES else None
+            number = None
+            if node.target in _SCALES:
+                number = self.number(node.args[1])
             if number and math.isfinite(number):
                 scale *= _SCALES[node.target](number)
             elif node.target is not aten.clone.default and not _expands_nothing(node):
@@ -418,7 +438,9 @@ class _Match:
         if turned % 2 or node.target is not aten.view.default:
             return None
         copied = _node(node.args[0])
-        repeated = _node(copied.args[0]) if copied.target is aten.clone.default else copied
+        repeated = copied
+        if copied.target is aten.clone.default:
+            repeated = _node(copied.args[0])
         if repeated.target is not aten.expand.default:
             return None
         source, shape = _node(repeated.args[0]), list(_value(repeated).shape)

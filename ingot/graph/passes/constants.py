@@ -49,7 +49,9 @@ def _share_equal_scalars(graph: AtenGraph) -> None:
     """One constant for those of rank 0 that are equal."""
     known: dict[Any, torch.fx.Node] = {}
     for node in list(graph.graph.nodes):
-        value = graph.constants.get(str(node.target)) if node.op == "get_attr" else None
+        value = None
+        if node.op == "get_attr":
+            value = graph.constants.get(str(node.target))
         if value is None or value.dim() or value.device.type != "cpu":
             continue
         first = known.setdefault((value.dtype, repr(value.item())), node)

@@ -139,7 +139,10 @@ def _is_loops(node: Any) -> bool:
         return groups == 1 and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
         _, _, _, stride, padding, dilation, _, output_padding, _ = node.args
-        steps = list(stride) * 2 if len(stride) == 1 else list(stride)
+        if len(stride) == 1:
+            steps = list(stride) * 2
+        else:
+            steps = list(stride)
         side_by_side = steps == list(weight.shape[2:]) and set(dilation) == {1}
         return side_by_side and groups == 1 and not any((*padding, *output_padding))
     if groups == weight.shape[0] == images[0].shape[1]:  # it is depthwise
@@ -193,7 +196,9 @@ def _images(node: Node) -> list[Node]:
         first: Any = node.args[0]
         if isinstance(first, (list, tuple)):
             return list(first)
-        return [] if _is_weight_gradient(first) else [first]
+        if _is_weight_gradient(first):
+            return []
+        return [first]
     if _is_pointwise(node):
         shape = _shape(node)
         return [n for n in node.all_input_nodes if _shape(n) == shape]
@@ -201,7 +206,9 @@ def _images(node: Node) -> list[Node]:
 
 
 def _first(value: Any) -> Any:
-    return value[0] if isinstance(value, (tuple, list)) and value else value
+    if isinstance(value, (tuple, list)) and value:
+        return value[0]
+    return value
 
 
 def _is_image(value: Any) -> bool:
@@ -225,7 +232,10 @@ def laid_out(node: Node) -> torch.Tensor:
     if "layout" not in node.meta:
         return value
     channels_last = node.meta["layout"] == CHANNELS_LAST
-    strides_of = geometry.channels_last if channels_last else geometry.contiguous
+    if channels_last:
+        strides_of = geometry.channels_last
+    else:
+        strides_of = geometry.contiguous
     return new_fake(value.shape, value, strides=strides_of(value.shape))
 
 
@@ -273,7 +283,9 @@ def _components(nodes: list[Node]) -> list[set[Node]]:
 def _read(node: Any) -> tuple[Node, ...]:
     """The images that a convolution reads."""
     convolution = _Convolution.of(node)
-    return () if convolution is None else convolution.images
+    if convolution is None:
+        return ()
+    return convolution.images
 
 
 def _gain(node: Node) -> float:
@@ -281,7 +293,9 @@ def _gain(node: Node) -> float:
     convolution = _Convolution.of(node)
     if convolution is None:
         return 0.0
-    results = convolution.images[0] if convolution.mask is not None else node
+    results = node
+    if convolution.mask is not None:
+        results = convolution.images[0]
     sums = math.prod(convolution.weight.shape[1:])
     return _elements(results) * max(1.0, sums / CHEAP_SUM)
 

@@ -67,7 +67,9 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
     if weight is None or not (str(value.shape[0]) == "1" or geometry.surely_contiguous(value)):
         return False  # the rows of several batches are no matrix
     replaced, args = node, [x, weight]
-    user = next(iter(node.users)) if len(node.users) == 1 else None
+    user = None
+    if len(node.users) == 1:
+        user = next(iter(node.users))
     if (
         user is not None
         and user.target is aten.add.Tensor
@@ -99,7 +101,9 @@ def transposed(node: Any) -> torch.fx.Node | None:
         or (node.target is aten.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1})
         or (node.target is aten.permute.default and [d % 2 for d in node.args[1]] == [1, 0])
     )
-    return node.args[0] if swaps and fake_result(node.args[0]).dim() == 2 else None
+    if swaps and fake_result(node.args[0]).dim() == 2:
+        return node.args[0]
+    return None
 
 
 def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
@@ -110,7 +114,9 @@ def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
     assert isinstance(source, torch.fx.Node)
     value: FakeTensor = fake_result(source)
     keeps = value.dim() > 2 and str(value.shape[-1]) == str(fake_result(x).shape[-1])
-    return source if keeps and geometry.surely_contiguous(value) else None
+    if keeps and geometry.surely_contiguous(value):
+        return source
+    return None
 
 
 def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.Node | None:
@@ -121,4 +127,6 @@ def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.N
     if user.target is not aten.view.default:
         return None
     lead, value = fake_result(source).shape[:-1], fake_result(user)
-    return user if list(map(str, value.shape[:-1])) == list(map(str, lead)) else None
+    if list(map(str, value.shape[:-1])) == list(map(str, lead)):
+        return user
+    return None

@@ -81,7 +81,9 @@ def _widened(node: Node) -> _Wide | None:
     in_pieces = not first and not batch and suits(*sizes, x.stride(), y.stride(), value.dtype)
     if in_pieces and _is_returned(node):
         return None
-    return wide if _pays(sizes, wide, math.prod(batch), value.itemsize) else None
+    if _pays(sizes, wide, math.prod(batch), value.itemsize):
+        return wide
+    return None
 
 
 def _pays(sizes: _Wide, wide: _Wide, count: int, itemsize: int) -> bool:

@@ -97,14 +97,18 @@ def _owner(node: Any) -> torch.fx.Node:
 
 
 def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
-    source = node.args[0] if node.args else None
+    source = None
+    if node.args:
+        source = node.args[0]
     if not isinstance(source, torch.fx.Node):
         return None
     if node.target in _INVOLUTIONS and source.target is node.target:
         if source.args[1:] == node.args[1:]:
             first = source.args[0]
             assert isinstance(first, torch.fx.Node)
-            return first if _same_geometry(fake_result(first), fake_result(node)) else None
+            if _same_geometry(fake_result(first), fake_result(node)):
+                return first
+            return None
     test = _CANDIDATES.get(node.target)
     if test is None or not _same_geometry(fake_result(source), fake_result(node)) or not test(node):
         return None

@@ -23,7 +23,9 @@ def sum_one_hot(graph: AtenGraph) -> None:
     where i is one of 0, ..., n - 1, and else 0. The condition may ask more that does not vary along
     dim, and what is summed be of a wider type."""
     for node in list(graph.graph.nodes):
-        match = _match(node) if node.target is aten.sum.dim_IntList else None
+        match = None
+        if node.target is aten.sum.dim_IntList:
+            match = _match(node)
         if match is not None:
             _replace(graph, node, match)
 
@@ -55,7 +57,10 @@ def _match(node: Node) -> _Match | None:
     if rank == 0:  # which may be summed along a dimension all the same
         return None
     dim = dims[0] % rank - rank
-    hit, *more = condition.args if condition.target is aten.logical_and.default else (condition,)
+    if condition.target is aten.logical_and.default:
+        hit, *more = condition.args
+    else:
+        hit, *more = (condition,)
     if hit.target is not aten.eq.Tensor or not _is_zero(zero):
         return None
     classes, index = hit.args

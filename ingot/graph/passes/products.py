@@ -191,9 +191,13 @@ def _summed_rows(node: Node) -> Node | None:
     else."""
     if not _is_term(node) or fake_result(node).dim() != 1:
         return None
-    total: Any = node.args[0] if node.target is aten.view.default else node
+    total: Any = node
+    if node.target is aten.view.default:
+        total = node.args[0]
     if total.target is not aten.sum.dim_IntList or total.kwargs or len(total.users) > 1:
         return None
     if list(total.args[1]) != [0]:
         return None
-    return total.args[0] if fake_result(total.args[0]).dim() == 2 else None
+    if fake_result(total.args[0]).dim() == 2:
+        return total.args[0]
+    return None

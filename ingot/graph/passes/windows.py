@@ -113,4 +113,6 @@ def _whole_of(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     if not geometry.surely_contiguous(value):
         return None
-    return whole if geometry.surely_contiguous(fake_result(node)) else None
+    if geometry.surely_contiguous(fake_result(node)):
+        return whole
+    return None

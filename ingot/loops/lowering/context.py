@@ -111,7 +111,10 @@ class Lowering:
         index = loops_over(value.sizes)
         target = address_of(index, strides, offset)
         body = self.body_of(value, index)
-        origin = value.root.origin if value.root.origin.ops else self.origin
+        if value.root.origin.ops:
+            origin = value.root.origin
+        else:
+            origin = self.origin
         self.graph.nodes.append(
             Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target)
         )
@@ -162,7 +165,8 @@ class Lowering:
         """Put what `value` is a view of in memory where that is hardly more work, else `value`
         itself: gives which of the two, whose sizes may be others than those of `value`."""
         root = value.root
-        value = root if root.finishes or numel(root.sizes) is numel(value.sizes) else value
+        if root.finishes or numel(root.sizes) is numel(value.sizes):
+            value = root
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
 
     def strides_of_loads(self, value: TensorValue, least: int = WINDOW) -> tuple[Expr, ...] | None:
@@ -182,7 +186,9 @@ class Lowering:
         """Decide for a node's value whether it stays lazy."""
         if value.root.cost > LARGEST_BODY:
             self.realize_root(value)
-        return self.share(value) if users > 1 else value
+        if users > 1:
+            return self.share(value)
+        return value
 
     def reduce(
         self,
@@ -213,7 +219,10 @@ class Lowering:
         counted = [ZERO if k in dims else index[k] for k in places]
         if self.target.device == "cuda" and not self.returned:
             found = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1)
-            laid = strides if found is None else dense_strides(out.sizes, found)
+            if found is None:
+                laid = strides
+            else:
+                laid = dense_strides(out.sizes, found)
         buffer = self.new_buffer(Spec(out.sizes, laid, held, out.device), laid)
         target = address_of(counted, laid)
         self.graph.nodes.append(
@@ -277,7 +286,9 @@ class Lowering:
     def relaid(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
         """`copied` for what is only read: that of a constant is a constant too."""
         window = view_of(value)
-        constant = self.graph.constants.get(window.buffer) if window is not None else None
+        constant = None
+        if window is not None:
+            constant = self.graph.constants.get(window.buffer)
         if window is None or constant is None:
             return self.copied(value, strides)
         strides = dense_strides(value.sizes, strides or value.strides)
@@ -410,5 +421,9 @@ def _step(symbol: Expr, loads: Sequence[Expr]) -> int | None:
     assert isinstance(symbol, Symbol)
     linear = [load.linear((symbol,)) for load in loads]
     steps = {None if found is None else found[1].get(symbol, ZERO).constant for found in linear}
-    step = steps.pop() if len(steps) == 1 else None
-    return step if step is not None and step > 0 else None
+    step = None
+    if len(steps) == 1:
+        step = steps.pop()
+    if step is not None and step > 0:
+        return step
+    return None

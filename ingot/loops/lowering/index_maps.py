@@ -35,7 +35,10 @@ def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], I
             strides = contiguous_strides([old[k] for k in theirs])
             for position, (k, stride) in enumerate(zip(theirs, strides)):
                 part = flat // stride
-                result[k] = part % old[k] if position else part
+                if position:
+                    result[k] = part % old[k]
+                else:
+                    result[k] = part
         return tuple(result)
 
     return index_map

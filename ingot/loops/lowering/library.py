@@ -59,7 +59,9 @@ def call_aten(
             _in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a
             for name, a in zip(names, args)
         ]
-    spec = outs[0] if len(outs) == 1 else None
+    spec = None
+    if len(outs) == 1:
+        spec = outs[0]
     if func in _IN_PLACE and spec is not None and not lw.target.scatters:
         start = lw.copied(args[0], spec.strides)
         return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
@@ -85,11 +87,9 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
     before it having made its input contiguous, where a view of the original is all that the values
     need."""
     if isinstance(tree, TensorValue):
-        return (
-            tree
-            if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides)
-            else lw.copied(tree)
-        )
+        if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides):
+            return tree
+        return lw.copied(tree)
     if isinstance(tree, dict):
         return {key: laid_out(lw, item) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
@@ -103,11 +103,9 @@ def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue 
     if value is None:
         return None
     window = view_of(value)
-    apart = (
-        [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE]
-        if window
-        else []
-    )
+    apart = []
+    if window:
+        apart = [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE]
     if (
         apart
         and apart[-1] is ONE
@@ -153,5 +151,7 @@ def out_variant(func: Any, backend: str = "CPU") -> Any:
         others = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
         if outputs == ["out"] and others == wanted:
             has_kernel = dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
-            return candidate if has_kernel else None
+            if has_kernel:
+                return candidate
+            return None
     return None

@@ -107,7 +107,10 @@ class _Walk:
         """From now on what is lowered runs where the node's value is; on the graph's device for
         None."""
         self.lw.on_host = node in self.hosts
-        self.lw.target, self.lw.supported = (CPU, ops.supported) if self.lw.on_host else self.sides
+        if self.lw.on_host:
+            self.lw.target, self.lw.supported = (CPU, ops.supported)
+        else:
+            self.lw.target, self.lw.supported = self.sides
 
     def settle(self, value: Any) -> None:
         """Put in memory what the other side reads."""
@@ -117,7 +120,9 @@ class _Walk:
 
     def crossing(self, value: Any) -> Any:
         """A number on the CPU as a GPU's value: it is not where the CPU's tensor is."""
-        buffer = value.buffer if isinstance(value, TensorValue) else None
+        buffer = None
+        if isinstance(value, TensorValue):
+            buffer = value.buffer
         if buffer is None or not self.lw.graph.buffers[buffer].on_host:
             return value
         return TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1)
@@ -149,13 +154,18 @@ class _Walk:
         """A call of the library that takes tensors from one side to the other: they are laid out on
         their own."""
         outs = _specs(node.meta["val"], None)
-        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        if isinstance(outs, tuple) and not isinstance(outs, Spec):
+            listed = outs
+        else:
+            listed = (outs,)
         if node in self.hosts:
             self.stand_beside(None)
             args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
             self.stand_beside(node)
         results = self.lw.call(node.target, listed, args, kwargs)
-        return tuple(results) if listed is outs else self.finished(node, results[0])
+        if listed is outs:
+            return tuple(results)
+        return self.finished(node, results[0])
 
     def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call of the library that decides sizes of its results, or gives an integer."""
@@ -164,14 +174,21 @@ class _Walk:
             (form, b.result, b.dim) for b in node.meta["binds"] for form in self.forms[b.symbol]
         ]
         is_tensor = isinstance(fake, (torch.Tensor, tuple, list))
-        outs = _specs(fake, None) if is_tensor else ()
-        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        outs = ()
+        if is_tensor:
+            outs = _specs(fake, None)
+        if isinstance(outs, tuple) and not isinstance(outs, Spec):
+            listed = outs
+        else:
+            listed = (outs,)
         args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
         results = self.lw.call(node.target, listed, args, kwargs, binds=tuple(binds))
         if not is_tensor:
             return as_expr(_to_expr(fake))
-        return tuple(results) if listed is outs else self.finished(node, results[0])
+        if listed is outs:
+            return tuple(results)
+        return self.finished(node, results[0])
 
     def finished(self, node: torch.fx.Node, value: Any) -> Any:
         if value is None:
@@ -236,12 +253,17 @@ class _Walk:
                 pass  # this form of the op has no rule
         if not isinstance(func, OpOverload):
             raise unsupported("no-code", f"{func} is not an ATen op", self.lw.origin.where)
-        listed = outs if isinstance(outs, tuple) and not isinstance(outs, Spec) else (outs,)
+        if isinstance(outs, tuple) and not isinstance(outs, Spec):
+            listed = outs
+        else:
+            listed = (outs,)
         wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
         if "layout" not in node.meta:
             args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         results = call_aten(self.lw, func, wanted, args, kwargs)
-        return tuple(results) if listed is outs else results[0]
+        if listed is outs:
+            return tuple(results)
+        return results[0]
 
     def is_eagers(self, node: torch.fx.Node, out: Any, args: Any, kwargs: Any) -> bool:
         """Whether a node that would be a kernel of its own, a function of each element of what is
@@ -302,7 +324,9 @@ class _Walk:
             return {key: self.value_of(item) for key, item in tree.items()}
         if isinstance(tree, tuple):
             return tuple(self.value_of(item) for item in tree)
-        return [self.value_of(item) for item in tree] if isinstance(tree, list) else tree
+        if isinstance(tree, list):
+            return [self.value_of(item) for item in tree]
+        return tree
 
     # -- what the graph starts from ----------------------------------------------------------------
 
@@ -346,9 +370,10 @@ class _Walk:
             if k not in copied:
                 node = getattr(spec, "node", None)
                 self.stand_beside(node)
-                outputs[k] = (
-                    self.output(spec, node, owners) if node is not None else _to_expr(spec.value)
-                )
+                if node is not None:
+                    outputs[k] = self.output(spec, node, owners)
+                else:
+                    outputs[k] = _to_expr(spec.value)
         there = [(k, n) for k, n in self.aten.mutations if n in self.hosts]
         here = [(k, n) for k, n in self.aten.mutations if n not in self.hosts]
         for finals in (here, there):  # what is here may read numbers from there
@@ -382,7 +407,10 @@ class _Walk:
         """The window that is returned; a fresh value gets a buffer that nothing else shares."""
         value = self.values[node]
         if node.op != "placeholder":
-            value = self.spread(value) if _has_gaps(value) else self.owned(value, spec, owners)
+            if _has_gaps(value):
+                value = self.spread(value)
+            else:
+                value = self.owned(value, spec, owners)
             self.values[node] = value
         sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
         return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), spec.dtype)
@@ -433,7 +461,9 @@ class _Walk:
         ]
         for name, value in settled:
             strides = self.lw.graph.buffers[name].strides
-            window = view_of(value) if value.buffer == name else None
+            window = None
+            if value.buffer == name:
+                window = view_of(value)
             if window is None or not _equal_strides(value.sizes, window.strides, strides):
                 self.lw.write(value, name, strides, ZERO)
 
@@ -491,7 +521,9 @@ def _used_results(node: torch.fx.Node, outs: Any) -> tuple[bool, ...]:
 
 def _storable(args: Any, outs: Any) -> bool:
     """Whether loops can hold every dtype involved."""
-    specs = [outs] if isinstance(outs, Spec) else outs
+    specs = outs
+    if isinstance(outs, Spec):
+        specs = [outs]
     return all(s is None or s.dtype in ops.STORED for s in specs) and _all_storable(args)
 
 

@@ -37,7 +37,9 @@ _DTYPE_OF_NUMBER = {bool: torch.bool, int: torch.int64, float: torch.float64, Ex
 def _category(dtype: torch.dtype) -> int:
     if dtype.is_complex:
         raise NotLowered("complex numbers")
-    return 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+    if dtype.is_floating_point:
+        return 2
+    return 0 if dtype is torch.bool else 1
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
@@ -73,7 +75,9 @@ def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
     to be computed with."""
     if isinstance(operand, TensorValue):
         value = operand.load(broadcast_index(index, operand.sizes))
-        return value if operand.dtype is dtype else rounded(value, dtype)
+        if operand.dtype is dtype:
+            return value
+        return rounded(value, dtype)
     if isinstance(operand, Expr):
         return rounded(ops.index(operand, compute_dtype(dtype)), dtype)
     return constant(rounded_number(operand, dtype), compute_dtype(dtype))
@@ -125,7 +129,10 @@ def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
     dtype = compute_dtype(out.dtype)
 
     def compute(index: Index) -> int:
-        value = ops.index(number, dtype) if isinstance(number, Expr) else constant(number, dtype)
+        if isinstance(number, Expr):
+            value = ops.index(number, dtype)
+        else:
+            value = constant(number, dtype)
         return rounded(value, out.dtype)
 
     return lw.computed(out, compute, [], cost=0)
@@ -146,11 +153,9 @@ def constant_like(value: int, number: bool | int | float) -> int:
 
 
 def number_like(like: int, number: bool | int | float | Expr) -> int:
-    return (
-        ops.index(number, ops.dtype_of(like))
-        if isinstance(number, Expr)
-        else constant_like(like, number)
-    )
+    if isinstance(number, Expr):
+        return ops.index(number, ops.dtype_of(like))
+    return constant_like(like, number)
 
 
 def elementwise(scalar: Scalar, operands: int, dtype: str = "result") -> Rule:
@@ -188,7 +193,9 @@ def _computed_in(dtype: str, out: Spec, operands: Sequence[Operand]) -> list[tor
 
 
 def _alpha(number: Number, dtype: torch.dtype) -> Number:
-    return number if isinstance(number, Expr) else rounded_number(number, dtype)
+    if isinstance(number, Expr):
+        return number
+    return rounded_number(number, dtype)
 
 
 def _with_rest(scalar: Scalar, rest: Sequence[Any]) -> Scalar:

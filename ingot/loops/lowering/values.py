@@ -43,7 +43,9 @@ class Spec(NamedTuple):
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which bodies hold values of `dtype`."""
-    return torch.float32 if dtype in ops.HALVES else dtype
+    if dtype in ops.HALVES:
+        return torch.float32
+    return dtype
 
 
 def widen(value: int) -> int:
@@ -59,7 +61,9 @@ def rounded(value: int, dtype: torch.dtype) -> int:
 def rounded_number(number: bool | int | float, dtype: torch.dtype) -> bool | int | float:
     """A Python number as a tensor of `dtype` would hold it, where that is a half; other types round
     by themselves."""
-    return torch.tensor(number, dtype=dtype, device="cpu").item() if dtype in ops.HALVES else number
+    if dtype in ops.HALVES:
+        return torch.tensor(number, dtype=dtype, device="cpu").item()
+    return number
 
 
 class Home(NamedTuple):
@@ -122,7 +126,9 @@ class TensorValue:
     @property
     def buffer(self) -> str | None:
         """The name of the buffer that the tensor is in, if it is in memory."""
-        return self.home.buffer if self.home is not None else None
+        if self.home is not None:
+            return self.home.buffer
+        return None
 
     def load(self, index: Index) -> int:
         """Record the value at `index` (once per body)."""
@@ -177,7 +183,9 @@ class MappedValue(TensorValue):
 
     @property
     def root(self) -> TensorValue:
-        return self if self._home is not None else self.base.root
+        if self._home is not None:
+            return self
+        return self.base.root
 
 
 def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
