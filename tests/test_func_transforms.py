@@ -24,6 +24,7 @@ from torch.func import (
 import ingot
 from ingot.graph import aten_tracer, tracing
 from ingot.torch_private import get_dynamic_layer_stack_depth
+from ingot.wrapped import is_wrapped
 from tests.test_differentiation import both, wanted, whole
 
 
@@ -294,6 +295,65 @@ def test_a_derivative_that_outlives_the_graph():
     x = torch.randn(3)
     found, back = ingot.compile(lambda x: vjp(torch.sin, x))(x)
     torch.testing.assert_close((found, back(x)[0]), (x.sin(), x.cos() * x))
+
+
+class Holder:
+    tensor: Any = None
+
+
+def _in_a_list(keep: list[Any]) -> Any:
+    return keep
+
+
+def _in_an_attribute(keep: list[Any]) -> Any:
+    HOLDER.tensor = keep[0]
+    return None
+
+
+@ingot.disable
+def _break() -> None:
+    pass
+
+
+def _across_a_break(keep: list[Any]) -> Any:
+    _break()
+    return keep[0]
+
+
+HOLDER = Holder()
+TRANSFORMS: dict[str, Any] = {
+    "grad": lambda f, x: grad(lambda x: f(x).sum())(x),
+    "vjp": lambda f, x: vjp(f, x)[0],
+    "jacrev": lambda f, x: jacrev(f)(x),
+    "vmap": lambda f, x: vmap(f)(x),
+    "grad in vmap": lambda f, x: vmap(grad(lambda x: f(x).sum()))(x),
+}
+
+
+@pytest.mark.parametrize(
+    "leave", [lambda keep: keep[0], _in_a_list, _in_an_attribute, _across_a_break]
+)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_tensor_that_leaves_its_transform(name: str, leave: Any) -> None:
+    """torch lets it go, wrapped as it is. No graph gives one, so eager does."""
+
+    def function(x: Tensor) -> Any:
+        keep: list[Tensor] = []
+
+        def inner(x: Tensor) -> Tensor:
+            keep.append(x * 2)
+            return x.sin()
+
+        return TRANSFORMS[name](inner, x), leave(keep)
+
+    x = torch.randn(3)
+    found, expected = ingot.compile(function)(x), function(x)
+    torch.testing.assert_close(found[0], expected[0])
+    assert type(found[1]) is type(expected[1])
+    assert HOLDER.tensor is None or is_wrapped(HOLDER.tensor)
+    HOLDER.tensor = None
+    (reason,) = ingot.explain(function)(x).breaks
+    assert "alive outside of the transform" in reason.reason
 
 
 # -- levels that are left by an error --------------------------------------------------------------

@@ -74,6 +74,7 @@ from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
 from ingot.native import _native
 from ingot.reasons import SKIP
+from ingot.wrapped import is_wrapped
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -166,6 +167,11 @@ class Results:
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
             return residual.FromSource(value.source)
+        if is_wrapped(value.fake):
+            raise self.session.unsupported(
+                "func-transform",
+                f"{value.describe()} is alive outside of the transform that it was computed in",
+            )
         refuse_selected(self.session, value)
         # torch makes a view anew to tell, where what it shows was written
         with self.session.graph.context:
