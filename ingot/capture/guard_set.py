@@ -370,8 +370,8 @@ class _Flattener:
         return self.positions[token]
 
     def _place_check(self, guard: Guard) -> None:
-        assert guard.source is not None
-        checks = self.nodes[self.node(guard.source)][3]
+        source, check, data = guard.native_check
+        checks = self.nodes[self.node(source)][3]
         # those of one class are one check: its version tag answers for all
         if guard.kind is Kind.CLASS_ATTRIBUTE:
             key, expected = guard.data
@@ -382,7 +382,7 @@ class _Flattener:
                     return
             checks.append((guard.kind.value, [pair]))
         else:
-            checks.append((guard.kind.value, guard.data))
+            checks.append((check, data))
 
     def _place_relation(self, guard: Guard) -> None:
         node = self.node

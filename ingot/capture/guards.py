@@ -5,11 +5,12 @@ the native guard walk.
 agree with, and what tells the user which fact differed; it runs only on a miss. No check runs the
 user's code: types are compared exactly, values only when both are plain constants.
 
-A new kind of fact is a `Kind`, a row of `_RULES` here, and a row of `check_kinds` in
-native/guards_facts.c, whose last column says what proves that the fact still holds of an unchanged
-object: NO_PROOF is right for every check, and costs its walk each time. A new way to a value is a
-source with its `step`, and a row of `accesses` there, ANEW for how it is reached. Then a case in
-tests/capture/guard_cases.py, which both the oracle and the native walk run."""
+A new kind of fact is a `Kind` and a row of `_RULES` here. A row of `check_kinds` in
+native/guards_facts.c makes it faster; without one the row here says `is_native=False`, and the
+native walk calls its function. The last column there says what proves that the fact still holds of
+an unchanged object: NO_PROOF is right for every check, and costs its walk each time. A new way to a
+value is a source with its `step`, and a row of `accesses` there, ANEW for how it is reached. Then a
+case in tests/capture/guard_cases.py, which both the oracle and the native walk run."""
 
 from __future__ import annotations
 
@@ -31,7 +32,14 @@ from ingot.capture.facts import (
     read_global_state,
     same_constant,
 )
-from ingot.capture.sources import Source, StateSource, dict_keys, find_in_class, shown
+from ingot.capture.sources import (
+    FactSource,
+    Source,
+    StateSource,
+    dict_keys,
+    find_in_class,
+    shown,
+)
 from ingot.loops.expr import Symbol
 
 LEVEL_OF_DUALS = StateSource(
@@ -118,12 +126,14 @@ def _dict(value: Any) -> dict[Any, Any]:
 
 class _Rule(NamedTuple):
     """How a fact about one value is read again, and what it is called: `facet` is formatted with
-    the source's name and the data."""
+    the source's name and the data. Where no native check has its name, the native walk calls `read`
+    and compares plain constants."""
 
     facet: str
     read: Callable[[Any, Any], Any]
     expected: Callable[[Any], Any] = lambda data: data
     same: Callable[[Any, Any], bool] = operator.eq
+    is_native: bool = True
 
 
 _RULES: dict[Kind, _Rule] = {
@@ -215,6 +225,16 @@ class Guard:
         if self.source is not None:
             return self.source.name
         return ""
+
+    @property
+    def native_check(self) -> tuple[Source, str, Any]:
+        """A source, and the native check of its value: a name of `check_kinds`, and data."""
+        assert self.source is not None
+        rule = _RULES.get(self.kind)
+        if rule is None or rule.is_native:
+            return self.source, self.kind.value, self.data
+        fact = FactSource(self.source, rule.read, self.data)
+        return fact, Kind.EQUALS.value, rule.expected(self.data)
 
     def differences(self, slots: Sequence[Any], symbols: Mapping[Symbol, Quantity]) -> list[str]:
         """What differs now; empty when the fact holds."""

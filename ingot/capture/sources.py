@@ -448,3 +448,23 @@ class DerivedSource(Source):
 
     def load(self, slots: Sequence[Any]) -> Any:
         return self.function(self.base.load(slots))
+
+
+@_source
+class FactSource(Source):
+    """What the rule of a guard reads of a value: `read(value, data)`."""
+
+    base: Source
+    read: Callable[[Any, Any], Any]
+    data: Any
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+    @property
+    def step(self) -> Step:
+        return self.base, "read", (self.read, self.data)
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return self.read(self.base.load(slots), self.data)

@@ -51,6 +51,12 @@ static PyObject *access_apply(PyObject *owner, const Key *key) {
     return PyObject_CallOneArg(key->object, owner);
 }
 
+/* The same of a function that takes a guard's data as well: the key is (function, data). */
+static PyObject *access_read(PyObject *owner, const Key *key) {
+    PyObject *function = PyTuple_GET_ITEM(key->object, 0);
+    return PyObject_CallFunctionObjArgs(function, owner, PyTuple_GET_ITEM(key->object, 1), NULL);
+}
+
 /* The keys in order; an OrderedDict keeps its own. */
 static PyObject *access_dict_keys(PyObject *owner, const Key *Py_UNUSED(key)) {
     if (!PyDict_Check(owner))
@@ -73,6 +79,7 @@ static const AccessKind accesses[] = {
     {"class_attribute", access_class_attribute, CLASS_ATTRIBUTE},
     {"dict_keys", access_dict_keys, ANEW},
     {"apply", access_apply, ANEW},
+    {"read", access_read, ANEW},
 };
 
 const AccessKind *ingot_find_access(const char *name) {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ingot.capture.guard_set import GuardSet
-from ingot.capture.guards import Kind
+from ingot.capture.guards import _RULES, Kind
 from ingot.capture.sources import ArgSource, AttrSource, ConstSource, ItemSource
 from ingot.native import _native
 from tests.capture.guard_cases import (
@@ -65,6 +65,16 @@ def test_agrees_with_the_oracle(case: Case, slow_tensor_facts: bool) -> None:
     after = slots if changed is None else changed
     for _ in range(2):
         assert (tree.collect(after) is not None) == case.holds
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_the_oracle_where_no_check_is_native(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (Kind.LENGTH, Kind.DICT_KEYS, Kind.ABSENT_KEY, Kind.DICT_EMPTY, Kind.TRUTH):
+        rule = _RULES[kind]._replace(is_native=False)
+        monkeypatch.setitem(_RULES, kind, rule)
+    test_agrees_with_the_oracle(case, False)
 
 
 @pytest.mark.parametrize("case", [*CASES, *RELATIONS], ids=lambda case: case.name)
