@@ -60,6 +60,7 @@ class Kind(Enum):
     DICT_KEYS = "dict_keys"  # data: the keys in order
     ABSENT_KEY = "absent_key"  # data: a key that a dict does not have
     DICT_EMPTY = "dict_empty"
+    MEMBER = "member"  # data: (a plain constant, whether a set has it)
     IS_NONE = "is_none"  # data: whether it is None
     TRUTH = "truth"  # data: bool() of a built-in value
     # source: a class; data: (name, what the MRO gives, or MISSING)
@@ -146,6 +147,12 @@ _RULES: dict[Kind, _Rule] = {
         "{1!r} in {0}", lambda value, key: dict.__contains__(_dict(value), key), lambda _: False
     ),
     Kind.DICT_EMPTY: _Rule("len({0})", lambda value, _: dict.__len__(_dict(value)), lambda _: 0),
+    Kind.MEMBER: _Rule(
+        "{1[0]!r} in {0}",
+        lambda members, data: set.__contains__(members, data[0]),
+        lambda data: data[1],
+        is_native=False,
+    ),
     Kind.IS_NONE: _Rule("{0} is None", lambda value, _: value is None),
     Kind.TRUTH: _Rule("bool({0})", lambda value, _: _truth(value)),
     Kind.CLASS_ATTRIBUTE: _Rule(

@@ -273,6 +273,20 @@ CASES = [
         "'k' in x was False, is True",
     ),
     Case(
+        "member of a set",
+        lambda: ({1, 2},),
+        fact(Kind.MEMBER, (2, True)),
+        mutate(lambda x: x.remove(2)),
+        "2 in x was True, is False",
+    ),
+    Case(
+        "other members of a set",
+        lambda: ({1, 2},),
+        fact(Kind.MEMBER, (3, False)),
+        mutate(lambda x: x.remove(2)),
+        holds=True,
+    ),
+    Case(
         "empty dict",
         lambda: ({},),
         fact(Kind.DICT_EMPTY),

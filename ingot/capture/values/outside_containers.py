@@ -5,7 +5,6 @@ is only asked for one key may hold any others."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation, dict_base
@@ -146,7 +145,7 @@ class OutsideSet(SetValue):
         if self._whole or not is_plain_key(key):
             return key in self.entries
         answer = set.__contains__(self.object, key)
-        session.guard(DerivedSource(self.source, _membership(key)), Kind.EQUALS, answer)  # type: ignore[arg-type]
+        session.guard(self.source, Kind.MEMBER, (key, answer))
         return answer
 
     def add(self, session: Session, key: Any, member: Value) -> None:
@@ -177,18 +176,3 @@ class OutsideSet(SetValue):
         session = self._session()
         assert session is not None
         return session.wrap_key(key)
-
-
-_memberships: weakref.WeakValueDictionary[tuple[type, Any], Callable[[Any], bool]] = (
-    weakref.WeakValueDictionary()
-)
-
-
-def _membership(member: Any) -> Callable[[Any], bool]:
-    """A function that says whether a set holds a member; the same one for the same member."""
-
-    def holds(members: Any) -> bool:
-        return set.__contains__(members, member)
-
-    holds.__name__ = f"{member!r} in "
-    return _memberships.setdefault((type(member), member), holds)
