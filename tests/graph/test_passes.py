@@ -77,6 +77,44 @@ def test_what_changes_a_bit_stays(fn) -> None:
         assert torch.equal(torch.signbit(graph.function()(x)[0]), torch.signbit(fn(x)))
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.cat(x.chunk(2, -1), -1) + 1,
+        lambda x: torch.cat([x[:1], x[1:]]) + 1,
+        lambda x: torch.hstack(torch.cat([x[:1], x[1:]]).split([1, 5], 1)) + 1,
+    ],
+)
+def test_a_tensor_that_is_split_and_joined_is_read_as_it_is(fn) -> None:
+    assert calls(assert_traced(fn, X)) == 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.cat(x.chunk(2, -1), 0) + 1,
+        lambda x: torch.cat(x.chunk(2, -1)[::-1], -1) + 1,
+        lambda x: torch.cat([x[:1], x[2:]]) + 1,
+        lambda x: torch.cat([x[:3], x[2:]]) + 1,
+        lambda x: torch.cat([x[:1], x[1:3]]) + 1,
+        lambda x: torch.cat([x[:1], (x * 2)[1:]]) + 1,
+        lambda x: torch.cat([x[:2], x[2:]]).as_strided((2, 2), (6, 1), 1) + 1,
+    ],
+)
+def test_other_pieces_are_joined(fn) -> None:
+    assert len(assert_traced(fn, X).nodes_of(aten.cat.default)) == 1
+
+
+def test_a_tensor_that_is_split_and_joined_is_a_new_one() -> None:
+    def f(x):
+        y = torch.cat(x.chunk(2))
+        x.add_(1)
+        return y
+
+    x, other = X.clone(), X.clone()
+    assert torch.equal(ingot.compile(f)(x), f(other)) and torch.equal(x, other)
+
+
 def test_constants_are_folded() -> None:
     graph = assert_traced(lambda x: x * (torch.tensor([2.0] * 6) + 1).sqrt(), X)
     assert calls(graph) == 1 and len(graph.constants) == 1

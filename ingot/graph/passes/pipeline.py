@@ -26,7 +26,11 @@ from ingot.graph.passes.products import join_products
 from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
-from ingot.graph.passes.windows import see_through_joins, see_through_writes
+from ingot.graph.passes.windows import (
+    see_through_joins,
+    see_through_splits,
+    see_through_writes,
+)
 from ingot.serial import safe_point
 
 Pass = Callable[[AtenGraph], None]
@@ -36,6 +40,7 @@ Passes = tuple[tuple[str, Pass], ...]
 # These change no value that is left.
 SIMPLIFICATIONS: Passes = (
     ("see through writes", see_through_writes),
+    ("see through splits", see_through_splits),
     ("remove dead code", remove_dead_code),
     ("ask for less", ask_for_less),
     ("remove no-ops", remove_no_ops),

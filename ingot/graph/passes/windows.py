@@ -10,9 +10,10 @@ import torch
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.functional import same_strides
 from ingot.graph.nodes import fake_result, is_returned
 from ingot.graph.passes.ownership import is_view
-from ingot.torch_private import aten
+from ingot.torch_private import ADDRESSING, aten
 
 
 def see_through_writes(graph: AtenGraph) -> None:
@@ -79,6 +80,36 @@ def _may_replace(source: torch.fx.Node, node: torch.fx.Node) -> bool:
     if sorted(dims, key=strides.__getitem__) != sorted(range(len(others)), key=others.__getitem__):
         return False
     return not any(user.op == "output" or is_view(user) for user in node.users)
+
+
+def see_through_splits(graph: AtenGraph) -> None:
+    """All slices of a tensor along one dimension, joined again in order, are that tensor."""
+    nodes = list(graph.graph.nodes)
+    # as_strided and its kin count from the beginning of a memory, and a joined copy has its own
+    if any(node.target in ADDRESSING for node in nodes):
+        return
+    for node in nodes:
+        whole = _split_of(node)
+        if whole is not None:
+            graph.replace(node, whole)
+
+
+def _split_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The tensor of whose slices, all and in order, a node is made, if it has the same strides."""
+    pieces: Any = node.args[0] if node.target is aten.cat.default and not node.kwargs else ()
+    if not pieces or any(piece.target is not aten.slice.Tensor for piece in pieces):
+        return None
+    whole = pieces[0].args[0]
+    value: FakeTensor = fake_result(whole)
+    along: Any = node.args[1] if len(node.args) > 1 else 0
+    dim, end = along % value.dim(), 0
+    for piece in pieces:
+        place = _place(piece, 1)
+        if piece.args[0] is not whole or place is None or place[:2] != (dim, end):
+            return None
+        end = place[2]
+    is_whole = end == value.shape[dim] and same_strides(value, fake_result(node))
+    return whole if is_whole else None
 
 
 def see_through_joins(graph: AtenGraph) -> None:
