@@ -55,6 +55,8 @@ FOLDS = (
     Fold("add", ("x", 0), "x", of_floats=False),  # x + 0 = x, but -0.0 + 0.0 = 0.0
     Fold("add", (0, "x"), "x", of_floats=False),  # 0 + x = x, but 0.0 + -0.0 = 0.0
     Fold("sub", ("x", 0), "x"),  # x - 0 = x; it is x - -0.0 that makes 0.0 of -0.0
+    Fold("minimum", ("x", "x"), "x"),  # min(x, x) = x
+    Fold("maximum", ("x", "x"), "x"),  # max(x, x) = x
     Fold("where", (True, "x", "y"), "x"),  # where(True, x, y) = x
     Fold("where", (False, "x", "y"), "y"),  # where(False, x, y) = y
     Fold("where", ("c", "x", "x"), "x"),  # where(c, x, x) = x

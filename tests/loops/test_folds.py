@@ -14,6 +14,7 @@ from ingot.loops import ops
 from ingot.loops.expr import loop_symbol
 from ingot.loops.folds import CONSTANT, FOLDS, Fold
 from ingot.loops.ir import BodyBuilder, Instruction
+from tests.loops.test_lowering import lowered
 
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.3, -2.5, 5e-324, 1e-45, 3e38, np.inf, -np.inf, np.nan)
 INTS = (0, 1, -1, 2, 7, -128)
@@ -107,6 +108,13 @@ def test_a_builder_applies_it(fold: Fold) -> None:
         assert builder.constant_of(value) is fold.result
     else:
         assert builder.constant_of(value) == fold.result(1, 1)
+
+
+def test_clamping_a_value_to_itself_costs_nothing() -> None:
+    loops = lowered(lambda x: x.clamp(x, x) + 1, torch.randn(4))
+    assert not {"minimum", "maximum"} & {
+        i.op for node in loops.nodes for i in node.body.instructions
+    }
 
 
 def test_what_looks_like_an_identity() -> None:
