@@ -270,6 +270,14 @@ def match_tensors(x, y):
 
 
 @whole
+def match_by_length(x, y):
+    match x.shape:
+        case [rows, columns]:
+            return x * rows + columns
+    return x
+
+
+@whole
 def match_sequence_kinds(x, y):
     def is_sequence(value):
         match value:
