@@ -112,6 +112,10 @@ def huber_loss_backward(
 # -- of probabilities ------------------------------------------------------------------------------
 
 
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return _REDUCE[reduction](torch.log1p(torch.exp(-target * x)))
+
+
 @rounded_once
 def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     power = torch.exp(-target * x)
@@ -190,6 +194,7 @@ OPS = (
     ),
     op(aten.huber_loss.default, decompose=huber_loss, meta=loss_meta),
     op(aten.huber_loss_backward.default, decompose=huber_loss_backward, meta=loss_backward_meta),
+    op(aten.soft_margin_loss.default, decompose=soft_margin_loss, meta=loss_meta),
     op(aten.soft_margin_loss_backward.default, decompose=soft_margin_loss_backward),
     op(aten.binary_cross_entropy.default, may_raise=indexes),
     op(aten.binary_cross_entropy_backward.default, decompose=binary_cross_entropy_backward),

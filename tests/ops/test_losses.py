@@ -23,6 +23,7 @@ FORWARD: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "smooth_l1_loss without a bend": lambda x, y: F.smooth_l1_loss(x, y, beta=0.0),
     "huber_loss": lambda x, y: F.huber_loss(x, y.round(), delta=0.5, reduction="none"),
     "mean huber_loss": lambda x, y: F.huber_loss(x, y, delta=1.5),
+    "soft_margin_loss": lambda x, y: F.soft_margin_loss(x, y.sign(), reduction="none"),
 }
 
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
