@@ -8,6 +8,8 @@ and nothing of a rung that failed is used by another.
 from __future__ import annotations
 
 import enum
+import os
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,6 +29,8 @@ from ingot.reasons import STATIC
 STABLE = 8  # calls of one entry after which a size that they had in common is taken to stay
 _FLOATS = frozenset({float})
 _NUMBERS = _FLOATS | {int}
+_MISTAKES = (AttributeError, NameError, TypeError)
+"""Errors that Ingot never refuses a program by: they are mistakes in its own code."""
 
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -170,8 +174,10 @@ class Ladder:
             except (BackendError, *PASSING):
                 raise
             except Exception as problem:
+                mistake = mistake_line(problem)
                 if not self._may_go_on(rung, problem):
                     raise
+                self.compilation.fixed_sizes += mistake
             else:
                 if run is not None:
                     return run
@@ -253,6 +259,18 @@ class Ladder:
             policy.is_static = not self._is_of_the_call
         if self.against_data is not None:
             lines.append(f"sizes that the data decide break the graph: {self.against_data}")
+
+
+def mistake_line(problem: Exception) -> list[str]:
+    """The line of a report that names a mistake in Ingot's own code; empty for other errors."""
+    if not isinstance(problem, _MISTAKES):
+        return []
+    package = os.path.dirname(__file__) + os.sep
+    place = ""
+    for frame in traceback.extract_tb(problem.__traceback__):
+        if frame.filename.startswith(package):
+            place = f"{frame.filename.removeprefix(package)}:{frame.lineno}"
+    return [f"internal error in {place}: {type(problem).__name__}: {problem}"]
 
 
 def has_symbols(found: Captured | Exception) -> bool:

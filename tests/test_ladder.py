@@ -97,6 +97,51 @@ def test_without_data_dependent_sizes(tried: list[Rung], monkeypatch: pytest.Mon
     assert line.startswith("sizes that the data decide break the graph: ")
 
 
+def fail_with_symbols(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Has what comes after capture raise an error where there are symbols."""
+    original = Compiler.add_entry
+
+    def fail(self: Compiler, compilation: Any, captured: Any, *rest: Any, **named: Any) -> Any:
+        if captured.guards.symbols:
+            raise error
+        return original(self, compilation, captured, *rest, **named)
+
+    monkeypatch.setattr(Compiler, "add_entry", fail)
+
+
+def fixed_sizes_of_last(compiled: Any) -> list[str]:
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    return compiler.compilations[-1].fixed_sizes
+
+
+@pytest.mark.parametrize("error", [AttributeError("x"), UnboundLocalError("x"), TypeError("x")])
+def test_a_mistake_of_ingots_own_is_named(
+    error: Exception, tried: list[Rung], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = ingot.compile(lambda x: x * 2 + 1)
+    rungs_of(tried, compiled, torch.ones(2, 3))
+    fail_with_symbols(monkeypatch, error)
+    assert rungs_of(tried, compiled, torch.ones(2, 4)) == [SPECULATIVE, SYMBOLIC, FIXED]
+    *mistakes, fixed = fixed_sizes_of_last(compiled)
+    assert len(mistakes) == 2  # of two rungs
+    for line in mistakes:
+        assert line.startswith("internal error in compiler.py:")
+        assert line.endswith(f": {type(error).__name__}: x")
+    assert fixed == "all sizes and integers are those of the call: x"
+
+
+def test_a_refusal_is_no_mistake(tried: list[Rung], monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (RuntimeError("x"), unsupported("attribute", "x")):
+        compiled = ingot.compile(lambda x: x * 2 + 1)
+        rungs_of(tried, compiled, torch.ones(2, 3))
+        fail_with_symbols(monkeypatch, error)
+        rungs_of(tried, compiled, torch.ones(2, 4))
+        (line,) = fixed_sizes_of_last(compiled)
+        assert line.startswith("all sizes and integers are those of the call: ")
+        monkeypatch.undo()
+
+
 def test_what_a_policy_allows() -> None:
     policy = SizePolicy(Options())
     assert [rung for rung in LADDER if policy.allows(rung)] == [
