@@ -25,6 +25,7 @@ PACKAGE = ROOT / "ingot"
 ROOMS: dict[str, set[str]] = {
     "collection": set(),
     "precision": set(),
+    "sequences": set(),
     "torch_private": set(),
     "wrapped": set(),
     "reasons": set(),
@@ -105,6 +106,7 @@ COMMON = {
     "origins",
     "precision",
     "reasons",
+    "sequences",
     "serial",
     "torch_private",
     "wrapped",

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 import torch.fx
+from torch import Tensor
+from torch.fx import Graph, Node
 
 from ingot.graph.data_dependent import Binding
-from ingot.graph.nodes import fake_result, placeholders_of
+from ingot.graph.nodes import fake_result, placeholders_of, results_of
+from ingot.graph.schemas import draws
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
+from ingot.sequences import present
 from ingot.torch_private import aten
 
 Place = tuple[int, str, int]
@@ -33,7 +38,7 @@ class OutputSpec:
     node share memory. With `node` None the output is `value`: an int, a SymInt or another constant.
     """
 
-    node: torch.fx.Node | None = None
+    node: Node | None = None
     sizes: tuple[Any, ...] = ()
     strides: tuple[Any, ...] = ()
     offset: Any = 0
@@ -50,14 +55,12 @@ class OutputSpec:
         if self.node is None:
             return False
         value = fake_result(self.node)
-        pairs = ((value.shape, self.sizes), (value.stride(), self.strides), ((0,), (self.offset,)))
-        return value.dtype == self.dtype and all(_known_alike(a, b) for a, b in pairs)
-
-
-def _known_alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether sizes are the same whatever the symbols in them are: no question is asked that would
-    be a guard."""
-    return len(a) == len(b) and all(to_expr(x) is to_expr(y) for x, y in zip(a, b))
+        if value.dtype != self.dtype:
+            return False
+        # compared as expressions: no question is asked that would be a guard
+        geometry = *value.shape, *value.stride(), 0
+        own_geometry = *self.sizes, *self.strides, self.offset
+        return list(map(to_expr, geometry)) == list(map(to_expr, own_geometry))
 
 
 class Copy(NamedTuple):
@@ -85,10 +88,10 @@ class AtenGraph:
 
     def __init__(
         self,
-        graph: torch.fx.Graph,
+        graph: Graph,
         outputs: Sequence[OutputSpec],
-        mutations: Sequence[tuple[int, torch.fx.Node]],
-        constants: dict[str, torch.Tensor],
+        mutations: Iterable[tuple[int, Node]],
+        constants: dict[str, Tensor],
         shapes: ShapeContext,
     ) -> None:
         self.graph = graph
@@ -100,44 +103,54 @@ class AtenGraph:
         self.uncounted: frozenset[int] = frozenset()
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
-        self._mutated = [position for position, _ in mutations]
-        self._output = graph.output(
-            (tuple(o.node for o in outputs), tuple(node for _, node in mutations))
-        )
+        values = dict(mutations)
+        self._mutated = list(values)
+        nodes = tuple([spec.node for spec in outputs])
+        self._output = graph.output((nodes, tuple(values.values())))
 
     @property
-    def inputs(self) -> list[torch.fx.Node]:
+    def inputs(self) -> list[Node]:
         return placeholders_of(self.graph)
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        nodes = self._output.args[0][0]  # type: ignore[index]
-        pairs = zip(self._specs, nodes)  # type: ignore[arg-type]
-        return [spec if spec.node is node else replace(spec, node=node) for spec, node in pairs]
+        specs = []
+        nodes: Any = self._output.args[0][0]  # type: ignore[index]
+        for spec, node in zip(self._specs, nodes):
+            specs.append(spec if spec.node is node else replace(spec, node=node))
+        return specs
 
     @property
-    def mutations(self) -> list[tuple[int, torch.fx.Node]]:
+    def mutations(self) -> list[tuple[int, Node]]:
         """(input position, node whose value is to be copied into that input after everything else
         has been computed)."""
         return list(zip(self._mutated, self._output.args[0][1]))  # type: ignore[index, arg-type]
 
-    def nodes_of(self, target: Any) -> list[torch.fx.Node]:
+    @property
+    def mutated(self) -> set[int]:
+        """The positions of the mutated inputs."""
+        return set(self._mutated)
+
+    def nodes_of(self, target: Any) -> list[Node]:
         """The nodes that call `target`, in order."""
         return [n for n in self.graph.nodes if n.op == "call_function" and n.target is target]
 
-    def rewire(
-        self, outputs: Sequence[torch.fx.Node | None], mutations: Sequence[torch.fx.Node]
-    ) -> None:
+    @property
+    def random_nodes(self) -> Iterator[Node]:
+        """The nodes that draw random numbers, in order."""
+        return (node for node in self.graph.nodes if draws(node.target))
+
+    def rewire(self, outputs: Sequence[Node | None], mutations: Sequence[Node]) -> None:
         """Give the outputs and mutations other nodes of equal value."""
         self._output.args = ((tuple(outputs), tuple(mutations)),)
 
-    def replace(self, node: torch.fx.Node, value: torch.fx.Node) -> None:
+    def replace(self, node: Node, value: Node) -> None:
         """Have all that reads a node read another of equal value instead, and erase it."""
         node.replace_all_uses_with(value)
         self.graph.erase_node(node)
 
     @property
-    def bindings(self) -> dict[Symbol, tuple[torch.fx.Node, Binding]]:
+    def bindings(self) -> dict[Symbol, tuple[Node, Binding]]:
         """The sizes that the data decide: the node that binds each, and where in its result."""
         return {b.symbol: (n, b) for n in self.graph.nodes for b in n.meta.get("binds", ())}
 
@@ -145,7 +158,7 @@ class AtenGraph:
     def checks(self) -> list[Check]:
         """The deferred checks that the graph makes: it binds the last of their symbols."""
         unbacked = self.shapes.unbacked
-        bound = {form for root in self.bindings for form in unbacked.forms(root)}
+        bound = set(chain.from_iterable(map(unbacked.forms, self.bindings)))
         known = bound | unbacked.among(self.symbols)
         checks = []
         for check in unbacked.checks:
@@ -161,11 +174,11 @@ class AtenGraph:
         for position, node in enumerate(self.inputs):
             value = fake_result(node)
             kinds: list[tuple[str, Sequence[Any]]] = [("value", [value])]
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, Tensor):
                 kinds = [("size", value.shape), ("stride", value.stride())]
             for kind, numbers in kinds:
                 for dim, number in enumerate(numbers):
-                    e = None
+                    e = number
                     if isinstance(number, torch.SymInt):
                         e = to_expr(number)
                     if isinstance(e, Symbol):
@@ -178,12 +191,11 @@ class AtenGraph:
     def code(self) -> str:
         """The graph as a Python function `graph(*inputs)`, that returns the list of outputs and
         writes the mutated inputs."""
-        inputs = self.inputs
-        names = ", ".join(n.name for n in inputs)
-        lines = [f"def graph({names}):"]
+        names = [node.name for node in self.inputs]
+        lines = [f"def graph({', '.join(names)}):"]
         for symbol, (position, kind, dim) in self.symbols.items():
             read = {"size": f".shape[{dim}]", "stride": f".stride()[{dim}]", "value": ""}[kind]
-            lines.append(f"    {symbol} = {inputs[position].name}{read}")
+            lines.append(f"    {symbol} = {names[position]}{read}")
         for node in self.graph.nodes:
             if node.op == "get_attr":
                 lines.append(f"    {node.name} = constants[{node.target!r}]")
@@ -191,11 +203,11 @@ class AtenGraph:
                 lines.append(f"    {node.name} = {_call(node)}  # {_describe(node)}")
                 lines += [f"    {b.symbol} = {_bound(node, b)}" for b in node.meta.get("binds", ())]
         for position, node in self.mutations:
-            lines.append(f"    {self.inputs[position].name}.copy_({node.name})")
+            lines.append(f"    {names[position]}.copy_({node.name})")
         outputs = list(map(_window, self.outputs))
         for copies in self.copies:
             for copy in copies:
-                pairs = (f"{inputs[k].name} for {inputs[j].name}" for j, k in copy.inputs.items())
+                pairs = (f"{names[k]} for {names[j]}" for j, k in copy.inputs.items())
                 lines.append(f"    # and the same with {', '.join(pairs)}")
                 for k in copy.outputs.values():
                     outputs[k] = "..."
@@ -205,12 +217,7 @@ class AtenGraph:
     def function(self) -> Callable[..., list[Any]]:
         """`code()` made into a function: the graph run by eager, op by op."""
         assert not self.copies
-        scope: dict[str, Any] = {
-            "torch": torch,
-            "aten": aten,
-            "constants": self.constants,
-            "operator": operator,
-        }
+        scope: dict[str, Any] = {"torch": torch, "aten": aten, "constants": self.constants}
         exec(compile(self.code(), "<aten graph>", "exec"), scope)
         return scope["graph"]
 
@@ -218,7 +225,7 @@ class AtenGraph:
         return self.code()
 
 
-def _call(node: torch.fx.Node) -> str:
+def _call(node: Node) -> str:
     args = list(map(_text, node.args))
     if node.target is operator.getitem:
         return f"{args[0]}[{args[1]}]"
@@ -229,13 +236,13 @@ def _call(node: torch.fx.Node) -> str:
     return f"{name}({', '.join(args)})"
 
 
-def _bound(node: torch.fx.Node, binding: Binding) -> str:
+def _bound(node: Node, binding: Binding) -> str:
     result = node.name
     if isinstance(fake_result(node), (list, tuple)):
-        result = f"{result}[{binding.result}]"
-    if binding.dim < 0:
-        return result
-    return f"{result}.shape[{binding.dim}]"
+        result += f"[{binding.result}]"
+    if binding.dim >= 0:
+        result += f".shape[{binding.dim}]"
+    return result
 
 
 def _text(value: Any) -> str:
@@ -250,15 +257,10 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _describe(node: torch.fx.Node) -> str:
-    value = fake_result(node)
-    if isinstance(value, (list, tuple)):
-        values = value
-    else:
-        values = [value]
+def _describe(node: Node) -> str:
     tensors = []
-    for v in values:
-        if isinstance(v, torch.Tensor):
+    for v in results_of(fake_result(node)):
+        if isinstance(v, Tensor):
             sizes = ", ".join(map(str, v.shape))
             tensors.append(f"{str(v.dtype).removeprefix('torch.')}[{sizes}]")
     shown, where = ", ".join(tensors), node.meta.get("where")
@@ -279,9 +281,12 @@ def _window(spec: OutputSpec) -> str:
     return f"{name}.as_strided({sizes}, {strides}, {name}.storage_offset() + {_text(spec.offset)})"
 
 
-def copied(
-    graph: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], torch.fx.Node]
-) -> Any:
+def nodes_of(specs: Iterable[OutputSpec]) -> list[Node]:
+    """The nodes of the outputs that have one."""
+    return present(spec.node for spec in specs)
+
+
+def copied(graph: Graph, node: Node, copy_of: Callable[[Node], Node]) -> Any:
     """What `graph.node_copy` gives, which takes long: it looks for sizes in the arguments."""
     copy = graph.create_node(node.op, node.target, name=node.name)
     copy.args = torch.fx.node.map_arg(node.args, copy_of)  # type: ignore[assignment]

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch import Tensor
+from torch.fx import Node
 
 from ingot.errors import CompilerBug, unsupported
 from ingot.graph import (  # noqa: F401  (they register rules)
@@ -35,7 +37,7 @@ from ingot.graph.functional import (
     with_geometry_of,
     written_back,
 )
-from ingot.graph.nodes import fake_result
+from ingot.graph.nodes import fake_result, results_of
 from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, last_element
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import (
@@ -53,6 +55,7 @@ from ingot.graph.schemas import (
 from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.sequences import Args, at, map_leaves
 from ingot.serial import safe_point
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
 
@@ -69,7 +72,7 @@ _AT_INDEX = {
 _MAY_OVERLAP = (aten.as_strided.default, aten.unfold.default)
 
 
-def _from_start(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _from_start(op: OpOverload, args: Args) -> tuple[Any, ...]:
     """The arguments, with an index that varies counted from the start: no later stage knows its
     sign."""
     position, counted = _AT_INDEX[op]
@@ -90,21 +93,21 @@ class AtenTracer(Mode):
         self.where = ""
         self.region: int | None = None  # the checkpointed region that runs, or BEHIND
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
-        self._placeholders: list[torch.fx.Node] = []
+        self._placeholders: list[Node] = []
         self._inputs: list[Tracked] = []
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
         # the places that masks select, by id and version of the mask
-        self._places: dict[tuple[int, int], list[torch.Tensor]] = {}
-        self.constants: dict[str, torch.Tensor] = {}
+        self._places: dict[tuple[int, int], list[Tensor]] = {}
+        self.constants: dict[str, Tensor] = {}
         context.shapes.unbacked.begin_trace(again)
 
     # -- what the graph starts from ----------------------------------------------------------------
 
-    def inputs(self, nodes: Iterable[torch.fx.Node], fakes: Sequence[Any]) -> list[Any]:
+    def inputs(self, nodes: Iterable[Node], fakes: Sequence[Any]) -> list[Any]:
         """The fakes that stand for `fakes`, the inputs of the placeholders among some nodes."""
-        placeholders = (node for node in nodes if node.op == "placeholder")
-        return [self.input(node.name, fake) for node, fake in zip(placeholders, fakes)]
+        names = [node.name for node in nodes if node.op == "placeholder"]
+        return list(map(self.input, names, fakes))
 
     def input(self, name: str, fake: Any) -> Any:
         """The fake that stands for the next input in this trace: same geometry and memory, no
@@ -126,7 +129,7 @@ class AtenTracer(Mode):
         self._tracked[id(own)] = tracked
         return own
 
-    def literal(self, tensor: torch.Tensor) -> FakeTensor:
+    def literal(self, tensor: Tensor) -> FakeTensor:
         """The fake of a constant that belongs to the graph: at each call it has its first value
         again."""
         if isinstance(tensor, FakeTensor):
@@ -189,13 +192,14 @@ class AtenTracer(Mode):
         with self:
             if op is aten.index.Tensor:
                 return op(*data_dependent.in_places(args, self._nonzero_places))
-            sizes = geometry.broadcast(*[t.shape for t in args])
-            x, mask = [t.expand(sizes) for t in args]
+            x, mask = args
+            sizes = geometry.broadcast(x.shape, mask.shape)
+            x, mask = x.expand(sizes), mask.expand(sizes)
             if not sizes:
                 x, mask = x.view(1), mask.view(1)
             return aten.index.Tensor(x, [mask])
 
-    def _nonzero_places(self, mask: torch.Tensor) -> list[torch.Tensor]:
+    def _nonzero_places(self, mask: Tensor) -> list[Tensor]:
         """The places of what is not zero, by dimension; computed once for each value of a mask."""
         tracked = self._tracked[id(mask)]
         key = id(mask), tracked.storage.version
@@ -217,7 +221,9 @@ class AtenTracer(Mode):
             tensors = meta.tensors_in((args, kwargs))
             storages.update(storage_key(t) for t in tensors if isinstance(t, FakeTensor))
 
-        def as_expected(e: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        def as_expected(e: Tensor | None, r: Tensor | None) -> Tensor | None:
+            if e is None or r is None:
+                return None
             r = _checked(op, e, r)
             if storage_key(r) in storages:
                 r = aten.clone.default(r)
@@ -226,14 +232,11 @@ class AtenTracer(Mode):
             return r
 
         with self:
-            if isinstance(result, torch.Tensor):
+            if isinstance(result, Tensor):
                 return as_expected(expected, result)
-            results: list[torch.Tensor | None] = []
-            for e, r in zip(expected, result):
-                results.append(None if e is None or r is None else as_expected(e, r))
-            return tuple(results)
+            return tuple(map(as_expected, expected, result))
 
-    def _with_tensors(self, op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_tensors(self, op: OpOverload, args: Args) -> tuple[Any, ...]:
         """The arguments of an op that got only numbers where it takes tensors, with tensors of
         them. (vmap so converts numbers beside a tensor without dimensions.) No rule has to know."""
         converted = list(args)
@@ -243,16 +246,11 @@ class AtenTracer(Mode):
         return tuple(converted)
 
     def _with_literals(self, tree: Any) -> Any:
-        if isinstance(tree, torch.Tensor):
-            return self.literal(tree)
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(self._with_literals(item) for item in tree)
-        if isinstance(tree, dict):
-            return {k: self._with_literals(v) for k, v in tree.items()}
-        return tree
+        return meta.map_tensors(self.literal, tree)
 
     def _record(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
-        node = self._node(op, self._as_nodes(args), self._as_nodes(kwargs), result)
+        args, kwargs = map_leaves(self._as_node, (args, kwargs))
+        node = self._node(op, args, kwargs, result)
         unbacked = self.context.shapes.unbacked
         if unbacked.fresh:
             node.meta["binds"] = data_dependent.bound_by(result, unbacked.fresh)
@@ -266,10 +264,7 @@ class AtenTracer(Mode):
                     self._tracked[id(item)] = Tracked(item, Storage(), element, 0)
 
     def _record_views(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
-        if isinstance(result, FakeTensor):
-            results = [result]
-        else:
-            results = list(result)
+        results = results_of(result)
         parent = self._tracked[id(args[0])]
         if op is aten.as_strided.default:
             parent, args = parent.base, self._from_base(parent.base, *args)
@@ -288,17 +283,17 @@ class AtenTracer(Mode):
         if torch.Tag.inplace_view in op.tags:
             return self._restride(op, *args, **kwargs)
         result = run_fake(op, args, kwargs)
-        names = [name for _, name in written(op)]
         bound = bind(op, args, kwargs)
-        for name in names:
-            self._refuse_overlap(bound[name], meta.tensors_in((args, kwargs)))
+        targets = at(bound, written(op))
+        for target in targets:
+            self._refuse_overlap(target, meta.tensors_in((args, kwargs)))
         with self:
             if op in OVERWRITES:
                 values = OVERWRITES[op](*args, **kwargs)
             else:
                 values = _call_functional(op, bound, kwargs)
-            for name, value in zip(names, values if isinstance(values, tuple) else (values,)):
-                self._assign(bound[name], value)
+            for target, value in zip(targets, results_of(values)):
+                self._assign(target, value)
         return result
 
     def _restride(self, op: OpOverload, fake: FakeTensor, *args: Any, **kwargs: Any) -> FakeTensor:
@@ -330,7 +325,7 @@ class AtenTracer(Mode):
                     "op-writes", "an operation overwrites memory that it reads at other places"
                 )
 
-    def _assign(self, target: FakeTensor, value: torch.Tensor) -> None:
+    def _assign(self, target: FakeTensor, value: Tensor) -> None:
         """`target` and all that share its memory see `value` from here on."""
         tracked = self._tracked[id(target)]
         if tracked.storage.overlaps:
@@ -366,14 +361,14 @@ class AtenTracer(Mode):
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def tracked(self, fake: torch.Tensor) -> Tracked:
+    def tracked(self, fake: Tensor) -> Tracked:
         """How a fake of this trace came to be."""
         return self._tracked[id(fake)]
 
     def track(self, fake: FakeTensor, tracked: Tracked) -> None:
         self._tracked[id(fake)] = tracked
 
-    def node_of(self, tracked: Tracked) -> torch.fx.Node:
+    def node_of(self, tracked: Tracked) -> Node:
         """The node that holds the fake's present value; a view whose storage was written is made
         again."""
         is_current = tracked.version == tracked.storage.version or tracked.parent is None
@@ -391,7 +386,7 @@ class AtenTracer(Mode):
         tracked.version = tracked.storage.version
         return tracked.node
 
-    def _shifted(self, source: torch.fx.Node, tracked: Tracked) -> tuple[Any, ...]:
+    def _shifted(self, source: Node, tracked: Tracked) -> tuple[Any, ...]:
         """as_strided's offset counts from the storage's start, which differs between the base and
         its present value."""
         base, value = tracked.base.fake, fake_result(source)
@@ -406,9 +401,9 @@ class AtenTracer(Mode):
         size, stride, offset = tracked.view.args
         return size, stride, offset - base.storage_offset() + value.storage_offset()
 
-    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> torch.fx.Node:
+    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
         if self.context.shapes.hints:
-            args, kwargs = _with_expressions(args), _with_expressions(kwargs)
+            args, kwargs = map_leaves(_with_expression, (args, kwargs))
         state = None
         if self.region is not None and self.region != BEHIND and draws(target):
             state = self._random_state()
@@ -426,7 +421,7 @@ class AtenTracer(Mode):
             node.meta["may_raise"] = True
         return node
 
-    def _random_state(self) -> torch.fx.Node:
+    def _random_state(self) -> Node:
         """The generator's state, from which the backward draws the same numbers as the next op."""
         node = self.graph.call_function(random_state)
         with DisableTorchDispatch():
@@ -434,14 +429,10 @@ class AtenTracer(Mode):
         node.meta.update(val=FakeTensor(meta_state, torch.device("cpu")), where=self.where)
         return node
 
-    def _as_nodes(self, tree: Any) -> Any:
-        if isinstance(tree, FakeTensor):
-            return self.node_of(self._tracked[id(tree)])
-        if isinstance(tree, (list, tuple)):
-            return type(tree)([self._as_nodes(item) for item in tree])
-        if isinstance(tree, dict):
-            return {k: self._as_nodes(v) for k, v in tree.items()}
-        return tree
+    def _as_node(self, leaf: Any) -> Any:
+        if isinstance(leaf, FakeTensor):
+            return self.node_of(self._tracked[id(leaf)])
+        return leaf
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -450,8 +441,7 @@ class AtenTracer(Mode):
         were written."""
         if self.context.shapes.guards:  # which may have pinned symbols that earlier nodes name
             self._simplify()
-        outputs = [self.literal(o) if isinstance(o, torch.Tensor) else o for o in outputs]
-        specs = [self.output(o) for o in outputs]
+        specs = list(map(self.output, self._with_literals(outputs)))
         mutations = [(position, self.node_of(t)) for position, t in self.written_inputs()]
         aten_graph = AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
         if mutations:
@@ -545,22 +535,23 @@ def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, An
     form = functional_form(op)
     assert form is not None  # run_fake refuses ops without one
     arguments = form._schema.arguments
-    named = {a.name: kwargs[a.name] for a in arguments if a.kwarg_only and a.name in kwargs}
-    return form(*[bound[a.name] for a in arguments if not a.kwarg_only], **named)
+    positional, named = [], {}
+    for a in arguments:
+        if not a.kwarg_only:
+            positional.append(bound[a.name])
+        elif a.name in kwargs:
+            named[a.name] = kwargs[a.name]
+    return form(*positional, **named)
 
 
-def _with_expressions(tree: Any) -> Any:
-    """Arguments of a node with symbolic ints as expressions."""
-    if isinstance(tree, torch.SymInt):
-        return to_expr(tree)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([_with_expressions(item) for item in tree])
-    if isinstance(tree, dict):
-        return {k: _with_expressions(v) for k, v in tree.items()}
-    return tree
+def _with_expression(leaf: Any) -> Any:
+    """An argument of a node, as an expression where it is a symbolic int."""
+    if isinstance(leaf, torch.SymInt):
+        return to_expr(leaf)
+    return leaf
 
 
-def _checked(op: OpOverload, expected: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+def _checked(op: OpOverload, expected: Tensor, result: Tensor) -> Tensor:
     if expected.dtype != result.dtype or not geometry.same_sizes(expected.shape, result.shape):
         raise CompilerBug("decomposition", f"{op} gives {result!r}, eager {expected!r}")
     return with_geometry_of(expected, result)

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.errors import EagerRaises
 from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind
 from ingot.torch_private import OpOverload
-
-Tensor = torch.Tensor
 
 
 def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.fx
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from ingot.graph.ambient import SWITCHES, preserved
 from ingot.graph.aten_graph import AtenGraph, Copy, OutputSpec, copied
@@ -29,6 +30,7 @@ from ingot.graph.passes import run_passes
 from ingot.graph.repeats import is_torchs
 from ingot.graph.tracing import flat, trace, values_of
 from ingot.loops.side_effects import has_effect
+from ingot.sequences import at
 from ingot.torch_private import set_grad_enabled
 
 FEWEST = 4
@@ -38,7 +40,7 @@ SMALL = 64
 
 
 def trace_alike(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
@@ -67,19 +69,22 @@ class _Component:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
+    @property
+    def read(self) -> set[Node]:
+        """The nodes that the calls read."""
+        return set(chain.from_iterable(node.all_input_nodes for node in self.calls))
 
-def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Component]] | None:
+
+def _kinds(gm: GraphModule, fakes: Sequence[Any]) -> list[list[_Component]] | None:
     """The components, by what they have in common; None where they are few, or where it is not
     known what a call does."""
-    if differentiates(gm) or not all(_is_plain(fake) for fake in fakes):
+    if differentiates(gm) or not all(map(_is_plain, fakes)):
         return None
     nodes = list(gm.graph.nodes)
     outputs = list(flat(nodes[-1].args[0]))
-    if not all(isinstance(n, Node) and n.op.startswith("call_") for n in outputs):
-        return None
     placeholders = placeholders_of(gm.graph)
     calls = nodes[len(placeholders) : -1]
-    if not all(map(_is_understood, calls)):
+    if not all(map(_is_call, outputs)) or not all(map(_is_understood, calls)):
         return None
     sets = _Sets()
     sharers = Counter(map(storage_key, fakes))
@@ -90,7 +95,7 @@ def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Compone
             sets.join(node, key)
     for node in calls:
         if node.target is not set_grad_enabled:
-            sets.join(node, node, *[n for n in node.all_input_nodes if n in sets])
+            sets.join(node, *filter(sets.__contains__, node.all_input_nodes))
     components: dict[Any, _Component] = defaultdict(_Component)
     for node in calls:
         if node in sets:
@@ -104,6 +109,10 @@ def _kinds(gm: torch.fx.GraphModule, fakes: Sequence[Any]) -> list[list[_Compone
 
 def _is_plain(fake: Any) -> bool:
     return type(fake) is FakeTensor and not fake.is_inference()
+
+
+def _is_call(output: Any) -> bool:
+    return isinstance(output, Node) and output.op.startswith("call_")
 
 
 def _is_understood(node: Node) -> bool:
@@ -158,7 +167,7 @@ class _Keys:
     def kinds(self, components: list[_Component]) -> list[list[_Component]] | None:
         """The components by key; None where one has none, or where they are hardly alike."""
         for component in components:
-            self.readers.update({n for call in component.calls for n in call.all_input_nodes})
+            self.readers.update(component.read)
         kinds: dict[Any, list[_Component]] = defaultdict(list)
         for component in components:
             key = self.key(component)
@@ -191,7 +200,7 @@ class _Keys:
                     numbers[operand] = len(numbers)
                 key.append(numbers[operand])  # that of a call comes before
             numbers[node] = len(numbers)
-        return *key, *[numbers[self.outputs[k]] for k in component.outputs]
+        return *key, *at(numbers, at(self.outputs, component.outputs))
 
     def input_key(
         self, component: _Component, node: Node, storages: dict[int, int]
@@ -212,27 +221,26 @@ class _Keys:
 
 def _traced(
     kinds: list[list[_Component]],
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
 ) -> AtenGraph | None:
     """The graph of the first component of each kind; None where one is not independent of the
     others after all."""
     order, placeholders = order_of(gm.graph), placeholders_of(gm.graph)
-    outputs = list(flat(next(iter(reversed(gm.graph.nodes))).args[0]))
+    outputs = list(flat(gm.graph.output_node().args[0]))
     modes = [node for node in order if node.target is set_grad_enabled]
     joined = _Joined(placeholders, fakes, len(outputs))
     for first, *others in kinds:
-        read = {n for node in first.calls for n in node.all_input_nodes}
-        places = sorted(order[n] for n in read if n.op == "placeholder")  # which come first
-        nodes = sorted({*first.calls, *read, *modes}, key=order.__getitem__)
+        nodes = sorted({*first.calls, *first.read, *modes}, key=order.__getitem__)
+        places = [order[node] for node in nodes if node.op == "placeholder"]
         tracer = AtenTracer(context)
         with preserved(), torch.no_grad(), tracer:
-            inputs = tracer.inputs(nodes, [fakes[place] for place in places])
+            inputs = tracer.inputs(nodes, at(fakes, places))
             values = values_of(gm, tracer, nodes, inputs)
-        traced = tracer.finish([values[outputs[k]] for k in first.outputs])
+        traced = tracer.finish(at(values, at(outputs, first.outputs)))
         run_passes(traced)
-        if not _is_independent(traced, {places.index(place) for place in first.inputs}):
+        if not _is_independent(traced, set(map(places.index, first.inputs))):
             return None
         joined.add(traced, places, first, others)
     return joined.finish(context)
@@ -241,10 +249,11 @@ def _traced(
 def _is_independent(traced: AtenGraph, exclusive: set[int]) -> bool:
     """Whether a component neither writes what others read, nor has to keep its place among them.
     `exclusive` are the inputs that only it reads."""
-    if any(spec.node is None or spec.position is not None for spec in traced.outputs):
+    if not traced.mutated <= exclusive:
         return False
-    if any(position not in exclusive for position, _ in traced.mutations):
-        return False
+    for spec in traced.outputs:
+        if spec.node is None or spec.position is not None:
+            return False
     for node in traced.graph.nodes:
         if "may_raise" in node.meta or "binds" in node.meta or has_effect(node.target):
             return False
@@ -273,7 +282,7 @@ class _Joined:
     ) -> None:
         """Add the graph of `first`, whose inputs are at these places, and say that `others` are
         like it."""
-        values = dict(zip(traced.inputs, (self.inputs[place] for place in places)))
+        values = dict(zip(traced.inputs, at(self.inputs, places)))
         for node in traced.graph.nodes:
             if node.op.startswith("call_"):
                 values[node] = copied(self.graph, node, values.__getitem__)
@@ -283,7 +292,7 @@ class _Joined:
                 values[node] = self.graph.create_node("get_attr", name, name=name)
                 values[node].meta.update(node.meta)
         self.mutations += [(places[k], values[node]) for k, node in traced.mutations]
-        self.uncounted.update(places[k] for k in traced.uncounted)
+        self.uncounted.update(at(places, traced.uncounted))
         kind = len(self.copies)
         for number, component in enumerate((first, *others)):
             for k, spec in zip(component.outputs, traced.outputs):

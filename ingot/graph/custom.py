@@ -6,15 +6,17 @@ tells autograd that they belong together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.fx
+from torch import Tensor
 
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph.fakes import FakeTensor
 from ingot.reasons import PROGRAM_RAISES
+from ingot.sequences import are_present, at, present
 from ingot.torch_private import DelayedError
 
 
@@ -27,15 +29,27 @@ class Backward(NamedTuple):
     reads: tuple[int, ...]
 
 
-class CustomGradient:
+class _Behind:
+    """A node behind a forward: gives its outputs a history by `gradients`."""
+
+    __module__ = __name__
+
+    def __call__(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        kept: Sequence[Tensor],
+    ) -> tuple[Tensor, ...]:
+        return Custom.apply(self, outputs, kept, *inputs)
+
+
+class CustomGradient(_Behind):
     """The node: gives the outputs of a function, its arguments, a history by a captured backward.
 
     `backwards` holds one for each choice of outputs that have a tangent, or the error that the
     program raises then. With `zeros` there is but one: absent tangents are zeros. `constant` are
     the positions of outputs that have no gradient; `once`: the gradients have none.
     """
-
-    __module__ = __name__
 
     def __init__(
         self,
@@ -48,31 +62,23 @@ class CustomGradient:
         self.__name__ = name
         self.backwards, self.constant, self.once, self.zeros = backwards, constant, once, zeros
 
-    def __call__(
-        self,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-    ) -> tuple[torch.Tensor, ...]:
-        return Custom.apply(self, outputs, kept, *inputs)
-
     def gradients(
-        self, kept: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
+        self, kept: Sequence[Tensor], tangents: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
         """The gradients, with a history where one is recorded."""
         differentiable = torch.is_grad_enabled()
-        present = [t for t in tangents if t is not None]
-        backward = self.backwards[tuple([t is not None for t in tangents])]
+        incoming = present(tangents)
+        backward = self.backwards[are_present(tangents)]
         if isinstance(backward, Exception):
-            raise_in_backward(f"the backward of {self.__name__}", backward, (*kept, *present))
+            raise_in_backward(f"the backward of {self.__name__}", backward, (*kept, *incoming))
         with torch.enable_grad():  # as it was captured
-            gradients = list(backward.graph(*[kept[k] for k in backward.reads], *present))
+            gradients = list(backward.graph(*at(kept, backward.reads), *incoming))
         if differentiable and not self.once:
             return gradients
         gradients = [g if g is None else g.detach() for g in gradients]
-        if not differentiable or not any(t.requires_grad for t in present):
+        if not differentiable or not any(t.requires_grad for t in incoming):
             return gradients
-        if any(isinstance(t, FakeTensor) for t in present):  # only .backward() comes by that error
+        if _is_traced(incoming):  # only .backward() comes by that error
             raise unsupported(
                 "second-derivatives",
                 f"second derivatives of {self.__name__}, which is differentiable once",
@@ -80,30 +86,22 @@ class CustomGradient:
         return _not_again(gradients)
 
 
-class Reentrant:
+class Reentrant(_Behind):
     """The node behind a checkpointed region that eager's backward runs, and differentiates by
     itself: gradients pass unchanged, zeros in place of absent ones. All `outputs` that may have a
     gradient require one; `constant` are the positions of the others."""
 
-    __module__, __name__ = __name__, "reentrant"
+    __name__ = "reentrant"
     zeros = True
 
     def __init__(self, constant: frozenset[int]) -> None:
         self.constant = constant
 
-    def __call__(
-        self,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-    ) -> tuple[torch.Tensor, ...]:
-        return Custom.apply(self, outputs, kept, *inputs)
-
-    def gradients(self, kept: Any, tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def gradients(self, kept: Any, tangents: Sequence[Tensor]) -> list[Tensor | None]:
         """Those of the inputs."""
         if torch.is_grad_enabled():  # eager's have no history
             text = "second derivatives of a checkpoint with use_reentrant=True"
-            if any(isinstance(t, FakeTensor) for t in tangents):
+            if _is_traced(tangents):
                 raise unsupported("second-derivatives", text)
             raise RuntimeError(f"{text} in a compiled function (hint: use_reentrant=False)")
         return [None if k in self.constant else t for k, t in enumerate(tangents)]
@@ -114,18 +112,22 @@ def is_reentrant(node: Any) -> bool:
     return isinstance(getattr(node, "node", None), Reentrant)
 
 
-def _not_again(gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def _not_again(gradients: list[Tensor | None]) -> list[Tensor | None]:
     """The gradients with a history that raises an error, as that of `once_differentiable` does."""
     text = b"trying to differentiate twice a function that was marked with @once_differentiable"
-    tensors = [g.requires_grad_() for g in gradients if g is not None]
+    tensors = [g.requires_grad_() for g in present(gradients)]
     delayed = DelayedError(text, len(tensors))(*tensors)
     raising = iter(delayed if isinstance(delayed, tuple) else (delayed,))
     return [g if g is None else next(raising) for g in gradients]
 
 
+def _is_traced(tensors: Iterable[Any]) -> bool:
+    return any(isinstance(t, FakeTensor) for t in tensors)
+
+
 def raise_in_backward(what: str, error: Exception, tensors: Sequence[Any]) -> NoReturn:
     """Raise an error of the program's; where it is being traced, the reason to run it in eager."""
-    if any(isinstance(t, FakeTensor) for t in tensors):
+    if _is_traced(tensors):
         raise EagerRaises(f"{what} raises {error!r}", id=PROGRAM_RAISES) from error
     raise error
 
@@ -138,7 +140,7 @@ class Custom(torch.autograd.Function):
         ctx.node = node
         ctx.set_materialize_grads(node.zeros)
         ctx.save_for_backward(*kept)
-        ctx.mark_non_differentiable(*[outputs[k] for k in node.constant])
+        ctx.mark_non_differentiable(*at(outputs, node.constant))
         return tuple(outputs)
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""Ops whose result has a size, or is an integer, that the data decide: what the result looks like,
-with a symbol for it (see `unbacked.py`)."""
+"""Ops whose result has a size, or is an integer, that the data decide. Out comes what the result
+looks like, with an unbacked symbol for it (see `unbacked.py`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ingot.errors import CompilerBug, EagerRaises, unsupported
 from ingot.graph import geometry, meta
+from ingot.graph.nodes import results_of
 from ingot.graph.schemas import is_pointwise
 from ingot.graph.shape_context import INTEGERS, ShapeContext
 from ingot.graph.symbols import is_decided_by_data
-from ingot.graph.unbacked import Unbacked, expected
+from ingot.graph.unbacked import Unbacked
 from ingot.loops.expr import Symbol
+from ingot.sequences import present
 from ingot.torch_private import OpOverload, aten
 
 
@@ -71,14 +73,15 @@ def expect_elements(op: OpOverload, tensors: Sequence[Tensor]) -> None:
     for no elements."""
     if is_pointwise(op) or op.is_view or op in TAKES_NO_ELEMENTS:
         return
-    for size in (size for t in tensors for size in t.shape if is_decided_by_data(size)):
+    for size in decided_sizes(tensors):
         if size == 0:
             raise CompilerBug("trace", "a size that the data decide is taken to be 0")
 
 
-def any_decided(tensors: Sequence[Tensor]) -> bool:
-    """Whether the data decide a size of one of them."""
-    return any(is_decided_by_data(size) for t in tensors for size in t.shape)
+def decided_sizes(tensors: Sequence[Tensor]) -> Iterator[torch.SymInt]:
+    """The sizes of some tensors that the data decide."""
+    for t in tensors:
+        yield from filter(is_decided_by_data, t.shape)
 
 
 TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
@@ -95,27 +98,22 @@ def selects(op: OpOverload, args: Sequence[Any]) -> bool:
 
 def bound_by(result: Any, symbols: Sequence[Symbol]) -> tuple[Binding, ...]:
     """Where a result shows the values of symbols."""
-    found: list[Binding] = []
-    if isinstance(result, (list, tuple)):
-        results = result
-    else:
-        results = [result]
-    for k, item in enumerate(results):
+    bindings: dict[Symbol, Binding] = {}
+    for k, item in enumerate(results_of(result)):
         places = [(-1, item)] if isinstance(item, torch.SymInt) else enumerate(item.shape)
         for dim, size in places:
-            e = None
             if isinstance(size, torch.SymInt):
                 e = size.node.first
-            if isinstance(e, Symbol) and e in symbols and all(e is not b.symbol for b in found):
-                found.append(Binding(e, k, dim))
-    if len(found) < len(symbols):
+                if isinstance(e, Symbol) and e in symbols:
+                    bindings.setdefault(e, Binding(e, k, dim))
+    if len(bindings) < len(symbols):
         raise CompilerBug("trace", f"{symbols} are sizes of no result")
-    return tuple(found)
+    return tuple(bindings.values())
 
 
 def has_masks(args: Sequence[Any]) -> bool:
     """Whether some index of `aten.index` is a mask."""
-    return any(i is not None and i.dtype is torch.bool for i in args[1])
+    return any(i.dtype is torch.bool for i in present(args[1]))
 
 
 def in_places(args: Sequence[Any], places: Callable[[Tensor], Sequence[Tensor]]) -> tuple[Any, ...]:
@@ -123,20 +121,20 @@ def in_places(args: Sequence[Any], places: Callable[[Tensor], Sequence[Tensor]])
     one for each of its dimensions. Raises EagerRaises for a mask of other sizes than what it is
     laid over."""
     x, indices = args
-    found: list[Tensor | None] = []
+    by_place: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype is not torch.bool:
-            found.append(index)
+            by_place.append(index)
             continue
-        over = x.shape[len(found) : len(found) + index.dim()]
+        over = x.shape[len(by_place) : len(by_place) + index.dim()]
         if not index.dim():
             raise unsupported("op-form", "indexing with a mask without dimensions")
-        if len(over) < index.dim() or not all(expected(a == b) for a, b in zip(over, index.shape)):
+        if not geometry.expect_same_sizes(over, index.shape):
             raise EagerRaises("a mask of other sizes than the tensor that it indexes")
-        found += places(index)
-    if len(found) > x.dim():
+        by_place += places(index)
+    if len(by_place) > x.dim():
         raise EagerRaises("more indices than dimensions")
-    return x, found
+    return x, by_place
 
 
 def columns(places: Tensor) -> list[Tensor]:
@@ -172,9 +170,9 @@ def _masked_select(shapes: ShapeContext, x: Tensor, mask: Tensor) -> Tensor:
 def _repeated(shapes: ShapeContext, repeats: Tensor, output_size: Any = None) -> Tensor:
     if repeats.dim() != 1 or repeats.dtype not in (torch.int64, torch.int32):
         raise EagerRaises("repeats that are no vector of integers")
-    return _made(
-        repeats, (_size(shapes, None) if output_size is None else output_size,), repeats.dtype
-    )
+    if output_size is None:
+        output_size = _size(shapes, None)
+    return _made(repeats, (output_size,), repeats.dtype)
 
 
 def _unique(
@@ -189,15 +187,12 @@ def _unique(
     count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
     values = _made(x, (count,), x.dtype)
     if dim is not None:
-        others = [size for d, size in enumerate(x.shape) if d != dim % x.dim()]
+        others = list(x.shape)
+        others.pop(dim)
         values = _made(x, (count, *others), x.dtype).movedim(0, dim)
+    places: Sequence[Any] = (0,)
     if inverse:
-        if dim is None:
-            places: Sequence[Any] = x.shape
-        else:
-            places = (extent,)
-    else:
-        places = (0,)
+        places = x.shape if dim is None else (extent,)
     return values, _made(x, places), _made(x, (count,) if counts else (0,))
 
 
@@ -213,9 +208,8 @@ def _consecutive(
 
 
 def _along(
-    shapes: ShapeContext, x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False,
-    return_counts: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    shapes: ShapeContext, x: Tensor, dim: int, *_: bool, **__: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     return _unique(shapes, x, True, True, dim)
 
 
@@ -256,9 +250,8 @@ def _ctc(
     length, batch = log_probs.shape[:2]
     known = not isinstance(target_lengths, Tensor)
     columns = 2 * max(target_lengths, default=0) + 1 if known else _size(shapes, None, least=1)
-    return _made(log_probs, (batch,), log_probs.dtype), _made(
-        log_probs, (batch, length, columns), log_probs.dtype
-    )
+    dtype = log_probs.dtype
+    return _made(log_probs, (batch,), dtype), _made(log_probs, (batch, length, columns), dtype)
 
 
 def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:

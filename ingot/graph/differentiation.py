@@ -12,23 +12,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.fx
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
 
 from ingot.graph.ambient import Modes
 from ingot.graph.aten_graph import copied
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.nodes import fake_result, placeholders_of
+from ingot.graph.nodes import add_call, fake_result, placeholders_of
 from ingot.loops.training_contract import Slot
+from ingot.sequences import at
 from ingot.torch_private import unsafe_set_version_counter
 
 
-def differentiates(gm: torch.fx.GraphModule) -> bool:
+def differentiates(gm: GraphModule) -> bool:
     """Whether autograd has to record while the graph runs, whatever becomes of its outputs."""
     return any(node.target is torch.autograd.grad for node in gm.graph.nodes)
 
 
 def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
     """Makes the inputs of a trace require gradients whose tensors did when the program began.
+
+
     Returns what stands for each as a leaf: itself, or what is before one that was the result of an
     operation."""
     leaves = list(inputs)
@@ -56,7 +60,7 @@ class _Begin(torch.autograd.Function):
         return primal
 
     @staticmethod
-    def backward(ctx: Any, tangent: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, tangent: Tensor) -> Any:  # type: ignore[override]
         return None, tangent
 
 
@@ -70,7 +74,7 @@ def new_leaves(fakes: Sequence[Any]) -> list[int]:
     return leaves
 
 
-def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+def memory_of(tensor: Tensor) -> Tensor:
     """What a view is a view of; the tensor itself if it is none."""
     base = tensor._base
     if base is None:
@@ -78,7 +82,7 @@ def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     return base
 
 
-def forget_histories(gm: torch.fx.GraphModule) -> None:
+def forget_histories(gm: GraphModule) -> None:
     """Drops the histories of the fakes that the graph's nodes stand for, and the numbers in
     them."""
     for node in gm.graph.nodes:
@@ -108,13 +112,13 @@ class SetModes:
 
 
 def vjp(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     modes: Modes,
     heads: Sequence[Slot],
     mutated: Sequence[int],
     gradient_inputs: Sequence[int],
     tangents: Sequence[FakeTensor],
-) -> torch.fx.GraphModule:
+) -> GraphModule:
     """The graph of the vector-Jacobian product of `gm`, run under `modes`.
 
     It takes the tensors that `gm` takes, the tangents, then the integers that `gm` takes, and gives
@@ -122,21 +126,24 @@ def vjp(
     copied before. `heads` says for each tangent what it belongs to: an output, the memory of which
     an output is a view, or an input as it was written.
     """
-    graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    graph, copies = Graph(), dict[Node, Node]()
     placeholders = placeholders_of(gm.graph)
-    tensors = [n for n in placeholders if isinstance(fake_result(n), torch.Tensor)]
-    for node in tensors:
+    count = sum(isinstance(fake_result(node), Tensor) for node in placeholders)
+    for node in placeholders[:count]:
         copies[node] = copied(graph, node, copies.__getitem__)
-    leaves = [copies[placeholders[k]] for k in gradient_inputs]
-    first = len(placeholders)  # some may be tangents of a graph of gradients
-    numbered = enumerate(tangents, first)
-    tangent_nodes = [_placeholder(graph, f"tangent_{k}", tangent) for k, tangent in numbered]
-    for node in placeholders[len(tensors) :]:
+    leaves = at(copies, at(placeholders, gradient_inputs))
+    tangent_nodes = []
+    # some placeholders may be tangents of a graph of gradients
+    for k, tangent in enumerate(tangents, len(placeholders)):
+        node = graph.placeholder(f"tangent_{k}")
+        node.meta.update(val=tangent, where="")
+        tangent_nodes.append(node)
+    for node in placeholders[count:]:
         copies[node] = copied(graph, node, copies.__getitem__)
     _call(graph, SetModes(modes))
     for k in mutated:
         copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])
-    inputs = [copies[node] for node in placeholders]
+    inputs = at(copies, placeholders)
     outputs: Any = graph.graph_copy(gm.graph, copies)
     head_nodes = [_head(graph, slot, inputs, outputs) for slot in heads]
     _call(graph, SetModes(without_autocast(modes)))
@@ -145,12 +152,10 @@ def vjp(
     )
     results = [_call(graph, operator.getitem, gradients, k) for k in range(len(leaves))]
     graph.output(tuple(results))
-    return torch.fx.GraphModule(gm, graph)
+    return GraphModule(gm, graph)
 
 
-def _head(
-    graph: torch.fx.Graph, slot: Slot, inputs: Sequence[torch.fx.Node], outputs: Any
-) -> torch.fx.Node:
+def _head(graph: Graph, slot: Slot, inputs: Sequence[Node], outputs: Any) -> Node:
     """What is differentiated for a tangent."""
     if slot.role == "input":
         return inputs[slot.position]
@@ -164,13 +169,5 @@ def without_autocast(modes: Modes) -> Modes:
     return modes._replace(autocast=tuple(a._replace(enabled=False) for a in modes.autocast))
 
 
-def _placeholder(graph: torch.fx.Graph, name: str, value: Any) -> torch.fx.Node:
-    node = graph.placeholder(name)
-    node.meta.update(val=value, where="")
-    return node
-
-
-def _call(graph: torch.fx.Graph, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
-    node = graph.call_function(function, args)
-    node.meta.update(val=None, where="")
-    return node
+def _call(graph: Graph, function: Callable[..., Any], *args: Any) -> Node:
+    return add_call(graph, function, args, {"val": None, "where": ""})

@@ -3,11 +3,11 @@ without its questions whether sizes are 1."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.graph.meta import tensors_in
 from ingot.graph.symbolic_views import reshaped
+from ingot.sequences import at
 from ingot.torch_private import disable_current_modes
 
 _MOST_TRIED = 7  # labels, of which any may have a size of 1
@@ -53,8 +54,9 @@ def einsum(*args: Any) -> Tensor:
     if differentiable or not all(map(geometry.surely_plain, tensors)):
         if not {*decisive} & {*equation.summed}:
             decisive += equation.summed[0]  # of one product in all, torch multiplies elements
-    if any(sizes[label] == 1 for label in decisive):
-        return torch.einsum(*args)
+    for label in decisive:
+        if sizes[label] == 1:
+            return torch.einsum(*args)
     return _product(equation, sizes, left, right)
 
 
@@ -89,47 +91,50 @@ def _sizes(equation: _Equation, tensors: Sequence[Tensor]) -> dict[str, Any] | N
     return sizes
 
 
-def _without(t: Tensor, labels: str, kept: Sequence[str]) -> tuple[Tensor, str]:
-    """The sum over the labels that are not kept, and the others."""
-    summed = [d for d, c in enumerate(labels) if c not in kept]
-    if not summed:
-        return t, labels
-    return t.sum(summed), "".join(c for c in labels if c in kept)
+def _among(labels: str, chosen: Iterable[str]) -> str:
+    """The labels that are among the chosen ones, in order."""
+    return "".join(filter({*chosen}.__contains__, labels))
+
+
+def _ordered(t: Tensor, labels: str, order: Sequence[str]) -> Tensor:
+    """An operand with its dimensions in the order of their labels; summed over those that are not
+    there."""
+    summed = [d for d, label in enumerate(labels) if label not in order]
+    if summed:
+        t = t.sum(summed)
+    return t.permute(list(map(_among(labels, order).index, order)))
 
 
 def _spread(kept: str, labels: str, t: Tensor) -> Tensor:
     """An operand with the result's labels, of size 1 where it does not have one."""
-    t, labels = _without(t, labels, kept)
-    t = t.permute([labels.index(c) for c in kept if c in labels])
-    for d, c in enumerate(kept):
-        if c not in labels:
+    t = _ordered(t, labels, _among(kept, labels))
+    for d, label in enumerate(kept):
+        if label not in labels:
             t = t.unsqueeze(d)
     return t
 
 
 def _flat(summed: str, labels: str, t: Tensor) -> Tensor:
-    t, labels = _without(t, labels, summed)
-    return reshaped(t.permute([labels.index(c) for c in summed]), -1, certain=True)
+    return reshaped(_ordered(t, labels, summed), -1, certain=True)
 
 
 def _product(equation: _Equation, sizes: dict[str, Any], left: Tensor, right: Tensor) -> Tensor:
     summed = equation.summed
-    shared = [c for c in equation.kept if c in equation.left and c in equation.right]
-    of_left = [c for c in equation.kept if c not in equation.right]
-    of_right = [c for c in equation.kept if c not in equation.left]
-    if of_left and of_right and equation.kept.index(of_right[0]) < equation.kept.index(of_left[0]):
-        return _product(_Equation(equation.right, equation.left, equation.kept), sizes, right, left)
+    kept = equation.kept
+    shared = _among(kept, {*equation.left} & {*equation.right})
+    of_left = _among(kept, {*kept} - {*equation.right})
+    of_right = _among(kept, {*kept} - {*equation.left})
+    if of_left and of_right and kept.index(of_right[0]) < kept.index(of_left[0]):
+        return _product(_Equation(equation.right, equation.left, kept), sizes, right, left)
 
-    def matrices(t: Tensor, labels: str, *groups: Sequence[str]) -> Tensor:
-        order = [c for group in groups for c in group]
-        t, labels = _without(t, labels, order)
-        t = t.permute([labels.index(c) for c in order])
-        return reshaped(t, [math.prod(sizes[c] for c in group) for group in groups], certain=True)
+    def matrices(t: Tensor, labels: str, *groups: str) -> Tensor:
+        t = _ordered(t, labels, "".join(groups))
+        return reshaped(t, [math.prod(at(sizes, group)) for group in groups], certain=True)
 
     rows = matrices(left, equation.left, shared, of_left, summed)
     result = torch.bmm(rows, matrices(right, equation.right, shared, summed, of_right))
-    order = [*shared, *of_left, *of_right]
-    return result.view([sizes[c] for c in order]).permute([order.index(c) for c in equation.kept])
+    order = shared + of_left + of_right
+    return result.view(at(sizes, order)).permute(list(map(order.index, kept)))
 
 
 @cache
@@ -137,31 +142,31 @@ def _decisive(equation: _Equation) -> str:
     """The labels of which a size of 1 may change how the result lies, of which torch's choice of
     the left operand is a part. `_product` is for the others as for any size."""
     labels = "".join(sorted({*equation.left, *equation.right}))
-    if len(labels) <= _MOST_TRIED:
-        free = labels
-    else:
+    free = labels
+    if len(labels) > _MOST_TRIED:
         free = ""
-    sizes = {c: n for n, c in enumerate(labels, 2)}
+    sizes = dict(zip(labels, itertools.count(2)))
 
-    def order(ones: Sequence[str]) -> list[str]:
+    def order(ones: Sequence[str]) -> str:
         size_of = {**sizes, **dict.fromkeys(ones, 1)}
-        left = torch.zeros([size_of[c] for c in equation.left], device="cpu")
-        right = torch.zeros([size_of[c] for c in equation.right], device="cpu")
+        left = torch.zeros(at(size_of, equation.left), device="cpu")
+        right = torch.zeros(at(size_of, equation.right), device="cpu")
         text = f"{equation.left},{equation.right}->{equation.kept}"
         strides = torch.einsum(text, left, right).stride()
-        return sorted(equation.kept, key=lambda c: strides[equation.kept.index(c)])
+        return "".join(sorted(equation.kept, key=lambda c: strides[equation.kept.index(c)]))
 
     def differs(ones: Sequence[str]) -> bool:
-        return [c for c in order(ones) if c not in ones] != [c for c in usual if c not in ones]
+        others = {*labels}.difference(ones)
+        return _among(order(ones), others) != _among(usual, others)
 
     different: list[tuple[str, ...]] = []
     with disable_current_modes():
         usual = order("")
         for n in range(1, len(free) + 1):
-            different += filter(differs, combinations(free, n))
+            different += filter(differs, itertools.combinations(free, n))
     while different:
-        counts = Counter(c for ones in different for c in ones)
-        most = max(free, key=lambda c: counts[c])
+        counts = Counter(itertools.chain(*different))
+        most = max(free, key=counts.__getitem__)
         free = free.replace(most, "")
         different = [ones for ones in different if most not in ones]
-    return "".join(c for c in labels if c not in free)
+    return _among(labels, {*labels} - {*free})

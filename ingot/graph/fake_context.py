@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph.fake_ops import run_fake
@@ -67,12 +68,12 @@ class FakeContext(Mode):
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many effectful ops have run
         # by id of a fake, its data: see known_tensors.py
-        self.known: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
+        self.known: dict[int, tuple[FakeTensor, Tensor]] = {}
         # those of them whose number the present operation has asked for
         self.read: list[tuple[FakeTensor, Any]] = []
-        self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        self._fakes: dict[int, tuple[Tensor, FakeTensor]] = {}
         # address of a real storage -> a meta tensor of as many bytes
-        self._storages: dict[int, torch.Tensor] = {}
+        self._storages: dict[int, Tensor] = {}
         self._symbolic_storages: set[int] = set()
         self._symbolic_keys: set[int] = set()  # the storage keys of symbolic fakes
         self.addressed: set[int] = set()  # those of fakes addressed from their storage's beginning
@@ -107,7 +108,7 @@ class FakeContext(Mode):
             return by_python_fake(self, op, args, kwargs)
         return run_fake(op, args, kwargs, self.shapes)
 
-    def address(self, fake: torch.Tensor) -> None:
+    def address(self, fake: Tensor) -> None:
         """Note that the program relies on where a fake begins in its storage, and on the storage's
         size."""
         key = storage_key(fake)
@@ -120,7 +121,7 @@ class FakeContext(Mode):
 
     def fake(
         self,
-        tensor: torch.Tensor,
+        tensor: Tensor,
         dynamic_dims: frozenset[int] = frozenset(),
         name: str = "",
         bounds: Mapping[int, Bounds] = MappingProxyType({}),
@@ -145,11 +146,10 @@ class FakeContext(Mode):
             with torch.inference_mode(in_inference):
                 return self.fake(tensor, dynamic_dims, name, bounds)
         _refuse_exotic(tensor)
-        dims = {
-            d: bounds.get(d)
-            for d in dynamic_dims
-            if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE))
-        }
+        dims: dict[int, Bounds | None] = {}
+        for d in dynamic_dims:
+            if self.shapes.within(tensor.shape[d], bounds.get(d, ANY_SIZE)):
+                dims[d] = bounds.get(d)
         with DisableTorchDispatch():
             inner = self._meta(tensor, dims, name)
         fake = FakeTensor(inner, tensor.device, tensor.requires_grad)
@@ -180,9 +180,7 @@ class FakeContext(Mode):
         self.known.clear()
         self.read.clear()
 
-    def _meta(
-        self, tensor: torch.Tensor, dims: Mapping[int, Bounds | None], name: str
-    ) -> torch.Tensor:
+    def _meta(self, tensor: Tensor, dims: Mapping[int, Bounds | None], name: str) -> Tensor:
         """The meta tensor of a real one, in the meta storage that stands for its storage."""
         storage = tensor.untyped_storage()
         address, dtype = storage._cdata, tensor.dtype
@@ -210,16 +208,16 @@ class FakeContext(Mode):
         return view.set_(flat.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload]
 
 
-def _refuse_exotic(tensor: torch.Tensor) -> None:
+def _refuse_exotic(tensor: Tensor) -> None:
     """Raise Unsupported for what is not a plain strided tensor."""
     id, problem = _exotic(tensor)
     if problem:
         raise unsupported(id, f"a tensor cannot be traced: {problem}")
 
 
-def _exotic(tensor: torch.Tensor) -> tuple[str, str]:
+def _exotic(tensor: Tensor) -> tuple[str, str]:
     """The id and the sentence of why a tensor cannot be traced; ("", "") for one that can be."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return "tensor-kind", f"its type is {type(tensor).__name__}"
     if is_wrapped(tensor):
         return "tensor-kind", "a transform of torch.func has wrapped it"

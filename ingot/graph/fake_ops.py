@@ -7,19 +7,22 @@ the op's meta rule. It is run once for each call key. No data is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.call_keys import FakeSpec, extend_key
 from ingot.graph.checks import check
 from ingot.graph.fakes import MOST_KEPT, FakeTensor, context_of, fake_like, storage_key
-from ingot.graph.schemas import arguments_of, functional_form, is_mutable, written
+from ingot.graph.nodes import results_of
+from ingot.graph.schemas import bind, functional_form, is_mutable, written
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbolic_views import is_symbolic
+from ingot.sequences import Args, Kwargs, at
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten, dispatch_has_kernel
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -32,8 +35,8 @@ _results: dict[Any, FakeSpec] = {}
 
 def run_fake(
     op: OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     shapes: ShapeContext | None = None,
 ) -> Any:
     """The result of an ATen op on fakes. In-place and out= forms return the very fakes they write.
@@ -47,11 +50,9 @@ def run_fake(
     if spec is not None:
         return spec.new()
     questions = shapes.questions if shapes is not None else ()
-    tensors: list[torch.Tensor] = []
+    tensors: list[Tensor] = []
     inner = tuple([_unwrap(a, tensors) for a in args])
-    inner_kwargs = kwargs
-    if kwargs:
-        inner_kwargs = {k: _unwrap(v, tensors) for k, v in kwargs.items()}
+    inner_kwargs = {k: _unwrap(v, tensors) for k, v in kwargs.items()}
     if is_mutable(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
     if not tensors:
@@ -65,7 +66,7 @@ def run_fake(
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         # what is assumed of unbacked sizes may not hold
-        certain = shapes is None or not data_dependent.any_decided(tensors)
+        certain = shapes is None or not list(data_dependent.decided_sizes(tensors))
         sentence = f"{op} refuses these arguments: {meta.first_line(error)}"
         if certain and dispatch_has_kernel(op.name()):
             raise EagerRaises(sentence) from error
@@ -80,9 +81,9 @@ def run_fake(
 
 def _predicted(
     op: OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: Sequence[torch.Tensor],
+    args: Args,
+    kwargs: Kwargs,
+    tensors: Sequence[Tensor],
     device: torch.device,
     shapes: ShapeContext | None,
 ) -> tuple[Any, bool]:
@@ -105,7 +106,7 @@ def _predicted(
 
 
 def _key_of(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[tuple[Any, ...] | None, list[FakeTensor]]:
     """The key of a call on fakes, and these; None where it has no fakes or no key."""
     fakes: list[FakeTensor] = []
@@ -153,19 +154,16 @@ def _remember(
 # -- numbers in place of tensors -------------------------------------------------------------------
 
 
-def numbers_as_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def numbers_as_tensors(op: OpOverload, args: Args) -> tuple[Any, ...]:
     """The arguments of an op that is given numbers alone in the places of tensors, as `torch.div(7,
     2)`."""
-    numbers = dict(numbers_in_place_of_tensors(op, args))
-    return tuple([
-        torch.empty((), dtype=numbers[k], device="meta") if k in numbers else a
-        for k, a in enumerate(args)
-    ])  # fmt: skip
+    converted = list(args)
+    for k, dtype in numbers_in_place_of_tensors(op, args):
+        converted[k] = torch.empty((), dtype=dtype, device="meta")
+    return tuple(converted)
 
 
-def numbers_in_place_of_tensors(
-    op: OpOverload, args: tuple[Any, ...]
-) -> Iterator[tuple[int, torch.dtype]]:
+def numbers_in_place_of_tensors(op: OpOverload, args: Args) -> Iterator[tuple[int, torch.dtype]]:
     """Which arguments are numbers though the op takes tensors there, and the types of these."""
     for k, (argument, value) in enumerate(zip(op._schema.arguments, args)):
         if isinstance(argument.type, torch.TensorType) and type(value) in NUMBERS:
@@ -184,10 +182,10 @@ def _default_dtype(kind: type) -> torch.dtype:
 
 def _run_mutating(
     op: OpOverload,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    inner: tuple[Any, ...],
-    inner_kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
+    inner: Args,
+    inner_kwargs: Kwargs,
 ) -> Any:
     """The tensors that an in-place or out= op writes, once its functional form may run."""
     if torch.Tag.inplace_view in op.tags:
@@ -197,16 +195,15 @@ def _run_mutating(
         raise unsupported(
             "op-writes", f"{op} writes its arguments in a way that is not understood yet"
         )
-    names = [name for _, name in written(op)]
+    names = written(op)
     form_kwargs = {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"}
     check(form, inner, form_kwargs)
     results = meta.rule_for(form)(form, inner, form_kwargs)
-    bound = {name: v for (name, _), v in zip(arguments_of(op), args)} | kwargs
-    targets = [bound[name] for name in names]
+    targets = at(bind(op, args, kwargs), names)
     if not torch.is_inference_mode_enabled() and any(t.shown_in_inference for t in targets):
         raise unsupported("inference-mode", f"{op} writes a view that was made in inference mode")
     _refuse_overlaps(op, targets, meta.tensors_in((inner, inner_kwargs)))
-    for target, result in zip(targets, results if isinstance(results, tuple) else (results,)):
+    for target, result in zip(targets, results_of(results)):
         if not geometry.same_sizes(target.shape, result.shape):
             raise unsupported("op-writes", f"{op} would change the size of the tensor it writes")
         if not torch.can_cast(result.dtype, target.dtype):
@@ -217,7 +214,7 @@ def _run_mutating(
 
 
 def _refuse_overlaps(
-    op: OpOverload, targets: Sequence[FakeTensor], arguments: Sequence[torch.Tensor]
+    op: OpOverload, targets: Sequence[FakeTensor], arguments: Sequence[Tensor]
 ) -> None:
     """Raise Unsupported where the result depends on the order of writes: most ops refuse it."""
     read = [t for t in arguments if t.device.type == "meta"]
@@ -228,7 +225,7 @@ def _refuse_overlaps(
             raise unsupported("op-writes", f"{op} writes memory that it reads at other places")
 
 
-def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _overlaps_partly(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors without gaps share memory, but are not the same elements in the same
     order."""
     if a is b or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
@@ -243,13 +240,13 @@ def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
     return span != other or a.stride() != b.stride()
 
 
-def _span(t: torch.Tensor) -> range:
+def _span(t: Tensor) -> range:
     """The bytes of a dense tensor in its storage."""
     start = t.storage_offset() * t.itemsize
     return range(start, start + t.numel() * t.itemsize)
 
 
-def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> Any:
+def _restride(op: OpOverload, args: Args, inner: Args) -> Any:
     """as_strided_, unsqueeze_ and their kin, by which some of torch's own functions shape what they
     return."""
     fake, form = args[0], functional_form(op)
@@ -269,14 +266,14 @@ def _restride(op: OpOverload, args: tuple[Any, ...], inner: tuple[Any, ...]) -> 
 # -- fakes and what they wrap ----------------------------------------------------------------------
 
 
-def _unwrap(value: Any, seen: list[torch.Tensor]) -> Any:
+def _unwrap(value: Any, seen: list[Tensor]) -> Any:
     if isinstance(value, FakeTensor):
         seen.append(value)
         return value.meta
     if isinstance(value, (list, tuple)):
         return [_unwrap(v, seen) for v in value]
     # a literal such as torch.tensor(3.0): its value is the recorder's affair
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         seen.append(value)
         return value.to("meta")
     return value
@@ -288,11 +285,11 @@ def _wrapped(result: Any, device: torch.device, fakes: Sequence[FakeTensor]) -> 
     inside = torch.is_inference_mode_enabled()
     shown = any(t.shown_in_inference for t in fakes)
     if not (inside or shown or any(t.is_inference() for t in fakes)):
-        return _with_tensors(result, lambda t: FakeTensor(t, device))
+        return meta.map_tensors(lambda t: FakeTensor(t, device), result)
     if shown and not inside and torch.is_grad_enabled():
         raise unsupported("inference-mode", "a view made in inference mode is used outside of it")
 
-    def wrapped(t: torch.Tensor) -> FakeTensor:
+    def wrapped(t: Tensor) -> FakeTensor:
         memory = t.untyped_storage()._cdata
         base = next((fake for fake in fakes if storage_key(fake) == memory), None)
         if base is None:
@@ -301,18 +298,10 @@ def _wrapped(result: Any, device: torch.device, fakes: Sequence[FakeTensor]) -> 
         view.shown_in_inference = base.shown_in_inference or inside and not base.is_inference()
         return view
 
-    return _with_tensors(result, wrapped)
+    return meta.map_tensors(wrapped, result)
 
 
-def _with_tensors(result: Any, wrap: Callable[[torch.Tensor], FakeTensor]) -> Any:
-    if isinstance(result, torch.Tensor):
-        return wrap(result)
-    if isinstance(result, (list, tuple)):
-        return type(result)([_with_tensors(r, wrap) for r in result])
-    return result
-
-
-def _result_device(tensors: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
+def _result_device(tensors: list[Tensor], kwargs: Kwargs) -> torch.device:
     """The device keyword, else the device of the tensors; those of rank 0 on the CPU go along with
     any other."""
     device = kwargs.get("device")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.errors import CompilerBug, unsupported
 from ingot.graph.shape_context import ShapeContext
@@ -20,11 +21,11 @@ from ingot.reasons import SKIP
 from ingot.torch_private import disabled_torch_function_impl
 
 
-class FakeTensor(torch.Tensor):
+class FakeTensor(Tensor):
     """A tensor without data: `meta` carries geometry and storage identity, the wrapper reports the
     real device."""
 
-    meta: torch.Tensor
+    meta: Tensor
     is_outside = False
     """Whether it stands for a tensor that existed before the call."""
     is_wanted = False
@@ -43,10 +44,8 @@ class FakeTensor(torch.Tensor):
     """Whether it is a view, made in inference mode, of a tensor that is not of that mode."""
 
     @staticmethod
-    def __new__(
-        cls, meta: torch.Tensor, device: torch.device, requires_grad: bool = False
-    ) -> FakeTensor:
-        fake = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    def __new__(cls, meta: Tensor, device: torch.device, requires_grad: bool = False) -> FakeTensor:
+        fake = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             meta.shape,
             strides=meta.stride(),
@@ -61,9 +60,7 @@ class FakeTensor(torch.Tensor):
 
     __torch_function__ = disabled_torch_function_impl  # type: ignore[assignment]
 
-    def __init__(
-        self, meta: torch.Tensor, device: torch.device, requires_grad: bool = False
-    ) -> None:
+    def __init__(self, meta: Tensor, device: torch.device, requires_grad: bool = False) -> None:
         pass
 
     @classmethod
@@ -85,7 +82,7 @@ def new_fake(
     dtype: torch.dtype | None = None,
 ) -> FakeTensor:
     """A fake with memory of its own on the device of another, and of its dtype if none is given."""
-    meta: torch.Tensor
+    meta: Tensor
     if strides is None:
         meta = torch.empty(tuple(sizes), dtype=dtype or like.dtype, device="meta")
     else:
@@ -95,7 +92,7 @@ def new_fake(
     return FakeTensor(meta, like.device)
 
 
-def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = False) -> FakeTensor:
+def fake_like(meta: Tensor, like: Tensor, requires_grad: bool = False) -> FakeTensor:
     """A fake of what `meta` is, on the device of another tensor, and one of inference mode's if
     that is."""
     if like.is_inference() == torch.is_inference_mode_enabled():
@@ -104,7 +101,7 @@ def fake_like(meta: torch.Tensor, like: torch.Tensor, requires_grad: bool = Fals
         return FakeTensor(meta, like.device, requires_grad)
 
 
-def data_of(tensor: torch.Tensor) -> torch.Tensor:
+def data_of(tensor: Tensor) -> Tensor:
     """`tensor.data`, as a node of a graph: it shares memory, and autograd counts writes to it by
     themselves."""
     data = tensor.data
@@ -115,14 +112,14 @@ def data_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def holds_real(tree: Any) -> bool:
     """Whether there is a tensor that is no fake in nested lists, tuples and dicts."""
-    if isinstance(tree, torch.Tensor):
+    if isinstance(tree, Tensor):
         return not isinstance(tree, FakeTensor)
     if isinstance(tree, (list, tuple)):
         return any(map(holds_real, tree))
     return isinstance(tree, dict) and any(map(holds_real, tree.values()))
 
 
-def storage_key(fake: torch.Tensor) -> int:
+def storage_key(fake: Tensor) -> int:
     """Identity of the memory behind a fake: equal for two fakes exactly when they alias."""
     assert isinstance(fake, FakeTensor)
     if fake.memory is None:
@@ -130,7 +127,7 @@ def storage_key(fake: torch.Tensor) -> int:
     return fake.memory
 
 
-def shows_the_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def shows_the_same(a: Tensor, b: Tensor) -> bool:
     """Whether two fakes surely show the same elements of the same memory."""
     assert isinstance(a, FakeTensor) and isinstance(b, FakeTensor)
     return a is b or (storage_key(a) == storage_key(b) and look_of(a) == look_of(b))
@@ -167,7 +164,7 @@ def look_of(fake: FakeTensor) -> int:
     return look
 
 
-def context_of(t: torch.Tensor) -> ShapeContext | None:
+def context_of(t: Tensor) -> ShapeContext | None:
     """The context of the symbols in a tensor's geometry; None where there are none."""
     for number in (*t.shape, *t.stride(), t.storage_offset()):
         if isinstance(number, torch.SymInt):
@@ -178,12 +175,12 @@ def context_of(t: torch.Tensor) -> ShapeContext | None:
 # -- autograd's view of a fake ---------------------------------------------------------------------
 
 
-def requires_grad(fake: torch.Tensor) -> bool:
+def requires_grad(fake: Tensor) -> bool:
     """What `requires_grad` says. Raises Unsupported where torch refuses to say."""
     return _asked(fake, "requires_grad")
 
 
-def has_history(fake: torch.Tensor) -> bool:
+def has_history(fake: Tensor) -> bool:
     """Whether there is a `grad_fn`. Raises Unsupported where torch refuses to say."""
     return _asked(fake, "grad_fn") is not None
 
@@ -193,7 +190,7 @@ def is_rebased(fake: FakeTensor) -> bool:
     return requires_grad(fake) and fake.grad_fn is not fake.origin
 
 
-def _asked(fake: torch.Tensor, name: str) -> Any:
+def _asked(fake: Tensor, name: str) -> Any:
     try:
         return getattr(fake, name)
     except RuntimeError:  # a view under no_grad that was written
@@ -201,13 +198,13 @@ def _asked(fake: torch.Tensor, name: str) -> Any:
         raise unsupported("tensor-kind", why, action=SKIP) from None
 
 
-def is_followed(tensor: torch.Tensor) -> bool:
+def is_followed(tensor: Tensor) -> bool:
     """Whether autograd's engine would do more with a gradient of a tensor than to add it to its
     `grad`."""
     return not is_leaf(tensor) or bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
-def is_leaf(tensor: torch.Tensor) -> bool:
+def is_leaf(tensor: Tensor) -> bool:
     try:
         return tensor.is_leaf
     except RuntimeError:  # torch refuses to say, for a view under no_grad that was written

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ingot.errors import CompilerBug, Unsupported, unsupported
 from ingot.graph.data_dependent import LARGEST, bound_by
-from ingot.graph.meta import first_line, tensors_in
+from ingot.graph.meta import first_line, returned_types, tensors_in
 from ingot.loops.side_effects import is_foreign
+from ingot.sequences import present
 from ingot.torch_private import OpOverload, library_registry, set_ctx_getter, triton_ops_to_kernels
 
 if TYPE_CHECKING:
@@ -72,18 +74,11 @@ def by_python_fake(
 def _as_declared(op: OpOverload, result: Any) -> Any:
     """The results in the form that the schema says. Raises Unsupported for what is neither a tensor
     nor a list or tuple of tensors."""
-    returns = [str(r.type) for r in op._schema.returns]
-    if any("Tensor" not in kind for kind in returns):
-        raise unsupported(
-            "effectful-op", f"{op} gives what is no tensor, which depends on what it does"
-        )
+    returns = returned_types(op)
     if len(returns) == 1 and returns[0].startswith("List"):
         return list(result)
-    if len(returns) > 1:
-        results = tuple(result)
-    else:
-        results = (result,)
-    are_tensors = all(t is None or isinstance(t, torch.Tensor) for t in results)
+    results = tuple(result) if len(returns) > 1 else (result,)
+    are_tensors = all(isinstance(t, Tensor) for t in present(results))
     if len(results) != len(returns) or not are_tensors:
         raise unsupported("custom-op-result", f"the fake of {op} gives other things than the op")
     if len(returns) > 1:
@@ -91,11 +86,9 @@ def _as_declared(op: OpOverload, result: Any) -> Any:
     return results[0]
 
 
-def _check_memory(
-    op: OpOverload, arguments: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-) -> None:
+def _check_memory(op: OpOverload, arguments: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Refuse results that are no fakes, and those that share memory, which the schema denies."""
-    if not all(isinstance(getattr(t, "meta", None), torch.Tensor) for t in results):
+    if not all(isinstance(getattr(t, "meta", None), Tensor) for t in results):
         raise unsupported(
             "custom-op-result", f"the fake of {op} gives a tensor that it has not made"
         )

@@ -8,17 +8,20 @@ views of that storage are computed again from it when they are next read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 import torch.fx
+from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.schemas import bind
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten, disable_current_modes
 
 
@@ -38,8 +41,8 @@ class View:
     `op` None it is the same tensor."""
 
     op: OpOverload | None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: Args = ()
+    kwargs: Kwargs = field(default_factory=dict)
 
 
 @dataclass
@@ -67,7 +70,7 @@ _SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.
 
 
 def views_of(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[FakeTensor]
+    op: OpOverload, args: Args, kwargs: Kwargs, results: Sequence[FakeTensor]
 ) -> list[View]:
     """The views that give `results`, in terms of single-result ops: splits are slices, unbind is
     selects."""
@@ -79,16 +82,10 @@ def views_of(
     if op is aten._reshape_alias.default:
         return [View(aten.view.default, rest[:1])]
     if op is aten.unbind.int:
-        if rest:
-            dim = rest[0]
-        else:
-            dim = kwargs.get("dim", 0)
+        dim = bind(op, args, kwargs)["dim"]
         return [View(aten.select.int, (dim, i)) for i in range(len(results))]
     if op in (aten.split.Tensor, aten.split_with_sizes.default):
-        if len(rest) > 1:
-            dim = rest[1]
-        else:
-            dim = kwargs.get("dim", 0)
+        dim = bind(op, args, kwargs)["dim"]
         views, start = [], 0
         for result in results:
             end = start + result.shape[dim]
@@ -102,18 +99,18 @@ def views_of(
 
 # -- writing through views -------------------------------------------------------------------------
 
-Inverse = Callable[..., torch.Tensor]
+Inverse = Callable[..., Tensor]
 """Takes the parent, the new value of the view, and the arguments of the view op. Gives the new
 value of the parent."""
 
 
-def _reshaped(parent: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _reshaped(parent: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
     if parent.numel() != value.numel():
         raise unsupported("op-writes", "a write to an expanded view, whose elements share memory")
     return value.reshape(parent.shape)
 
 
-def _permuted_back(parent: torch.Tensor, value: torch.Tensor, dims: list[int]) -> torch.Tensor:
+def _permuted_back(parent: Tensor, value: Tensor, dims: list[int]) -> Tensor:
     inverse = sorted(range(len(dims)), key=lambda d: dims[d] % len(dims))
     return value.permute(inverse)
 
@@ -142,7 +139,7 @@ _INVERSES: dict[OpOverload, Inverse] = {
 }
 
 
-def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def written_back(view: View, parent: Tensor, value: Tensor) -> Tensor:
     """The parent's value after `value` has been written to this view of it. Runs tensor ops, so
     under the recorder."""
     if view.op is None:
@@ -153,11 +150,11 @@ def written_back(view: View, parent: torch.Tensor, value: torch.Tensor) -> torch
     return inverse(parent, value, *view.args, **view.kwargs)
 
 
-def _filled(target: torch.Tensor, value: Any) -> torch.Tensor:
+def _filled(target: Tensor, value: Any) -> Tensor:
     return torch.full(target.shape, value, dtype=target.dtype, device=target.device)
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if source.dtype != target.dtype or source.device != target.device:
         source = aten._to_copy(source, dtype=target.dtype, device=target.device)
     if geometry.same_sizes(source.shape, target.shape):
@@ -165,7 +162,7 @@ def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fal
     return source.expand(target.shape)
 
 
-def _drawn(target: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+def _drawn(target: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
     """bernoulli_ draws for the elements in the order in which they lie in memory, unlike
     bernoulli."""
     order = list(range(target.dim()))
@@ -188,11 +185,11 @@ def draws_in_memory_order() -> bool:
         return not torch.equal(transposed, plain)
 
 
-def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
+def _drawn_whole(form: OpOverload) -> Callable[..., Tensor]:
     """An op that draws, for elements without gaps between them: eager draws other numbers where
     there are gaps."""
 
-    def draw(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def draw(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if not geometry.is_dense(target.shape, target.stride()):
             raise unsupported("op-writes", f"{form} into a tensor with gaps between its elements")
         return form(target, *args, **kwargs)
@@ -200,7 +197,7 @@ def _drawn_whole(form: OpOverload) -> Callable[..., torch.Tensor]:
     return draw
 
 
-OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
+OVERWRITES: dict[OpOverload, Callable[..., Tensor]] = {
     aten.copy_.default: _copied,
     aten.fill_.Tensor: _copied,
     aten.fill_.Scalar: _filled,
@@ -212,7 +209,7 @@ OVERWRITES: dict[OpOverload, Callable[..., torch.Tensor]] = {
 """In-place ops whose new value does not depend on the old one, and what gives the new value."""
 
 
-def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def with_geometry_of(base: Tensor, value: Tensor) -> Tensor:
     """`value` in the strides of `base` (gaps between elements included). Runs tensor ops, so under
     the recorder."""
     if same_strides(base, value):
@@ -222,7 +219,7 @@ def with_geometry_of(base: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return aten.copy(base, value)
 
 
-def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_strides(a: Tensor, b: Tensor) -> bool:
     """Whether the strides of sizes above 1 are surely the same."""
     for size, stride, other in zip(a.shape, a.stride(), b.stride()):
         is_free = isinstance(size, int) and size <= 1  # any stride gives the same tensor

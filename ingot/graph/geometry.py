@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph.symbols import to_expr
@@ -54,7 +55,7 @@ def ordered(sizes: Sequence[Size], fastest_first: Sequence[int]) -> tuple[Size, 
     return tuple(strides)
 
 
-def like_channels_last(t: torch.Tensor) -> bool:
+def like_channels_last(t: Tensor) -> bool:
     """What `suggest_memory_format` asks: do the strides read as channels-last (and not also as
     contiguous)?"""
     if t.dim() not in _CHANNELS_LAST:
@@ -73,7 +74,7 @@ def like_channels_last(t: torch.Tensor) -> bool:
     return True
 
 
-def suggested(t: torch.Tensor, sizes: Sequence[Size] | None = None) -> tuple[Size, ...]:
+def suggested(t: Tensor, sizes: Sequence[Size] | None = None) -> tuple[Size, ...]:
     """Strides for a result of `sizes` in the memory format that `t` suggests."""
     if sizes is None:
         sizes = t.shape
@@ -90,12 +91,12 @@ def is_in_order(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
 
 def _follows(sizes: Sequence[Size], strides: Sequence[Size], fastest_first: Iterable[int]) -> bool:
     step: Size = 1
-    for size, stride in ((sizes[d], strides[d]) for d in fastest_first):
-        if isinstance(size, int) and size == 1:
+    for d in fastest_first:
+        if isinstance(sizes[d], int) and sizes[d] == 1:
             continue
-        if to_expr(stride) is not to_expr(step):
+        if to_expr(strides[d]) is not to_expr(step):
             return False
-        step = step * size
+        step = step * sizes[d]
     return True
 
 
@@ -108,12 +109,16 @@ def has_zero(sizes: Iterable[Any]) -> bool:
     return any(isinstance(size, int) and size == 0 for size in sizes)
 
 
-def surely_contiguous(t: torch.Tensor) -> bool:
+def surely_contiguous(t: Tensor) -> bool:
     """`is_contiguous` whatever symbols stand for: nothing is asked of them."""
-    symbolic = has_symbols((*t.shape, *t.stride()))
-    if symbolic:
-        return is_in_order(t.shape, t.stride())
-    return t.is_contiguous()
+    if is_static(t):
+        return t.is_contiguous()
+    return is_in_order(t.shape, t.stride())
+
+
+def _order_at_hand(sizes: Sequence[Size], strides: Sequence[Size]) -> list[int]:
+    """The dimensions from the fastest to the slowest in the present call."""
+    return sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
 
 
 def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
@@ -121,18 +126,22 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     if has_zero(sizes):
         return True
     if has_symbols(sizes):
-        order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
-        if _follows(sizes, strides, order):
+        if _follows(sizes, strides, _order_at_hand(sizes, strides)):
             return True
     if _surely_has_gaps(sizes, strides):
         return False
-    dims = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: strides[d])
     step: Size = 1
-    for d in dims:
+    for d in _fastest_first(sizes, strides):
         if strides[d] != step:
             return False
         step = step * sizes[d]
     return True
+
+
+def _fastest_first(sizes: Sequence[Size], strides: Sequence[Size]) -> list[int]:
+    """The dimensions whose size is not 1, by their strides."""
+    dims = [d for d, size in enumerate(sizes) if size != 1]
+    return sorted(dims, key=lambda d: strides[d])
 
 
 def _surely_has_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
@@ -162,7 +171,7 @@ def surely_same(a: Size, b: Size) -> bool:
     return a is b or to_expr(a) is to_expr(b)
 
 
-def surely_plain(t: torch.Tensor) -> bool:
+def surely_plain(t: Tensor) -> bool:
     """Whether a tensor has the strides of a contiguous one whatever symbols stand for, also where
     sizes are 1."""
     step: Size = 1
@@ -183,7 +192,7 @@ def at_hand(size: Size) -> int:
     return size
 
 
-def bad_dims(t: torch.Tensor, dims: Sequence[int]) -> str:
+def bad_dims(t: Tensor, dims: Sequence[int]) -> str:
     """Why these cannot be dimensions of a tensor, each once; "" where they can."""
     rank = max(t.dim(), 1)
     if any(not -rank <= d < rank for d in dims):
@@ -193,27 +202,32 @@ def bad_dims(t: torch.Tensor, dims: Sequence[int]) -> str:
     return ""
 
 
-def is_empty(t: torch.Tensor) -> bool:
+def is_empty(t: Tensor) -> bool:
     """Whether a size is known to be 0."""
-    return any(isinstance(size, int) and size == 0 for size in t.shape)
+    return has_zero(t.shape)
 
 
-def shares_elements(t: torch.Tensor) -> bool:
+def is_static(t: Tensor) -> bool:
+    """Whether neither sizes nor strides are symbols."""
+    return not has_symbols((*t.shape, *t.stride()))
+
+
+def shares_elements(t: Tensor) -> bool:
     """Whether several indices may name one element of memory."""
     reach: Size = 0
-    for d in sorted((d for d in range(t.dim()) if t.shape[d] != 1), key=lambda d: t.stride(d)):
+    for d in _fastest_first(t.shape, t.stride()):
         if t.stride(d) <= reach:
             return True
         reach = reach + (t.shape[d] - 1) * t.stride(d)
     return False
 
 
-def is_expanded(t: torch.Tensor) -> bool:
+def is_expanded(t: Tensor) -> bool:
     """Whether elements share memory along a dimension."""
-    return any(
-        isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in zip(t.shape, t.stride())
-    )
+    for size, stride in zip(t.shape, t.stride()):
+        if isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1):
+            return True
+    return False
 
 
 def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
@@ -245,9 +259,7 @@ def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...]:
             elif _is_spread(size, result[d]):
                 continue
             elif not expect_same(result[d], size):
-                raise RuntimeError(
-                    f"shapes {[tuple(s) for s in shapes]} cannot be broadcast together"
-                )
+                raise RuntimeError(f"shapes {[*map(tuple, shapes)]} cannot be broadcast together")
     return tuple(result)
 
 
@@ -270,8 +282,12 @@ def _differ(a: Size, b: Size) -> bool:
     """Whether two strides differ for all sizes above 1."""
     if isinstance(a, int) and isinstance(b, int):
         return a != b
-    context = (a if isinstance(a, torch.SymInt) else b).node.context
-    return context.proved(to_expr(a), "!=", to_expr(b), above_one=True) is True
+    return _context_of(a, b).proved(to_expr(a), "!=", to_expr(b), above_one=True) is True
+
+
+def _context_of(a: Size, b: Size) -> Any:
+    """The `ShapeContext` of two numbers, one of which is a symbol."""
+    return (a if isinstance(a, torch.SymInt) else b).node.context
 
 
 def _same_strides(a: Sequence[Size], b: Sequence[Size]) -> bool:
@@ -283,11 +299,11 @@ def _is_less(a: Size, b: Size, sizes: Sequence[Size]) -> bool:
     not matter."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    context, x, y = (a if isinstance(a, torch.SymInt) else b).node.context, to_expr(a), to_expr(b)
+    context, x, y = _context_of(a, b), to_expr(a), to_expr(b)
     for less, more, answer in ((x, y, True), (y, x, False)):
         if context.proved(less, "<", more, above_one=True) and context.proved(less, "<=", more):
             return answer
-        if context.proved_above_one(less, "<", more, [to_expr(size) for size in sizes]):
+        if context.proved_above_one(less, "<", more, list(map(to_expr, sizes))):
             return answer
     return bool(a < b)
 
@@ -311,7 +327,7 @@ def _lies_in_order(
     return True
 
 
-def _is_plain(t: torch.Tensor) -> bool:
+def _is_plain(t: Tensor) -> bool:
     if not has_symbols(t.shape):
         return t.is_contiguous()
     return is_empty(t) or _lies_in_order(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
@@ -320,11 +336,14 @@ def _is_plain(t: torch.Tensor) -> bool:
 def _has_no_gaps(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
     if not has_symbols(sizes):
         return is_dense(sizes, strides)
-    order = sorted(range(len(sizes)), key=lambda d: (at_hand(strides[d]), at_hand(sizes[d])))
-    return has_zero(sizes) or _lies_in_order(sizes, strides, order)
+    return has_zero(sizes) or _lies_in_order(sizes, strides, _order_at_hand(sizes, strides))
 
 
-def preserved(t: torch.Tensor) -> tuple[Size, ...]:
+def _is_channels_last(t: Tensor) -> bool:
+    return t.is_contiguous(memory_format=torch.channels_last)
+
+
+def preserved(t: Tensor) -> tuple[Size, ...]:
     """Strides of `empty_like(t)`: the same if dense, else dense in the order of t's strides."""
     if _is_plain(t) or _has_no_gaps(t.shape, t.stride()):
         return t.stride()
@@ -332,7 +351,7 @@ def preserved(t: torch.Tensor) -> tuple[Size, ...]:
 
 
 def elementwise(
-    shape: Sequence[Size], operands: Sequence[torch.Tensor], with_number: bool = False
+    shape: Sequence[Size], operands: Sequence[Tensor], with_number: bool = False
 ) -> tuple[Size, ...]:
     """Strides that TensorIterator gives a fresh output: dense, dimensions in the order of the
     operands' strides.
@@ -344,9 +363,7 @@ def elementwise(
     if not with_number and all(same_sizes(t.shape, shape) for t in operands):
         if all(map(_is_plain, operands)):
             return contiguous(shape)
-        if len(shape) == 4 and all(
-            t.is_contiguous(memory_format=torch.channels_last) for t in operands
-        ):
+        if len(shape) == 4 and all(map(_is_channels_last, operands)):
             return channels_last(shape)
         first = operands[0].stride()
         if all(_same_strides(t.stride(), first) for t in operands) and _has_no_gaps(shape, first):
@@ -354,13 +371,14 @@ def elementwise(
     return ordered(shape, _dimension_order(shape, [_spread(shape, t) for t in operands]))
 
 
-def _spread(shape: Sequence[Size], t: torch.Tensor) -> list[Size]:
+def _spread(shape: Sequence[Size], t: Tensor) -> list[Size]:
     """The operand's strides over the broadcast shape: 0 where it is broadcast."""
     missing = len(shape) - t.dim()
-    pairs = zip(t.shape, t.stride(), shape[missing:])
-    return [0] * missing + [
-        0 if is_one(size) and not is_one(full) else stride for size, stride, full in pairs
-    ]
+    strides = [0] * missing
+    for size, stride, full in zip(t.shape, t.stride(), shape[missing:]):
+        is_spread = is_one(size) and not is_one(full)
+        strides.append(0 if is_spread else stride)
+    return strides
 
 
 def _dimension_order(shape: Sequence[Size], strides: list[list[Size]]) -> list[int]:

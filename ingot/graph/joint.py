@@ -9,24 +9,25 @@ in two.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.fx
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
 
 from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, preserved
-from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.aten_graph import AtenGraph, OutputSpec, nodes_of
 from ingot.graph.aten_tracer import BEHIND, AtenTracer
 from ingot.graph.custom import is_reentrant
 from ingot.graph.differentiation import want_gradients, without_autocast
 from ingot.graph.fake_context import FakeContext
-from ingot.graph.fakes import FakeTensor, is_rebased
+from ingot.graph.fakes import FakeTensor, is_rebased, new_fake
 from ingot.graph.geometry import is_dense
 from ingot.graph.meta import first_line
-from ingot.graph.nodes import fake_result, placeholders_of
+from ingot.graph.nodes import ancestors, fake_result, placeholders_of, reached_from
 from ingot.graph.output_windows import windows_on
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
@@ -44,6 +45,7 @@ from ingot.loops.training_contract import (
     OutputWindow,
     TangentSlot,
 )
+from ingot.sequences import are_present, at, present
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
 
@@ -73,17 +75,17 @@ class JointGraph:
         return self.aten.outputs[len(self.contract.outputs) :]
 
     @property
-    def primals(self) -> list[torch.fx.Node]:
+    def primals(self) -> list[Node]:
         """The placeholders of the captured graph's inputs."""
         return self.aten.inputs[: len(self.contract.inputs)]
 
     @property
-    def tangents(self) -> list[torch.fx.Node]:
+    def tangents(self) -> list[Node]:
         """The placeholders of the tangents."""
         return self.aten.inputs[len(self.contract.inputs) :]
 
 
-def trace_joint(gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext) -> JointGraph:
+def trace_joint(gm: GraphModule, fakes: Sequence[Any], context: FakeContext) -> JointGraph:
     """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified.
 
     Raises Unsupported, with the user's line, for what has side effects that cannot be recorded, or
@@ -102,7 +104,7 @@ def trace_part(
     joint: JointGraph,
     outputs: Collection[int],
     inputs: Collection[int] | None,
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
 ) -> JointGraph:
@@ -147,8 +149,7 @@ class _Forward(NamedTuple):
     @property
     def tracked_outputs(self) -> list[int]:
         """The outputs that have a history."""
-        outputs = enumerate(self.outputs)
-        return [k for k, o in outputs if isinstance(o, FakeTensor) and o.requires_grad]
+        return [k for k, fake in _fakes_at(self.outputs) if fake.requires_grad]
 
     @property
     def windows_in_node(self) -> list[OutputWindow]:
@@ -156,10 +157,15 @@ class _Forward(NamedTuple):
         return [window for window in self.windows if window.own_history]
 
     @property
+    def outputs_in_node(self) -> set[int]:
+        """The outputs that are such windows."""
+        return {window.output for window in self.windows_in_node}
+
+    @property
     def returned(self) -> list[Any]:
         """The outputs that the joint graph computes, with 0 in place of the others."""
         returned = list(self.outputs)
-        for k in (*[w.output for w in self.windows_in_node], *self.rebased_as.values()):
+        for k in (*self.outputs_in_node, *self.rebased_as.values()):
             returned[k] = 0
         return returned
 
@@ -170,9 +176,7 @@ class _Forward(NamedTuple):
         return {position: first + k for k, position in enumerate(self.rebased)}
 
 
-def _trace_forward(
-    gm: torch.fx.GraphModule, fakes: Sequence[Any], recorder: AtenTracer
-) -> _Forward:
+def _trace_forward(gm: GraphModule, fakes: Sequence[Any], recorder: AtenTracer) -> _Forward:
     primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
     leaves = want_gradients(primals, fakes)
     try:
@@ -182,8 +186,9 @@ def _trace_forward(
             "gradients-wanted", f"gradients are wanted: {first_line(error)}", recorder.where
         ) from error
     outputs, windows = windows_on(results, primals, recorder)
-    rebased = tuple(k for k, p in enumerate(primals) if isinstance(p, FakeTensor) and is_rebased(p))
-    outputs += [primals[k] for k in rebased]
+    fake_primals = _fakes_at(primals)
+    rebased = tuple([k for k, fake in fake_primals if is_rebased(fake)])
+    outputs += at(primals, rebased)
     return _Forward(primals, leaves, len(results), outputs, rebased, windows)
 
 
@@ -195,14 +200,14 @@ _WHATEVER_THE_VALUES = (
 
 
 def _refused_outputs(
-    gm: torch.fx.GraphModule, fakes: Sequence[Any], context: FakeContext
+    gm: GraphModule, fakes: Sequence[Any], context: FakeContext
 ) -> dict[int, Exception]:
     """The outputs whose backward raises an error, and that error; none if one of them depends on
     values."""
     recorder, refused = AtenTracer(context), dict[int, Exception]()
     with preserved(), recorder:
         forward = _trace_forward(gm, fakes, recorder)
-        leaves = [forward.leaves[k] for k in _requiring_gradients(forward.leaves)]
+        leaves = at(forward.leaves, _requiring_gradients(forward.leaves))
         for k in forward.tracked_outputs:
             output = forward.outputs[k]
             tangent = recorder.input("", _tangent_of(output))
@@ -216,7 +221,7 @@ def _refused_outputs(
 
 
 def _trace(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
     refused: dict[int, Exception],
@@ -231,28 +236,29 @@ def _trace(
         differentiable = [k for k in forward.tracked_outputs if k not in refused]
         if choice.outputs is not None:
             differentiable = [k for k in differentiable if k in choice.outputs]
-        heads = [forward.outputs[k] for k in differentiable]
+        heads = at(forward.outputs, differentiable)
         paths = _paths_of(heads)
         groups = () if refused else _groups(forward, fakes, differentiable)
         readable = _Readable(recorder, forward, differentiable)
-        tangents = [
-            recorder.input(f"tangent_{k}", _tangent_of(forward.outputs[k])) for k in differentiable
-        ]
+        tangents: list[Any] = []
+        for k, head in zip(differentiable, heads):
+            tangents.append(recorder.input(f"tangent_{k}", _tangent_of(head)))
         requiring = _requiring_gradients(forward.leaves)
         if choice.inputs is not None:
             requiring = [k for k in requiring if k in choice.inputs]
-        gradients = _gradients(heads, [forward.leaves[k] for k in requiring], tangents)
+        gradients = _gradients(heads, at(forward.leaves, requiring), tangents)
     reads = readable.reads()
-    aten = recorder.finish([*forward.returned, *(g for g in gradients if g is not None)])
+    aten = recorder.finish([*forward.returned, *present(gradients)])
     placeholders_first(aten.graph)
-    if groups and _acts_for_several(groups, differentiable, aten.inputs[len(forward.primals) :]):
+    tangent_nodes = aten.inputs[len(forward.primals) :]
+    if groups and _acts_for_several(groups, differentiable, tangent_nodes):
         groups = ()
     run_passes(aten, JOINT_PASSES)
-    computed = {k: g is not None for k, g in zip(requiring, gradients)}
+    computed = dict(zip(requiring, are_present(gradients)))
     contract = JointContract(
         inputs=tuple(_input_slots(forward, aten, differentiable, reads, computed, bool(refused))),
         outputs=tuple(_output_slots(forward, differentiable, reads, refused)),
-        tangents=tuple(_tangent_slots(differentiable, aten.inputs[len(forward.primals) :], paths)),
+        tangents=tuple(_tangent_slots(differentiable, tangent_nodes, paths)),
         windows=forward.windows,
         groups=groups,
         user_outputs=forward.user_outputs,
@@ -262,11 +268,14 @@ def _trace(
 
 def _requiring_gradients(leaves: Sequence[Any]) -> list[int]:
     """The positions of the primals that require a gradient."""
-    requiring = []
-    for k, leaf in enumerate(leaves):
-        if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.is_leaf:
-            requiring.append(k)
-    return requiring
+    return [k for k, leaf in _fakes_at(leaves) if leaf.requires_grad and leaf.is_leaf]
+
+
+def _fakes_at(values: Sequence[Any]) -> Iterator[tuple[int, FakeTensor]]:
+    """The fakes among some values, with their positions."""
+    for k, value in enumerate(values):
+        if isinstance(value, FakeTensor):
+            yield k, value
 
 
 # -- the slots -------------------------------------------------------------------------------------
@@ -282,7 +291,7 @@ def _input_slots(
 ) -> Iterator[InputSlot]:
     """The slots of the primals. `computed` tells of those that require a gradient whether they have
     one; where autograd has `refused` an output, nothing is known of those that have none."""
-    mutated = {position for position, _ in aten.mutations}
+    mutated = aten.mutated
     unread = _unread_inputs(forward, aten, differentiable)
     for k, primal in enumerate(forward.primals):
         gradient: GradientState = "none"
@@ -292,7 +301,7 @@ def _input_slots(
             gradient = "unreached"
         yield InputSlot(
             k,
-            is_tensor=isinstance(primal, torch.Tensor),
+            is_tensor=isinstance(primal, Tensor),
             gradient=gradient,
             rebased_as=forward.rebased_as.get(k),
             mutated=k in mutated,
@@ -314,7 +323,7 @@ def _output_slots(
 
 
 def _tangent_slots(
-    differentiable: Sequence[int], nodes: Sequence[torch.fx.Node], paths: Sequence[_Paths]
+    differentiable: Sequence[int], nodes: Sequence[Node], paths: Sequence[_Paths]
 ) -> Iterator[TangentSlot]:
     for k, (output, node, path) in enumerate(zip(differentiable, nodes, paths)):
         layout = Layout.of(fake_result(node))
@@ -326,14 +335,14 @@ def _unread_inputs(
 ) -> frozenset[int]:
     """The inputs that are written, and that neither an output with a gradient nor a gradient
     depends on."""
-    mutated, outputs = {position for position, _ in aten.mutations}, aten.outputs
-    read = [outputs[k] for k in differentiable] + outputs[len(forward.outputs) :]
-    shown = {w.base.position for w in forward.windows_in_node if w.base.role == "input"}
-    shown.update(spec.position for spec in read if spec.position is not None)
+    mutated, outputs = aten.mutated, aten.outputs
+    read = at(outputs, differentiable) + outputs[len(forward.outputs) :]
+    shown: set[int | None] = {spec.position for spec in read}
+    shown.update(w.base.position for w in forward.windows_in_node if w.base.role == "input")
     # what an input that is shown holds at the end is a part of it
     if not mutated or forward.rebased or not shown.isdisjoint(mutated):
         return frozenset()
-    needed = ancestors([spec.node for spec in read if spec.node is not None])
+    needed = ancestors(nodes_of(read))
     inputs = aten.inputs
     return frozenset(k for k in mutated if inputs[k] not in needed)
 
@@ -357,8 +366,8 @@ class _Readable:
         self._graph, self._count = recorder.graph, len(forward.primals)
         self._last = next(iter(reversed(recorder.graph.nodes)))
         self._written = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
-        self._outputs: dict[int, torch.fx.Node] = {}
-        in_node = {window.output for window in forward.windows_in_node}
+        self._outputs: dict[int, Node] = {}
+        in_node = forward.outputs_in_node
         for k in differentiable:
             if k not in in_node:
                 self._outputs[k] = recorder.node_of(recorder.tracked(forward.outputs[k]))
@@ -369,11 +378,11 @@ class _Readable:
         primals = dict(enumerate(placeholders[: self._count]))
         return _EagerReads(*map(self._read, (primals, self._written, self._outputs)))
 
-    def _read(self, nodes: Mapping[int, torch.fx.Node]) -> frozenset[int]:
+    def _read(self, nodes: Mapping[int, Node]) -> frozenset[int]:
         return frozenset(k for k, node in nodes.items() if _read_after(node, self._last))
 
 
-def _read_after(node: torch.fx.Node, last: torch.fx.Node) -> bool:
+def _read_after(node: Node, last: Node) -> bool:
     """Whether a value, or a view of it, is read behind the forward's last node."""
     return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
 
@@ -389,7 +398,7 @@ class _Paths(NamedTuple):
     reentrant: bool
 
 
-def _paths_of(heads: Sequence[torch.Tensor]) -> list[_Paths]:
+def _paths_of(heads: Sequence[Tensor]) -> list[_Paths]:
     """The paths of the tangents of these outputs."""
     tangents_at: dict[Any, set[int]] = {}  # by node of autograd's graph
     tangents_on: dict[Any, set[int]] = {}  # by node, and which of its results
@@ -404,13 +413,15 @@ def _paths_of(heads: Sequence[torch.Tensor]) -> list[_Paths]:
                 tangents_on.setdefault(edge, set()).add(k)
                 stack.append(edge[0])
     single_use: list[frozenset[int]] = [frozenset()] * len(heads)
-    for meeting in {frozenset(ks) for node, ks in tangents_at.items() if _keeps_tensors(node)}:
+    meetings, reentrant = set[frozenset[int]](), set[int]()
+    for node, tangents_here in tangents_at.items():
+        if _keeps_tensors(node):
+            meetings.add(frozenset(tangents_here))
+        if is_reentrant(node):
+            reentrant |= tangents_here
+    for meeting in meetings:
         for k in meeting:
             single_use[k] |= meeting
-    reentrant = set[int]()
-    for node, meeting_here in tangents_at.items():
-        if is_reentrant(node):
-            reentrant |= meeting_here
     paths = []
     for k, head in enumerate(heads):
         downstream = frozenset(tangents_on.get((head.grad_fn, head.output_nr), ()))
@@ -430,7 +441,7 @@ def _keeps_tensors(node: Any) -> bool:
     return any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 
-def _primals_behind(head: torch.Tensor, positions: Mapping[int, int]) -> frozenset[int]:
+def _primals_behind(head: Tensor, positions: Mapping[int, int]) -> frozenset[int]:
     """The primals that an output leads to in autograd's graph; `positions` are those of the leaves,
     by their ids."""
     primals, reached, stack = set[int](), set[Any](), list[Any]([head.grad_fn])
@@ -455,8 +466,8 @@ def _groups(
     """
     positions = {id(leaf): k for k, leaf in enumerate(forward.leaves)}
     behind = {k: _primals_behind(forward.outputs[k], positions) for k in differentiable}
-    followed = {k for k, f in enumerate(fakes) if isinstance(f, FakeTensor) and f.is_followed}
-    reached = frozenset(followed).intersection(itertools.chain(*behind.values()))
+    followed = frozenset(k for k, fake in _fakes_at(fakes) if fake.is_followed)
+    reached = followed.intersection(itertools.chain(*behind.values()))
     groups: dict[frozenset[int], set[int]] = {}
     for output, primals in behind.items():
         groups.setdefault(reached - primals, set()).add(output)
@@ -464,63 +475,32 @@ def _groups(
         return ()
     rest = set(range(len(forward.outputs))).difference(differentiable)
     next(iter(groups.values())).update(rest)
-    return tuple(
-        [OutputGroup(frozenset(outputs), unreached) for unreached, outputs in groups.items()]
-    )
+    return tuple([OutputGroup(frozenset(members), reached) for reached, members in groups.items()])
+
+
+def backward_effects(graph: Graph) -> Iterator[Node]:
+    """The effectful nodes that a backward of the program's gave."""
+    for node in graph.nodes:
+        if node.meta.get("region") == BEHIND and has_effect(node.target):
+            yield node
 
 
 def _acts_for_several(
-    groups: Sequence[OutputGroup], outputs: Sequence[int], tangents: Sequence[torch.fx.Node]
+    groups: Sequence[OutputGroup], outputs: Sequence[int], tangents: Sequence[Node]
 ) -> bool:
     """Whether the backwards of several groups would each do what eager's does once. `tangents` are
     those of the `outputs`."""
     graph = tangents[0].graph
-    effects = {n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target)}
+    effects = set(backward_effects(graph))
+    node_of = dict(zip(outputs, tangents))
     reached = []
     for group in groups:
-        own = [t for k, t in zip(outputs, tangents) if k in group.outputs]
+        own = at(node_of, node_of.keys() & group.outputs)
         reached.append(effects & reached_from(own))
     return sum(map(len, reached)) != len(effects) or set().union(*reached) != effects
 
 
-# -- walks through an ATen graph -------------------------------------------------------------------
-
-
-def reached_from(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes, and all that is computed from them."""
-    reached = set[torch.fx.Node]()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in reached and node.op != "output":
-            reached.add(node)
-            stack.extend(node.users)
-    return reached
-
-
-def ancestors(
-    nodes: Iterable[torch.fx.Node], end_at: Container[torch.fx.Node] = ()
-) -> set[torch.fx.Node]:
-    """The nodes, and all that they are computed from, up to the nodes `end_at` (exclusive)."""
-    needed = set[torch.fx.Node]()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in needed and node not in end_at:
-            needed.add(node)
-            stack.extend(arguments_of(node))
-    return needed
-
-
-def arguments_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What has to be known to compute a value again: the generator's state too where it draws."""
-    state = node.meta.get("state")
-    if state is None:
-        return node.all_input_nodes
-    return [*node.all_input_nodes, state]
-
-
-def placeholders_first(graph: torch.fx.Graph) -> None:
+def placeholders_first(graph: Graph) -> None:
     """Puts the placeholders of a graph, in their order, behind the first of them."""
     anchor = None
     for node in list(graph.nodes):
@@ -548,15 +528,8 @@ def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> S
     """The same as `torch.autograd.grad`, which imports sympy to compare the sizes of heads and
     tangents: these agree."""
     keep, create, allow_unused = False, False, True
-    return engine_run_backward(
-        tuple(heads),
-        tuple(tangents),
-        keep,
-        create,
-        tuple(leaves),
-        allow_unused,
-        accumulate_grad=False,
-    )
+    args = tuple(heads), tuple(tangents), keep, create, tuple(leaves), allow_unused
+    return engine_run_backward(*args, accumulate_grad=False)
 
 
 def _tangent_of(output: FakeTensor) -> FakeTensor:
@@ -565,7 +538,4 @@ def _tangent_of(output: FakeTensor) -> FakeTensor:
     if is_dense(output.shape, output.stride()):
         strides = output.stride()
     with DisableTorchDispatch():
-        meta = torch.empty(output.shape, dtype=output.dtype, device="meta")
-        if strides is not None:
-            meta = torch.empty_strided(output.shape, strides, dtype=output.dtype, device="meta")
-    return FakeTensor(meta, output.device)
+        return new_fake(output.shape, output, strides=strides)

@@ -1,6 +1,6 @@
 """Tensors whose elements are known during capture, since they follow from numbers in the program's
-text and from sizes: what `torch.tensor(3)` and `torch.div(12, 4)` give, and what is computed from
-such. They are computed for real."""
+text and from sizes. `torch.tensor(3)` and `torch.div(12, 4)` give such ones. They are computed for
+real."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ingot.graph import geometry
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import is_torchs
+from ingot.sequences import map_leaves
 
 MOST = 64
 """Elements of such a tensor."""
@@ -54,13 +57,11 @@ class KnownTensors:
         self.context = context
         self.sizes: dict[int, tuple[FakeTensor, Any]] = {}  # by id of the fake
 
-    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
+    def of(self, fake: Tensor) -> Tensor | None:
         """The elements of a fake, which only this class may write; None where they are not
         known."""
-        found = self.context.known.get(id(fake))
-        if found is None:
-            return None
-        return found[1]
+        _, elements = self.context.known.get(id(fake), (None, None))
+        return elements
 
     def note(
         self,
@@ -73,11 +74,11 @@ class KnownTensors:
         """After a call of a torch function or method: does on real tensors what it has done on
         fakes."""
         context = self.context
-        given: list[torch.Tensor] = [a for a in args if type(a) is FakeTensor]
-        if kwargs or any([type(a) not in _NO_TREES for a in args]):
-            given = tensors_in((list(args), dict(kwargs)))
-        known = [t for t in given if id(t) in context.known or id(t) in self.sizes]
-        if given and not known:
+        tensors: list[Tensor] = [a for a in args if type(a) is FakeTensor]
+        if kwargs or not _NO_TREES.issuperset(map(type, args)):
+            tensors = tensors_in((list(args), dict(kwargs)))
+        known = [t for t in tensors if id(t) in context.known or id(t) in self.sizes]
+        if tensors and not known:
             return
         if isinstance(target, str):
             name = target
@@ -86,18 +87,14 @@ class KnownTensors:
         computes = name in COMPUTES and is_torchs(target) and "out" not in kwargs
         if not known and not computes:
             return
-        if (
-            (computes or name in _WRITES)
-            and _is_small(result)
-            and self._done(function, args, kwargs, result)
-        ):
+        may_run = (computes or name in _WRITES) and _is_small(result)
+        if may_run and self._done(function, args, kwargs, result):
             return
-        keys = {storage_key(t) for t in known}
+        keys = set(map(storage_key, known))
         # A result on the same memory, or one that a transform of torch.func has wrapped, may be
         # written from here on.
-        shares = any(
-            type(t) is not FakeTensor or storage_key(t) in keys for t in tensors_in(result)
-        )
+        results = tensors_in(result)
+        shares = any(type(t) is not FakeTensor or storage_key(t) in keys for t in results)
         if not computes or shares:
             context.known, self.sizes = _without(context.known, keys), _without(self.sizes, keys)
 
@@ -110,33 +107,29 @@ class KnownTensors:
     ) -> bool:
         """Whether a call was done on real tensors as well."""
         try:
-            real_args, real_kwargs = self._real(list(args)), self._real(dict(kwargs))
+            real_args, real_kwargs = map_leaves(self._real, (list(args), dict(kwargs)))
             with torch.no_grad():
                 return self._pair(result, function(*real_args, **real_kwargs))
         except (RuntimeError, ValueError, TypeError, IndexError, _Unknown):
             return False
 
-    def _real(self, tree: Any) -> Any:
-        """Arguments with real tensors in place of fakes. Raises _Unknown for sizes that are
+    def _real(self, argument: Any) -> Any:
+        """An argument, or the real tensor in place of a fake. Raises _Unknown for sizes that are
         symbols, and for what a transform of torch.func has wrapped."""
-        if isinstance(tree, torch.Tensor):
-            if id(tree) not in self.context.known:
+        if isinstance(argument, Tensor):
+            if id(argument) not in self.context.known:
                 raise _Unknown
-            return self.context.known[id(tree)][1]
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(map(self._real, tree))
-        if isinstance(tree, dict):
-            return {k: self._real(v) for k, v in tree.items()}
-        if isinstance(tree, slice):
-            return slice(*map(self._real, (tree.start, tree.stop, tree.step)))
-        if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.context.known[id(argument)][1]
+        if isinstance(argument, slice):
+            return slice(*map(self._real, (argument.start, argument.stop, argument.step)))
+        if isinstance(argument, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise _Unknown
-        return tree
+        return argument
 
     def _pair(self, fake: Any, real: Any) -> bool:
         """Notes what each fake of a result is; False where they do not match."""
         if isinstance(fake, (list, tuple)):
-            return len(fake) == len(real) and all([self._pair(f, r) for f, r in zip(fake, real)])
+            return len(fake) == len(real) and all([*map(self._pair, fake, real)])
         if isinstance(fake, FakeTensor):
             if (fake.dtype, fake.shape, fake.device) != (real.dtype, real.shape, real.device):
                 return False
@@ -152,8 +145,9 @@ def _without(
 
 
 def _is_small(result: Any) -> bool:
-    tensors = tensors_in(result)
-    return (
-        all(isinstance(n, int) for t in tensors for n in t.shape)
-        and sum(t.numel() for t in tensors) <= MOST
-    )
+    elements = 0
+    for t in tensors_in(result):
+        if geometry.has_symbols(t.shape):
+            return False
+        elements += t.numel()
+    return elements <= MOST

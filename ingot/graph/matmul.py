@@ -1,5 +1,5 @@
-"""`torch.matmul` of tensors whose sizes are symbols, by the same products as torch's, which asks
-for plain sizes before torch 2.13; and attention that torch writes out with it."""
+"""`torch.matmul` of tensors whose sizes are symbols, and attention that torch writes out with it.
+The products are the same as torch's, which asks for plain sizes before torch 2.13."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ def _is_one_of_many(t: Tensor, other: Tensor) -> bool:
 
 
 def folds(left: Tensor, right: Tensor) -> bool:
-    """Whether all matrices of one operand are multiplied as one tall matrix: where that takes no
-    copy, or where the other's gradient would be as large as the result."""
-    if left.dim() >= right.dim():
-        many, other = (left, right)
-    else:
-        many, other = (right.mT, left)
+    """Whether all matrices of one operand are multiplied as one tall matrix. They are where that
+    takes no copy, or where the other's gradient would be as large as the result."""
+    many, other = left, right
+    if left.dim() < right.dim():
+        many, other = right.mT, left
     if other.dim() > 2:
         return False
     if other.requires_grad:
@@ -92,12 +91,7 @@ def _batched(left: Tensor, right: Tensor) -> Tensor:
         return reshaped(t.expand([*batch, *sizes]), [count, *sizes], certain=True)
 
     first, second = matrices(left), matrices(right)
-    rows = []
-    if left.dim() > 1:
-        rows = list(left.shape[-2:-1])
-    columns = []
-    if right.dim() > 1:
-        columns = list(right.shape[-1:])
+    rows, columns = left.shape[-2:-1], right.shape[1:][-1:]
     if not rows:
         first = first.unsqueeze(1)
     if not columns:

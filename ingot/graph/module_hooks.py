@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-import torch.fx
+from torch import Tensor
+from torch.fx import GraphModule
 
 from ingot.graph.custom import Custom, CustomGradient, raise_in_backward
 from ingot.graph.tensor_hooks import TensorHook
+from ingot.sequences import are_present, present
 
 Present = tuple[bool, ...]
 """Which of several gradients are there."""
@@ -25,7 +26,7 @@ class Link:
     of them came in."""
 
     def __init__(self) -> None:
-        self.passed: tuple[Present, list[torch.Tensor | None]] | None = None
+        self.passed: tuple[Present, list[Tensor | None]] | None = None
 
 
 class ModuleHooks:
@@ -39,14 +40,12 @@ class ModuleHooks:
 
     def __init__(self, name: str, see_inputs: bool) -> None:
         self.name, self.see_inputs = name, see_inputs
-        self.graphs: dict[
-            Present, tuple[torch.fx.GraphModule, torch.fx.GraphModule] | Exception
-        ] = {}
+        self.graphs: dict[Present, tuple[GraphModule, GraphModule] | Exception] = {}
 
 
 class HookedInputs:
-    """The node before the forward: gives the inputs, which it has for arguments, a history in which
-    gradients that have passed the outputs are what the hooks make of them. `constant` are the
+    """The node before the forward: gives its arguments, the inputs, a history that calls the hooks.
+    Gradients that have passed the outputs are what the hooks make of them. `constant` are the
     positions of those that have none."""
 
     __module__, __name__ = __name__, "hooked_inputs"
@@ -55,8 +54,8 @@ class HookedInputs:
         self.hooks, self.constant = hooks, constant
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], link: Sequence[Link]
-    ) -> tuple[torch.Tensor, ...]:
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], link: Sequence[Link]
+    ) -> tuple[Tensor, ...]:
         return Custom.apply(_Inputs(self.hooks, link[0], self.constant), outputs, (), *inputs)
 
 
@@ -67,8 +66,8 @@ class HookedOutputs(HookedInputs):
     __name__ = "hooked_outputs"
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], link: Sequence[Link]
-    ) -> tuple[torch.Tensor, ...]:
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], link: Sequence[Link]
+    ) -> tuple[Tensor, ...]:
         return Custom.apply(_Outputs(self.hooks, link[0], self.constant), outputs, (), *inputs)
 
 
@@ -95,16 +94,16 @@ class _Inputs(NamedTuple):
     constant: frozenset[int]
     zeros: bool = True  # in place of gradients that are not there
 
-    def gradients(self, kept: Any, tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def gradients(self, kept: Any, tangents: Sequence[Tensor]) -> list[Tensor | None]:
         """What hooks make of the gradients of the inputs, if the backward has come by the
         outputs."""
         passed, self.link.passed = self.link.passed, None
         if passed is None:
             return list(tangents)
-        present, of_outputs = passed
-        graphs = self.hooks.graphs[present]
+        choice, of_outputs = passed
+        graphs = self.hooks.graphs[choice]
         assert isinstance(graphs, tuple)
-        return list(graphs[1](*tangents, *(g for g in of_outputs if g is not None)))
+        return list(graphs[1](*tangents, *present(of_outputs)))
 
 
 class _Outputs(NamedTuple):
@@ -113,15 +112,12 @@ class _Outputs(NamedTuple):
     constant: frozenset[int]
     zeros: bool = False
 
-    def gradients(
-        self, kept: Any, tangents: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
+    def gradients(self, kept: Any, tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
         """What hooks make of the gradients of the outputs."""
-        present = tuple([t is not None for t in tangents])
-        incoming = [t for t in tangents if t is not None]
-        graphs = self.hooks.graphs[present]
+        choice, incoming = are_present(tangents), present(tangents)
+        graphs = self.hooks.graphs[choice]
         if isinstance(graphs, Exception):
             raise_in_backward(f"a hook on the backward of {self.hooks.name}", graphs, incoming)
         gradients = list(graphs[0](*incoming))
-        self.link.passed = present, gradients
+        self.link.passed = choice, gradients
         return gradients

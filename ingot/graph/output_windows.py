@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
+from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph.aten_graph import OutputSpec
@@ -96,9 +96,9 @@ def size_places(
             if isinstance(size, Symbol):
                 places.setdefault(size, (k, "result size", dim))
     for window in windows:
-        numbers = map(to_expr, (*window.sizes, *window.strides, window.offset))
-        if not all(number.symbols <= places.keys() for number in numbers):
-            raise unsupported("backward-sizes", "a window whose place the data decide")
+        for number in (*window.sizes, *window.strides, window.offset):
+            if not to_expr(number).symbols <= places.keys():
+                raise unsupported("backward-sizes", "a window whose place the data decide")
     return places
 
 
@@ -143,8 +143,9 @@ def _sharing_outputs(
             base = Slot("input", spec.position)
             sharing.append(_SharingOutput(k, spec, base, primals[spec.position]))
     for members in new_storages.values():
-        if len({id(outputs[k]) for k, _ in members}) > 1:
-            memory = recorder.tracked(outputs[members[0][0]]).base.fake
+        first, *others = (outputs[k] for k, _ in members)
+        if any(other is not first for other in others):
+            memory = recorder.tracked(first).base.fake
             base = Slot("output", len(outputs) + len(memories))
             memories.append(memory)
             sharing += [_SharingOutput(k, spec, base, memory) for k, spec in members]
@@ -201,15 +202,16 @@ def _alias(output: FakeTensor, base: FakeTensor) -> Alias:
     return "view"
 
 
-def _refuse_part_of_expanded(spec: OutputSpec, base: torch.Tensor) -> None:
+def _refuse_part_of_expanded(spec: OutputSpec, base: Tensor) -> None:
     """Raises Unsupported for a part of an input whose elements share memory.
 
     A window is made by as_strided, which spreads a gradient over all elements that share memory;
     eager's views know which is which.
     """
-    strides = enumerate(base.stride())
-    expanded = [dim for dim, stride in strides if isinstance(stride, int) and stride == 0]
-    if not any(base.shape[dim] != 1 for dim in expanded):
+    for size, stride in zip(base.shape, base.stride()):
+        if isinstance(stride, int) and stride == 0 and size != 1:
+            break
+    else:
         return
     same_sizes = tuple(spec.sizes) == tuple(base.shape)
     if not same_sizes or tuple(spec.strides) != base.stride() or spec.offset != 0:
@@ -222,7 +224,7 @@ def _refuse_part_of_expanded(spec: OutputSpec, base: torch.Tensor) -> None:
 # -- places in autograd's graph --------------------------------------------------------------------
 
 
-def _edge(fake: torch.Tensor) -> Edge:
+def _edge(fake: Tensor) -> Edge:
     """Where the gradient of a tensor that requires one goes."""
     if has_history(fake):
         return (fake.grad_fn, fake.output_nr)
@@ -235,7 +237,7 @@ def _is_plain_view(node: Any) -> bool:
     return name in _PLAIN_VIEWS and number.isdecimal() and not is_hooked(node)
 
 
-def _view_path(fake: torch.Tensor) -> Iterator[Edge]:
+def _view_path(fake: Tensor) -> Iterator[Edge]:
     """Where a gradient goes for as long as it does so as that of a plain view."""
     if not fake.requires_grad:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor
@@ -13,7 +13,7 @@ _MOST_LISTED = 1 << 18
 """Elements of two views that are listed to see whether they meet."""
 
 
-def addresses_differ(a: torch.Tensor, b: torch.Tensor) -> bool:
+def addresses_differ(a: Tensor, b: Tensor) -> bool:
     """Whether two fakes are not the same elements in the same order."""
     if a.dtype != b.dtype or not geometry.same_sizes(a.shape, b.shape):
         return True
@@ -26,7 +26,7 @@ def elements_meet(a: FakeTensor, b: FakeTensor) -> bool:
     """Whether two fakes may have an element in common."""
     if not bytes_meet(a, b):
         return False
-    if a.dtype != b.dtype or not (_is_static(a) and _is_static(b)):
+    if a.dtype != b.dtype or _has_symbols(a) or _has_symbols(b):
         return True
     if a.numel() + b.numel() > _MOST_LISTED:
         return True
@@ -44,8 +44,8 @@ def last_element(sizes: Any, strides: Any) -> Any:
     return sum((size - 1) * stride for size, stride in zip(sizes, strides))
 
 
-def _is_static(t: FakeTensor) -> bool:
-    return all(isinstance(n, int) for n in (*t.shape, *t.stride(), t.storage_offset()))
+def _has_symbols(t: FakeTensor) -> bool:
+    return geometry.has_symbols((*t.shape, *t.stride(), t.storage_offset()))
 
 
 def _elements(t: FakeTensor) -> set[Any]:
@@ -56,7 +56,7 @@ def _elements(t: FakeTensor) -> set[Any]:
     return elements
 
 
-def _bytes(t: torch.Tensor) -> tuple[Any, Any]:
+def _bytes(t: Tensor) -> tuple[Any, Any]:
     first = end = t.storage_offset()
     if t.numel():
         end = first + last_element(t.shape, t.stride()) + 1

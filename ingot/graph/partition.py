@@ -18,18 +18,29 @@ from __future__ import annotations
 import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.fx
+from torch import Tensor
+from torch.fx import Graph, Node
 
 from ingot.errors import unsupported
-from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied
+from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied, nodes_of
 from ingot.graph.aten_tracer import BEHIND
 from ingot.graph.geometry import at_hand
-from ingot.graph.joint import JointGraph, ancestors, arguments_of, reached_from
+from ingot.graph.joint import JointGraph, backward_effects
 from ingot.graph.min_cut import INFINITE, Network
-from ingot.graph.nodes import fake_result, order_of
+from ingot.graph.nodes import (
+    ancestors,
+    fake_result,
+    inputs_of,
+    is_pointwise_call,
+    must_run,
+    order_of,
+    reached_from,
+)
 from ingot.graph.output_windows import size_places
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.cse import call_key, repeats_itself
@@ -37,15 +48,14 @@ from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.replay import drawn_again
-from ingot.graph.schemas import Cost, cost_of, draws
+from ingot.graph.schemas import Cost, cost_of
 from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import SizePlace, Slot, TrainingContract
+from ingot.sequences import at
 from ingot.torch_private import OpOverload, aten
-
-Node = torch.fx.Node
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class Partition:
     @property
     def draws(self) -> bool:
         """Whether the forward draws random numbers."""
-        return any(draws(node.target) for node in self.forward.graph.nodes)
+        return any(self.forward.random_nodes)
 
     def contract(self) -> TrainingContract:
         """The joint graph's contract, narrowed. Its expressions are in terms of the symbols that
@@ -99,9 +109,13 @@ def partition(joint: JointGraph) -> Partition:
     values = _ahead(joint, values, set(slots), late)
     late = _late(whole.graph, tangents)
     kept = [node for node in values if node not in slots]
-    slots.update((node, Slot("kept", k)) for k, node in enumerate(kept))
-    saved = tuple([slots[node] for node in values])
-    symbols = {s: place for s, place in whole.symbols.items() if place[0] < len(primals)}
+    for k, node in enumerate(kept):
+        slots[node] = Slot("kept", k)
+    saved = tuple(at(slots, values))
+    symbols: dict[Symbol, Place] = {}
+    for symbol, place in whole.symbols.items():
+        if place[0] < len(primals):
+            symbols[symbol] = place
     decided = _decided_by_forward(whole, late, symbols)
     forward = _forward(joint, kept, decided, late)
     backward = _backward(joint, values, saved, [*symbols, *decided])
@@ -124,7 +138,7 @@ def _owned_outputs(joint: JointGraph) -> dict[Node, int]:
 
 
 def _slots_at_no_cost(joint: JointGraph, owned: dict[Node, int]) -> dict[Node, Slot]:
-    """The values that the backward may read where they are: eager's backward reads these inputs and
+    """The values that the backward may read where they are. Eager's backward reads these inputs and
     outputs too, so it is an error there as well if the user writes them in between."""
     primals, contract, final = joint.primals, joint.contract, dict(joint.aten.mutations)
     slots: dict[Node, Slot] = {}
@@ -164,31 +178,28 @@ def _decided_by_forward(
     return tuple(decided)
 
 
-def _nodes_of(specs: Iterable[OutputSpec]) -> list[Node]:
-    return [spec.node for spec in specs if spec.node is not None]
-
-
 # -- parts of a backward ---------------------------------------------------------------------------
 
 
 def backward_of_part(cut: Partition, joint: JointGraph) -> AtenGraph | None:
-    """The backward of a joint graph that differs from that of `cut` in that fewer tangents come
-    in: it takes what the forward of `cut` saves, and the tangents that do. None where that would
-    not suffice."""
+    """The backward of a joint graph that differs from that of `cut` in that fewer tangents come in.
+    It takes what the forward of `cut` saves, and those tangents. None where that would not
+    suffice."""
     graph = joint.aten.graph
-    if any(node.target in _UP_TO_FACTORS for node in graph.nodes):
-        return None
     roots = joint.aten.shapes.unbacked.roots
-    if any(roots[symbol] not in joint.decided for symbol in cut.decided):
+    if not set(joint.decided).issuperset(at(roots, cut.decided)):
         return None
+    for node in graph.nodes:
+        if node.target in _UP_TO_FACTORS:
+            return None
     counterparts = _counterparts(cut.joint, joint)
     values = [counterparts.get(node, node) for node in cut.values]
     primals, tangents = joint.primals, joint.tangents
     late = _late(graph, tangents)
     available = {*values, *tangents}
-    needed = ancestors([*_nodes_of(joint.gradients), *_acting(graph, late)], available)
+    needed = ancestors([*nodes_of(joint.gradients), *_acting(graph, late)], available)
     for node in needed:
-        runs_once = node not in late and _must_run(node) and not _is_checkpointed(node)
+        runs_once = node not in late and must_run(node) and not _is_checkpointed(node)
         if runs_once or node in primals:
             return None
     backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided])
@@ -199,7 +210,8 @@ def backward_of_part(cut: Partition, joint: JointGraph) -> AtenGraph | None:
 
 def _counterparts(joint: JointGraph, other: JointGraph) -> dict[Node, Node]:
     """For nodes of a joint graph those of `other`, one of the same captured graph, that have the
-    same values: by their names if they were traced before the gradients, else as equal calls."""
+    same values. Nodes that were traced before the gradients are known by their names, others as
+    equal calls."""
     by_name: dict[str, Node] = {}
     by_call: dict[Any, Node] = {}
     for node in joint.aten.graph.nodes:
@@ -208,6 +220,7 @@ def _counterparts(joint: JointGraph, other: JointGraph) -> dict[Node, Node]:
         if repeats_itself(node):
             by_call.setdefault(call_key(node), node)
     same: dict[Node, Node] = {}
+    counterparts: dict[Node, Node] = {}
     for node in other.aten.graph.nodes:
         counterpart = None
         if node.op == "placeholder" or node.name in other.names:
@@ -216,7 +229,8 @@ def _counterparts(joint: JointGraph, other: JointGraph) -> dict[Node, Node]:
             counterpart = by_call.get(call_key(node, same))
         if counterpart is not None:
             same[node] = counterpart
-    return {counterpart: node for node, counterpart in same.items()}
+            counterparts[counterpart] = node
+    return counterparts
 
 
 _UP_TO_FACTORS = {aten.linalg_eig.default, aten._linalg_eigh.default, aten._linalg_svd.default}
@@ -228,27 +242,26 @@ for all tangents is right then too."""
 def saved_for(cut: Partition, tangents: Iterable[int]) -> frozenset[int]:
     """Which of the saved values may be read where only some of the tangents, by their position,
     come in."""
-    late = _late(cut.joint.aten.graph, [cut.joint.tangents[k] for k in tangents])
-    needed = ancestors([argument for node in late for argument in node.all_input_nodes])
+    late = _late(cut.joint.aten.graph, at(cut.joint.tangents, tangents))
+    needed = ancestors(chain.from_iterable(node.all_input_nodes for node in late))
     return frozenset(k for k, node in enumerate(cut.values) if node in needed)
 
 
 def gradient_inputs_of(cut: Partition, tangents: Iterable[int]) -> tuple[int, ...]:
     """The inputs whose gradients depend on some of the tangents, by their position."""
     joint = cut.joint
-    late = _late(joint.aten.graph, [joint.tangents[k] for k in tangents])
+    late = _late(joint.aten.graph, at(joint.tangents, tangents))
     gradients = zip(joint.contract.gradient_inputs, joint.gradients)
     return tuple([k for k, gradient in gradients if gradient.node in late])
 
 
-def _late(graph: torch.fx.Graph, tangents: Sequence[Node]) -> set[Node]:
+def _late(graph: Graph, tangents: Sequence[Node]) -> set[Node]:
     """The nodes of the backward: those that depend on a tangent, or on an effect that a backward of
     the program's has."""
-    acting = (n for n in graph.nodes if n.meta.get("region") == BEHIND and has_effect(n.target))
-    return reached_from([*tangents, *acting])
+    return reached_from([*tangents, *backward_effects(graph)])
 
 
-def _acting(graph: torch.fx.Graph, late: Container[Node]) -> list[Node]:
+def _acting(graph: Graph, late: Container[Node]) -> list[Node]:
     """The effectful nodes of the backward."""
     return [node for node in graph.nodes if node in late and has_effect(node.target)]
 
@@ -267,7 +280,7 @@ class _Costs:
 
     def __init__(
         self,
-        graph: torch.fx.Graph,
+        graph: Graph,
         candidates: Iterable[Node],
         stored: set[Node],
         held: set[Node],
@@ -277,8 +290,7 @@ class _Costs:
         self._has_checkpoints = any(map(_is_checkpointed, graph.nodes))
         self._varying, self._compared = set[Node](), set[Node]()
         if self._has_checkpoints:
-            sources = (n for n in graph.nodes if n.op == "placeholder" or has_effect(n.target))
-            self._varying = reached_from(sources)
+            self._varying = reached_from(filter(_varies, graph.nodes))
             self._compared = ancestors(filter(_compares, candidates))
 
     def of_saving(self, node: Node) -> int:
@@ -312,11 +324,17 @@ class _Costs:
         return not (_leaves_region(node) or is_compared_statistic)
 
 
+def _varies(node: Node) -> bool:
+    """Whether a value may differ from call to call, whatever it is computed from."""
+    return node.op == "placeholder" or has_effect(node.target)
+
+
 def _cut(joint: JointGraph, late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
     """The values that are saved, in the graph's order."""
     graph = joint.aten.graph
-    ends = {*_nodes_of(joint.gradients), *_acting(graph, late)}
+    ends = {*nodes_of(joint.gradients), *_acting(graph, late)}
     needed = ancestors(ends)
+    needed_late = needed & late
     candidates = [n for n in graph.nodes if n in needed and n not in late and n.op != "get_attr"]
     costs = _Costs(graph, candidates, _stored(graph, late), held, copied)
     network = Network()
@@ -327,11 +345,10 @@ def _cut(joint: JointGraph, late: set[Node], held: set[Node], copied: set[Node])
         before[node], after[node] = network.node(), network.node()
         network.edge(before[node], after[node], costs.of_saving(node))
         network.edge(source, before[node], costs.of_recomputing(node))
-        for argument in arguments_of(node):
+        for argument in inputs_of(node):
             if argument in after:
                 network.edge(after[argument], before[node])
-        is_read_late = any(user in late and user in needed for user in node.users)
-        if is_read_late or node in ends:
+        if node in ends or not needed_late.isdisjoint(node.users):
             network.edge(after[node], sink)
     beyond = network.cut(source, sink)
     return [node for node in candidates if beyond[after[node]] and not beyond[before[node]]]
@@ -351,7 +368,7 @@ def _ahead(joint: JointGraph, saved: list[Node], held: set[Node], late: set[Node
     linear = linear_values(whole, tangent)
     if not linear or any(map(_is_checkpointed, whole.graph.nodes)):
         return saved
-    roots = set(_nodes_of(joint.gradients))
+    roots = set(nodes_of(joint.gradients))
     rest = ancestors(roots, {*saved, tangent, *linear})
     needed = [node for node in saved if node in roots or not rest.isdisjoint(node.users)]
     in_memory = {*needed, *held, *_stored(whole.graph, late)}
@@ -394,12 +411,12 @@ def _is_statistic(node: Node) -> bool:
 
 
 def _is_tensor(node: Node) -> bool:
-    return isinstance(fake_result(node), torch.Tensor)
+    return isinstance(fake_result(node), Tensor)
 
 
 def _is_floating(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+    return isinstance(value, Tensor) and value.dtype.is_floating_point
 
 
 def _repeats(node: Node) -> bool:
@@ -410,17 +427,17 @@ def _repeats(node: Node) -> bool:
         return True
     if not isinstance(node.target, OpOverload) or node.meta.get("may_raise"):
         return False
-    return torch.Tag.pointwise in node.target.tags or cost_of(node.target) is Cost.LIGHT
+    return is_pointwise_call(node) or cost_of(node.target) is Cost.LIGHT
 
 
-def _stored(graph: torch.fx.Graph, late: set[Node]) -> set[Node]:
-    """The values that the forward has in memory in any case: a product or a library reads them, or
-    makes them for several readers, or stands between them and a reader, or a library makes them."""
+def _stored(graph: Graph, late: set[Node]) -> set[Node]:
+    """The values that the forward has in memory in any case. A contraction or a library call reads
+    them, makes them for several readers, or stands between them and a reader."""
     calls: dict[Node, int] = {}  # contractions and library calls on the longest way to a node
     for node in graph.nodes:
         if node not in late and node.op != "output":
-            before = [calls[argument] for argument in node.all_input_nodes if argument in calls]
-            calls[node] = max(before, default=0) + _reads_memory(node)
+            before = max([calls.get(argument, 0) for argument in node.all_input_nodes], default=0)
+            calls[node] = before + _reads_memory(node)
     stored = set()
     for node in calls:
         readers = list(_readers(node, late))
@@ -435,7 +452,7 @@ def _is_of_library(node: Node) -> bool:
     GPU, or of halves."""
     if cost_of(node.target) is not Cost.CONTRACTION:
         return False
-    value: torch.Tensor = fake_result(node)
+    value: Tensor = fake_result(node)
     return value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64)
 
 
@@ -476,7 +493,7 @@ def _work(node: Node, stored: bool) -> int:
 
 def _bytes(node: Node) -> int:
     """About the bytes that a value takes; symbols have their hints."""
-    value: torch.Tensor = fake_result(node)
+    value: Tensor = fake_result(node)
     count = value.itemsize
     for size in value.shape:
         count *= at_hand(size)
@@ -487,7 +504,7 @@ def _bytes(node: Node) -> int:
 
 
 def _copied(
-    whole: AtenGraph, inputs: dict[Node, Node], graph: torch.fx.Graph, roots: Iterable[Node]
+    whole: AtenGraph, inputs: dict[Node, Node], graph: Graph, roots: Iterable[Node]
 ) -> dict[Node, Node]:
     """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for."""
     needed = ancestors(roots, inputs)
@@ -501,7 +518,7 @@ def _copied(
 def _copied_with_regions(
     whole: AtenGraph,
     inputs: dict[Node, Node],
-    graph: torch.fx.Graph,
+    graph: Graph,
     roots: Sequence[Node],
     late: set[Node],
 ) -> dict[Node, Node]:
@@ -521,7 +538,7 @@ def _copied_with_regions(
     return copies
 
 
-def _drawn_again(graph: torch.fx.Graph, node: Node, copies: dict[Node, Node]) -> Node:
+def _drawn_again(graph: Graph, node: Node, copies: dict[Node, Node]) -> Node:
     """A copy of a node that draws, from the state that the generator had in the forward."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
     state = copies[node.meta["state"]]
@@ -530,24 +547,20 @@ def _drawn_again(graph: torch.fx.Graph, node: Node, copies: dict[Node, Node]) ->
     return again
 
 
-def _must_run(node: Node) -> bool:
-    """Whether an op is run for more than its result: it has an effect, finds a size, or may
-    raise."""
-    return node.meta.get("may_raise", False) or "binds" in node.meta or has_effect(node.target)
-
-
 def _forward(
     joint: JointGraph, kept: list[Node], decided: Iterable[Symbol], late: set[Node]
 ) -> AtenGraph:
-    whole, graph = joint.aten, torch.fx.Graph()
+    whole, graph = joint.aten, Graph()
     inputs = {node: graph.node_copy(node) for node in joint.primals}
-    roots = [*_nodes_of(joint.results), *(node for _, node in whole.mutations), *kept]
-    roots += [node for node in whole.graph.nodes if node not in late and _must_run(node)]
-    copies = _copied(whole, inputs, graph, roots)
+    final = dict(whole.mutations)
+    runs = [node for node in whole.graph.nodes if node not in late and must_run(node)]
+    copies = _copied(
+        whole, inputs, graph, [*nodes_of(joint.results), *final.values(), *kept, *runs]
+    )
     specs = [_on_copy(spec, copies) for spec in joint.results]
-    specs += [_whole(copies[node]) for node in kept]
+    specs += map(_whole, at(copies, kept))
     specs += [OutputSpec(value=whole.shapes.wrap(symbol)) for symbol in decided]
-    mutations = [(position, copies[node]) for position, node in whole.mutations]
+    mutations = zip(final, at(copies, final.values()))
     forward = _finished(whole, graph, specs, mutations)
     forward.uncounted = whole.uncounted
     return forward
@@ -557,7 +570,7 @@ def _backward(
     joint: JointGraph, values: list[Node], saved: Sequence[Slot], symbols: Iterable[Symbol]
 ) -> AtenGraph:
     """The backward that takes these values of the joint graph from the slots `saved`."""
-    whole, tangents, graph = joint.aten, joint.tangents, torch.fx.Graph()
+    whole, tangents, graph = joint.aten, joint.tangents, Graph()
     inputs = {}
     for node, slot in zip(values, saved):
         # a kept value has the layout that was chosen for it, others have eager's
@@ -571,7 +584,7 @@ def _backward(
     for symbol in symbols:
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late, gradients = _late(whole.graph, tangents), joint.gradients
-    roots = [*_nodes_of(gradients), *_acting(whole.graph, late)]
+    roots = [*nodes_of(gradients), *_acting(whole.graph, late)]
     if any(map(_is_checkpointed, whole.graph.nodes)):
         copies = _copied_with_regions(whole, inputs, graph, roots, late)
     else:
@@ -583,17 +596,15 @@ def _backward(
     return backward
 
 
-def _placeholder(graph: torch.fx.Graph, node: Node, value: Any) -> Node:
+def _placeholder(graph: Graph, node: Node, value: Any) -> Node:
     """An input for a node of the joint graph."""
     placeholder = graph.placeholder(node.name)
     placeholder.meta.update(val=value, in_eager=fake_result(node), where=node.meta.get("where", ""))
     return placeholder
 
 
-def _finished(
-    whole: AtenGraph, graph: torch.fx.Graph, specs: list[OutputSpec], mutations: Any
-) -> AtenGraph:
-    names = {n.target for n in graph.nodes if n.op == "get_attr"}
+def _finished(whole: AtenGraph, graph: Graph, specs: list[OutputSpec], mutations: Any) -> AtenGraph:
+    names = {node.target for node in graph.find_nodes(op="get_attr")}
     constants = {name: value for name, value in whole.constants.items() if name in names}
     finished = AtenGraph(graph, specs, mutations, constants, whole.shapes)
     run_passes(finished, TRAINING_PASSES)

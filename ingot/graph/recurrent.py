@@ -12,6 +12,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import requires_grad
+from ingot.graph.nodes import results_of
 from ingot.loops.recurrent_ops import Settings, cudnn_rnn, cudnn_rnn_backward, reserve_bytes
 from ingot.reasons import PROGRAM_RAISES
 from ingot.torch_private import DisableTorchDispatch
@@ -27,10 +28,7 @@ def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs or is_packed or not serves(x):
             return otherwise(x, *args, **kwargs)
         states, weights, *settings = args
-        if isinstance(states, Tensor):
-            states = [states]
-        else:
-            states = list(states)
+        states = list(results_of(states))
         differentiable = torch.is_grad_enabled() and any(map(requires_grad, (x, *states, *weights)))
         sizes = [s.shape[-1] for s in states]
         for weight in weights:
@@ -74,15 +72,11 @@ def _layers(
     kinds = {(t.dtype, t.device) for t in (x, *states, *weights)}
     if len(kinds) > 1 or not all(map(_is_contiguous, states)):
         raise unsupported("op-form", "tensors that cuDNN refuses")
-    if mode == MODES["lstm"]:
-        hx, cx = states
-    else:
-        hx, cx = (states[0], None)
-    hidden = states[-1].shape[2]
-    if hx.shape[2] == hidden:
+    hx, *cells = states
+    cx = cells[0] if mode == MODES["lstm"] else None
+    hidden, projected = states[-1].shape[2], hx.shape[2]
+    if hidden == projected:
         projected = 0
-    else:
-        projected = hx.shape[2]
     settings = Settings(mode, hidden, projected, layers, both, recorded, 0)
     if batch_first:
         x = x.transpose(0, 1)
@@ -126,8 +120,6 @@ class Recurrent(torch.autograd.Function):
         d_cx = None
         if cx is not None:
             d_cx = others.pop(0)
-        if of_weights:
-            d_weights = others
-        else:
-            d_weights = [None] * len(weights)
-        return None, d_x, d_hx, d_cx, *d_weights
+        if not of_weights:
+            others = [None] * len(weights)
+        return None, d_x, d_hx, d_cx, *others

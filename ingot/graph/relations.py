@@ -24,6 +24,7 @@ from ingot.loops.expr import (
     mod,
     size_symbol,
 )
+from ingot.sequences import present
 
 
 class _Fact(NamedTuple):
@@ -64,9 +65,8 @@ def reduced(guards: Sequence[ShapeGuard]) -> list[ShapeGuard]:
     for fact in facts:
         if isinstance(fact.terms, Mod) and fact.relation == "==" and fact.constant == 0:
             divided.add((fact.terms.left, fact.terms.right))
-    bounds = [_without_quotient(fact, divided) for fact in facts]
-    tightest = _tightest([fact for fact in bounds if fact is not None], divided)
-    return [fact.shown() for fact in _independent(tightest)]
+    bounds = present(_without_quotient(fact, divided) for fact in facts)
+    return [fact.shown() for fact in _independent(_tightest(bounds, divided))]
 
 
 def _is_plain(e: Expr) -> bool:
@@ -132,8 +132,8 @@ def _without_equal_quotient(fact: _Fact) -> list[_Fact]:
     if (quotient.right.bounds[0] or 0) <= 0:
         return [fact]
     remainder = quotient.left - fact.constant * quotient.right
-    bounds = (_fact(e, ">=", fact.guard) for e in (remainder, quotient.right - 1 - remainder))
-    return [bound for bound in bounds if bound is not None]
+    least = _fact(remainder, ">=", fact.guard)
+    return present((least, _fact(quotient.right - 1 - remainder, ">=", fact.guard)))
 
 
 def _without_positive_factors(e: Expr) -> Expr:
@@ -209,11 +209,8 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
     if fact.relation != ">=" or len(fact.terms.terms) != 1:
         return fact
     ((sign, monomial),) = fact.terms.terms
-    if len(monomial) == 1:
-        (quotient,) = monomial
-    else:
-        (quotient,) = (ZERO,)
-    if not isinstance(quotient, FloorDiv):
+    quotient = monomial[0]
+    if len(monomial) > 1 or not isinstance(quotient, FloorDiv):
         return fact
     a, n = quotient.left, quotient.right
     low = a.bounds[0]
@@ -244,9 +241,8 @@ def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_
     lowest = _Lowest(divided)
     others = _with_raised_bounds(others, lowest)
     tightest: dict[tuple[Expr, str, int], _Fact] = {}
-    for fact in (*equalities, *(_beside(fact, lowest) for fact in others)):
-        if fact is not None:
-            tightest.setdefault(fact[:3], fact)
+    for fact in (*equalities, *present(_beside(fact, lowest) for fact in others)):
+        tightest.setdefault(fact[:3], fact)
     order = {fact.guard: k for k, fact in enumerate(facts)}
     return sorted(tightest.values(), key=lambda fact: order[fact.guard])
 
@@ -259,7 +255,7 @@ class _Lowest:
         self._bounds: dict[Expr, int] = {}
 
     def __call__(self, terms: Expr) -> int | None:
-        bounds = [b for b in (terms.bounds[0], self._bounds.get(terms)) if b is not None]
+        bounds = present((terms.bounds[0], self._bounds.get(terms)))
         if not bounds:
             return None
         low = max(bounds)

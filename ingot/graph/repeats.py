@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
+from torch.fx import Node
 
 from ingot.graph.call_keys import FakeSpec, extend_key
 from ingot.graph.fake_context import FakeContext
@@ -22,6 +25,7 @@ from ingot.graph.functional import Storage, Tracked
 from ingot.graph.nodes import fake_result
 from ingot.graph.schemas import node_name
 from ingot.origins import trusts_function
+from ingot.sequences import map_leaves
 from ingot.torch_private import DisableTorchDispatch
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ _ABOUT_LOOKS = frozenset(
     {"is_complex", "is_contiguous", "is_floating_point", "is_same_size", "is_signed"}
 )
 """Questions whose answer follows from how tensors lie, and of what type they are."""
+
+_LOOK = attrgetter("look")
 
 _TRUSTED = ("torch._tensor", "torch.functional", "torch.nn.functional")
 
@@ -91,11 +97,11 @@ class Results:
             if isinstance(known, _Answer):
                 return known.result
             return known.new()
-        before, looks = self._state(), [fake.look for fake in fakes]
+        before = self._state(), list(map(_LOOK, fakes))
         versions = [fake._version for fake in fakes]
         with self.context:
             result = function(*args, **kwargs)
-        if self._state() == before and [fake.look for fake in fakes] == looks:
+        if (self._state(), list(map(_LOOK, fakes))) == before:
             written = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
             answer = _learnt(target, result, fakes, written)
             if answer is not None:
@@ -112,7 +118,7 @@ class Results:
             key.append(place)
             if fake.is_inference():
                 return False
-        return len(places) <= 1 or len({storage_key(fake) for fake in fakes}) == len(places)
+        return len(places) <= 1 or len(set(map(storage_key, fakes))) == len(places)
 
     def _state(self) -> tuple[Any, ...]:
         """All that a call leaves unchanged if it need not be made again."""
@@ -137,9 +143,10 @@ def _learnt(
 ) -> int | FakeSpec | _Answer | None:
     """What the result of a call, which wrote some of its tensors, says of the next such call."""
     if written:
-        if all(fakes[k] is result for k in written):
-            return written[0]
-        return None
+        for k in written:
+            if fakes[k] is not result:
+                return None
+        return written[0]
     spec = FakeSpec.of(result, fakes)
     if spec is not None:
         return spec
@@ -148,7 +155,8 @@ def _learnt(
     return None
 
 
-class _Argument(NamedTuple):
+@dataclass(frozen=True)
+class _Argument:
     """Stands for the node of a tensor argument, or of one of the calls before."""
 
     number: int
@@ -213,7 +221,7 @@ class Repeats:
         if repeat is not None:
             return self._repeated(repeat, arguments)
         before = self._state()
-        nodes = [self.tracer.node_of(t) for t in arguments]
+        nodes = list(map(self.tracer.node_of, arguments))
         versions = [t.storage.version for t in arguments]
         result = function(*args, **kwargs)
         if signature not in self._repeats:
@@ -250,7 +258,7 @@ class Repeats:
         self,
         before: tuple[Any, ...],
         arguments: list[Tracked],
-        nodes: list[torch.fx.Node],
+        nodes: list[Node],
         versions: list[int],
         result: Any,
     ) -> _Repeat | None:
@@ -282,7 +290,7 @@ class Repeats:
         return _Repeat(calls, writes, place.number, tracked.storage.version)
 
     def _calls(
-        self, node: torch.fx.Node, places: dict[torch.fx.Node, _Argument], fakes: list[FakeTensor]
+        self, node: Node, places: dict[Node, _Argument], fakes: list[FakeTensor]
     ) -> list[_Call] | None:
         """The nodes from one on, as calls. They are added to `places`, their values to `fakes`."""
         calls = []
@@ -293,9 +301,9 @@ class Repeats:
                 return None
             if not node.meta.keys() <= _UNDERSTOOD_META:
                 return None
-            if not all(n in places for n in node.all_input_nodes):
+            if not places.keys() >= set(node.all_input_nodes):
                 return None
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)  # type: ignore[arg-type]
             calls.append(_Call(node.target, args, kwargs, spec, "may_raise" in node.meta))
             places[node] = _Argument(len(places))
             fakes.append(value)
@@ -305,9 +313,9 @@ class Repeats:
     def _writes(
         self,
         arguments: list[Tracked],
-        nodes: list[torch.fx.Node],
+        nodes: list[Node],
         versions: list[int],
-        places: dict[torch.fx.Node, _Argument],
+        places: dict[Node, _Argument],
     ) -> list[_Write] | None:
         writes = []
         for k, (tracked, version) in enumerate(zip(arguments, versions)):
@@ -323,16 +331,22 @@ class Repeats:
 
     def _repeated(self, repeat: _Repeat, arguments: list[Tracked]) -> FakeTensor:
         tracer = self.tracer
-        nodes: list[Any] = [tracer.node_of(tracked) for tracked in arguments]
+        nodes: list[Any] = list(map(tracer.node_of, arguments))
         fakes = [tracked.fake for tracked in arguments]
+
+        def node_of(leaf: Any) -> Any:
+            if type(leaf) is _Argument:
+                return nodes[leaf.number]
+            return leaf
+
         with DisableTorchDispatch():
             fakes += [call.spec.new() for call in repeat.calls]
         for fake, call in zip(fakes[len(arguments) :], repeat.calls):
             target = call.target
             node = tracer.graph.create_node("call_function", target, name=node_name(target))
-            node.args = _filled(call.args, nodes)
+            node.args = map_leaves(node_of, call.args)
             if call.kwargs:
-                node.kwargs = _filled(call.kwargs, nodes)
+                node.kwargs = map_leaves(node_of, call.kwargs)
             node.meta.update(val=fake, where=tracer.where)
             if call.may_raise:
                 node.meta["may_raise"] = True
@@ -360,13 +374,3 @@ def _is_whole(tracked: Tracked) -> bool:
 
 
 _UNDERSTOOD_META = frozenset(("val", "where", "may_raise"))
-
-
-def _filled(tree: Any, nodes: Sequence[torch.fx.Node]) -> Any:
-    if type(tree) is _Argument:
-        return nodes[tree.number]
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([_filled(item, nodes) for item in tree])
-    if isinstance(tree, dict):
-        return {k: _filled(v, nodes) for k, v in tree.items()}
-    return tree

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.torch_private import OpOverload
 
@@ -28,7 +29,7 @@ def drawn_again(op: OpOverload) -> OpOverload:
     own_name = "again_" + name.partition("::")[2].replace(".", "_")
     _library.define(f"{own_name}(Tensor state, {rest}")
 
-    def draw(state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def draw(state: Tensor, *args: Any, **kwargs: Any) -> Any:
         present = torch.get_rng_state()
         torch.set_rng_state(state)
         try:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import DispatchKey, OpOverload, dispatch_has_kernel_for_dispatch_key
 
 
@@ -60,21 +61,21 @@ MAY_RAISE: dict[OpOverload, Callable[..., bool]] = {}
 over."""
 
 
-def indexes(args: tuple[Any, ...], result: Any) -> bool:
+def indexes(args: Args, result: Any) -> bool:
     """An index may be out of range."""
     return True
 
 
-def divides(args: tuple[Any, ...], result: Any) -> bool:
+def divides(args: Args, result: Any) -> bool:
     """An integer may be divided by zero."""
     if result.is_floating_point() or result.is_complex():
         return False
     return not isinstance(args[1], (int, float)) or args[1] == 0
 
 
-def may_raise(op: Any, args: tuple[Any, ...], result: Any) -> bool:
-    """Whether a call of the op may be an error for some values of its tensors: an index out of
-    range, an integer divided by zero. What gives nothing is called for that."""
+def may_raise(op: Any, args: Args, result: Any) -> bool:
+    """Whether a call of the op may be an error for some values of its tensors. An index may be out
+    of range, an integer divided by zero. What gives nothing is called for that."""
     if not isinstance(op, OpOverload):
         return False
     if result is None:
@@ -112,19 +113,17 @@ def is_composite(op: OpOverload) -> bool:
     return dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
-def run_composite(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What such an op gives, as in eager: torch's versions of some in Python, which
+def run_composite(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """What such an op gives, as in eager. Torch's versions of some in Python, which
     `OpOverload.decompose` prefers, give a copy where eager gives the very argument."""
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @cache
-def written(op: OpOverload) -> tuple[tuple[int, str], ...]:
-    """(position, name) of the arguments that the op writes into."""
+def written(op: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments that the op writes into."""
     return tuple(
-        (i, a.name)
-        for i, a in enumerate(op._schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
+        a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
     )
 
 
@@ -136,7 +135,7 @@ def _signature(op: OpOverload, skip: frozenset[str] = frozenset()) -> tuple[tupl
 def functional_form(op: OpOverload) -> OpOverload | None:
     """The op without side effects that computes what an in-place or out= op writes, or None."""
     namespace, name = op._schema.name.split("::")
-    names = frozenset(n for _, n in written(op))
+    names = frozenset(written(op))
     if names == {"self"} and op._schema.arguments[0].name == "self" and name.endswith("_"):
         base, wanted = name[:-1], _signature(op)
     elif names and op._schema.arguments[-1].is_out:
@@ -152,7 +151,7 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     return None
 
 
-def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(op: OpOverload, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """The call's arguments by schema name, defaults filled in."""
     arguments = arguments_of(op)
     bound = {name: value for (name, _), value in zip(arguments, args)}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -96,16 +97,19 @@ class ShapeContext:
     ) -> torch.SymInt:
         """A new size symbol that is `hint` in the present call."""
         lower, upper = bounds or ANY_SIZE
-        symbol = size_symbol(f"s{len(self.hints)}", max(lower, self.least), upper)
-        self.hints[symbol] = hint
-        self.sources[symbol] = (name, dim)
-        return torch.SymInt(SizeNode(symbol, self))
+        _, size = self._new(hint, name, dim, max(lower, self.least), upper)
+        return size
 
     def integer(self, hint: int, name: str) -> tuple[Symbol, torch.SymInt]:
         """A new symbol for a Python int called `name`, that is `hint` in the present call."""
-        symbol = size_symbol(f"s{len(self.hints)}", *INTEGERS)
+        return self._new(hint, name, -1, *INTEGERS)
+
+    def _new(
+        self, hint: int, name: str, dim: int, lower: int, upper: int | None
+    ) -> tuple[Symbol, torch.SymInt]:
+        symbol = size_symbol(f"s{len(self.hints)}", lower, upper)
         self.hints[symbol] = hint
-        self.sources[symbol] = (name, -1)
+        self.sources[symbol] = (name, dim)
         return symbol, torch.SymInt(SizeNode(symbol, self))
 
     def decided_by_data(self, lower: int = 0, upper: int | None = None) -> torch.SymInt:
@@ -161,7 +165,8 @@ class ShapeContext:
         constants = self._constants
         if not constants or e in constants:
             return constants.get(e, e)
-        if not any(atom in constants for _, monomial in e.terms for atom in monomial):
+        monomials = [monomial for _, monomial in e.terms]
+        if constants.keys().isdisjoint(itertools.chain(*monomials)):
             return e
         total = ZERO
         for coefficient, monomial in e.terms:
@@ -198,8 +203,7 @@ class ShapeContext:
     def _prove(self, left: Expr, relation: Relation, right: Expr, above_one: bool) -> bool | None:
         left, right = self._in_proofs(left), self._in_proofs(right)
         if above_one:
-            sizes = [symbol for symbol in left.symbols | right.symbols if symbol.lower == 1]
-            larger = {symbol: _above_one(symbol) for symbol in sizes}
+            larger = _sizes_above_one(left.symbols | right.symbols)
             left, right = left.substitute(larger), right.substitute(larger)
         if PROVE[relation](left, right):
             return True
@@ -230,8 +234,7 @@ class ShapeContext:
         """Take all sizes to be above 1 in proofs. Whoever relies on these looks at the sizes
         himself."""
         before = self._larger
-        sizes = [symbol for symbol in self.hints if symbol.lower == 1]
-        self._larger = {**{symbol: _above_one(symbol) for symbol in sizes}, **before}
+        self._larger = {**_sizes_above_one(self.hints), **before}
         self._forget_proofs()
         try:
             yield
@@ -360,7 +363,7 @@ class ShapeContext:
 
     def conditions(self) -> Iterator[ShapeGuard]:
         """The guards that do not only keep integers within INTEGERS."""
-        limits = {sides for e in self.limited for sides in _limits(e)}
+        limits = set(itertools.chain(*map(_limits, self.limited)))
         return (guard for guard in self.guards if (guard.left, guard.right) not in limits)
 
     # -- questions whose guards are kept elsewhere -------------------------------------------------
@@ -390,7 +393,8 @@ class ShapeContext:
         state = vars(self)
         before = {name: state[name] for name in (*_STATE, "closed", "supposes")}
         guards = len(self.guards)
-        state.update({name: copy.copy(before[name]) for name in _STATE})
+        for name in _STATE:
+            state[name] = copy.copy(state[name])
         self.hints.update(sizes)
         self.closed, self.supposes = False, True
         try:
@@ -398,10 +402,11 @@ class ShapeContext:
         finally:
             state.update(before)
             self._forget_proofs()
-        if not all(guard.left.symbols | guard.right.symbols <= sizes.keys() for guard in further):
-            raise unsupported(
-                "data-decided-size", "sizes that are not known are asked about", self.where
-            )
+        for guard in further:
+            if not guard.left.symbols | guard.right.symbols <= sizes.keys():
+                raise unsupported(
+                    "data-decided-size", "sizes that are not known are asked about", self.where
+                )
         return answer, further
 
 
@@ -431,6 +436,11 @@ def _is_refuted(left: Expr, relation: Relation, right: Expr) -> bool:
 def _above_one(symbol: Symbol) -> Symbol:
     """The symbol of a size that is not 0 or 1."""
     return size_symbol(f"{symbol.name}''", 2, symbol.upper)
+
+
+def _sizes_above_one(symbols: Iterable[Symbol]) -> dict[Symbol, Symbol]:
+    """Those of some symbols that may be 1, each with one that may not."""
+    return {symbol: _above_one(symbol) for symbol in symbols if symbol.lower == 1}
 
 
 def _least_above_one(size: Expr, symbol: Symbol, least: int) -> int | None:

@@ -1,5 +1,5 @@
-"""Shape guards, and the four relations of sizes that they are made of: how numbers decide one, how
-algebra proves it, and which is its negation."""
+"""Shape guards, and the four relations of sizes that they are made of. A relation is decided by
+numbers, or proved by algebra, and has a negation."""
 
 from __future__ import annotations
 

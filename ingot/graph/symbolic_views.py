@@ -18,8 +18,10 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import geometry
+from ingot.graph.fakes import context_of
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import expected
+from ingot.sequences import at
 from ingot.torch_private import OpOverload, aten
 
 Geometry = tuple[Sequence[Any], Sequence[Any], Any]
@@ -64,10 +66,8 @@ def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
     """`reshape`: a view where the strides allow it, else a copy. `certain`: also a copy where that
     is a question of the sizes. torch's own asks more about the sizes than decides it."""
     if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
-        sizes = shape[0]
-    else:
-        sizes = shape
-    sizes = _inferred(t, list(sizes))
+        (shape,) = shape
+    sizes = _inferred(t, list(shape))
     if certain:
         is_view = _is_certain_view(t, sizes)
     else:
@@ -79,8 +79,8 @@ def reshaped(t: Tensor, *shape: Any, certain: bool = False) -> Tensor:
 
 def _is_certain_view(t: Tensor, sizes: Sequence[Any]) -> bool:
     """Whether the strides allow a view, without a question that would leave a guard."""
-    symbolic = [n for n in (*t.shape, *t.stride()) if isinstance(n, torch.SymInt)]
-    with symbolic[0].node.context.asks_nothing() if symbolic else nullcontext():
+    context = context_of(t)
+    with context.asks_nothing() if context is not None else nullcontext():
         try:
             return _view_strides(t.shape, t.stride(), sizes) is not None
         except Unsupported:
@@ -89,11 +89,11 @@ def _is_certain_view(t: Tensor, sizes: Sequence[Any]) -> bool:
 
 def _inferred(t: Tensor, sizes: list[Any]) -> list[Any]:
     """`sizes` with -1 replaced by the size that follows from the others."""
-    unknown = [d for d, s in enumerate(sizes) if isinstance(s, int) and s == -1]
     total = math.prod(t.shape)
-    if unknown:
-        known = math.prod(s for d, s in enumerate(sizes) if d != unknown[0])
-        sizes[unknown[0]] = total // known
+    for d, size in enumerate(sizes):
+        if isinstance(size, int) and size == -1:
+            sizes[d] = total // math.prod(sizes[:d] + sizes[d + 1 :])
+            break
     if not expected(math.prod(sizes) == total):
         raise EagerRaises("a view of another number of elements: eager raises")
     return sizes
@@ -232,7 +232,7 @@ def _refuse_negative(size: Any) -> None:
 
 
 def _permute(t: Tensor, dims: Sequence[int]) -> Geometry:
-    return [t.shape[d] for d in dims], [t.stride(d) for d in dims], t.storage_offset()
+    return at(t.shape, dims), at(t.stride(), dims), t.storage_offset()
 
 
 def _transpose(t: Tensor, a: int, b: int) -> Geometry:
@@ -380,11 +380,8 @@ def _split(t: Tensor, size: Any, dim: int = 0) -> list[Geometry]:
 def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Geometry]:
     if not all(expected(size >= 0) for size in sizes) or not expected(sum(sizes) == t.shape[dim]):
         raise EagerRaises("parts of negative sizes, or of other sizes than the whole: eager raises")
-    pieces = []
-    for i, size in enumerate(sizes):
-        end = sum(sizes[: i + 1])
-        pieces.append(_slice(t, dim, end - size, end))
-    return pieces
+    ends = itertools.accumulate(sizes)
+    return [_slice(t, dim, end - size, end) for size, end in zip(sizes, ends)]
 
 
 def _unbind(t: Tensor, dim: int = 0) -> list[Geometry]:

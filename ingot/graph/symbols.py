@@ -17,6 +17,7 @@ import torch
 from ingot.errors import unsupported
 from ingot.graph.shape_guards import DECIDE, Relation
 from ingot.loops.expr import ONE, Expr, as_expr, integer, maximum, minimum
+from ingot.sequences import at
 from ingot.torch_private import current_autograd_node
 
 if TYPE_CHECKING:
@@ -56,41 +57,18 @@ class _Node:
     def wrap_bool(self, value: bool) -> TruthNode:
         return _Constant(self.context, value)
 
-    def is_int(self) -> bool:
-        return False
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_float(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
+    def _yes(self) -> bool:
         return True
 
-    def is_constant(self) -> bool:
+    def _no(self) -> bool:
         return False
 
-    def has_hint(self) -> bool:
-        return True
-
-    def constant_int(self) -> int | None:
+    def _none(self) -> Any:
         return None
 
-    def constant_bool(self) -> bool | None:
-        return None
-
-    def nested_int(self) -> None:
-        return None
-
-    def maybe_as_int(self) -> int | None:
-        return None
-
-    def maybe_as_bool(self) -> bool | None:
-        return None
+    is_symbolic = has_hint = _yes
+    is_int = is_bool = is_float = is_nested_int = is_constant = _no
+    constant_int = constant_bool = nested_int = maybe_as_int = maybe_as_bool = _none
 
     def clone(self) -> _Node:
         return self
@@ -141,8 +119,7 @@ class SizeNode(_Number):
         """What it was when it was made, whatever has become known since."""
         return self._expr
 
-    def is_int(self) -> bool:
-        return True
+    is_int = _Node._yes
 
     @property
     def hint(self) -> int:
@@ -156,8 +133,7 @@ class SizeNode(_Number):
     def maybe_as_int(self) -> int | None:
         return self.expr.constant
 
-    def constant_int(self) -> int | None:
-        return self.expr.constant
+    constant_int = maybe_as_int
 
     def wrap_float(self, value: float) -> Any:
         raise unsupported("symbolic-number", "arithmetic between a symbolic size and a float")
@@ -224,7 +200,10 @@ class SizeNode(_Number):
         return self._node(minimum(self.expr, other.expr))
 
     def sym_sum(self, terms: Sequence[SizeNode]) -> SizeNode:
-        return self._node(sum((t.expr for t in terms), integer(0)))
+        total = integer(0)
+        for term in terms:
+            total = total + term.expr
+        return self._node(total)
 
     def pow_by_natural(self, other: SizeNode) -> SizeNode:
         result = integer(1)
@@ -291,14 +270,13 @@ class SizeNode(_Number):
 
 
 class FractionNode(_Number):
-    """The node of a SymFloat: one of the factors of torch's formulas, such as 2 / (n - 1), as a
-    quotient of a number or an expression by an expression."""
+    """The node of a SymFloat, as a quotient of a number or an expression by an expression. It
+    stands for a factor of one of torch's formulas, such as 2 / (n - 1)."""
 
     def __init__(self, numerator: Expr | float, denominator: Expr, context: ShapeContext) -> None:
         self.numerator, self.denominator, self.context = numerator, denominator, context
 
-    def is_float(self) -> bool:
-        return True
+    is_float = _Node._yes
 
     def str(self) -> str:
         return f"({self.numerator}) / ({self.denominator})"
@@ -325,7 +303,7 @@ class FractionNode(_Number):
         return numerator, self.context.wrap(self.denominator)
 
     def wrap_float(self, value: float) -> FractionNode:
-        return FractionNode(integer(int(value)) if value.is_integer() else value, ONE, self.context)
+        return self._over_one(integer(int(value)) if value.is_integer() else value)
 
     def _whole(self) -> Expr:
         """The value, where it is an expression."""
@@ -339,29 +317,29 @@ class FractionNode(_Number):
             return float(self.context.specialize(self._whole()))
         return number
 
-    def _float(self, value: float) -> FractionNode:
+    def _over_one(self, value: Expr | float) -> FractionNode:
         return FractionNode(value, ONE, self.context)
 
     def float_pow(self, other: FractionNode) -> FractionNode:
-        return self._float(self._number() ** other._number())
+        return self._over_one(self._number() ** other._number())
 
     pow = float_pow
 
     def sym_sqrt(self) -> FractionNode:
-        return self._float(math.sqrt(self._number()))
+        return self._over_one(math.sqrt(self._number()))
 
     def add(self, other: FractionNode) -> FractionNode:
-        return FractionNode(self._whole() + other._whole(), ONE, self.context)
+        return self._over_one(self._whole() + other._whole())
 
     def sub(self, other: FractionNode) -> FractionNode:
-        return FractionNode(self._whole() - other._whole(), ONE, self.context)
+        return self._over_one(self._whole() - other._whole())
 
     def mul(self, other: FractionNode) -> FractionNode:
-        return self._float(self._number() * other._number())
+        return self._over_one(self._number() * other._number())
 
     def float_truediv(self, other: FractionNode) -> FractionNode:
         if other.maybe_as_float() is not None:
-            return self._float(self._number() / other._number())
+            return self._over_one(self._number() / other._number())
         if self.denominator is not ONE:
             raise unsupported("symbolic-number", "a symbolic size is used as a float")
         return FractionNode(self.numerator, other._whole(), self.context)
@@ -398,8 +376,7 @@ class TruthNode(_Node):
         """The answer in the present call, where it is one relation."""
         return None
 
-    def is_bool(self) -> bool:
-        return True
+    is_bool = _Node._yes
 
     def __str__(self) -> str:
         return self.str()
@@ -552,7 +529,7 @@ class _DenseInOrder(TruthNode):
         fastest_first: Sequence[int],
     ) -> None:
         super().__init__(context)
-        self.dims = [(sizes[d], strides[d]) for d in fastest_first]
+        self.dims = list(zip(at(sizes, fastest_first), at(strides, fastest_first)))
 
     def str(self) -> str:
         return "is laid out in order"
@@ -628,24 +605,12 @@ class _And(TruthNode):
         return True
 
 
-class _Or(TruthNode):
+class _Or(_Not):
+    """By De Morgan's law: neither answer is no."""
+
     def __init__(self, left: TruthNode, right: TruthNode) -> None:
-        super().__init__(left.context)
+        super().__init__(_And(_Not(left), _Not(right)))
         self.left, self.right = left, right
 
     def str(self) -> str:
         return f"({self.left}) or ({self.right})"
-
-    def decide(self) -> bool:
-        return self.proved() is True or self.left.decide() or self.right.decide()
-
-    def unless(self, default: bool) -> bool:
-        return self.left.unless(default) or self.right.unless(default)
-
-    def proved(self) -> bool | None:
-        answers = self.left.proved(), self.right.proved()
-        if True in answers:
-            return True
-        if None in answers:
-            return None
-        return False

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx import GraphModule, Node
 
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph.ambient import preserved
@@ -29,13 +30,13 @@ from ingot.serial import safe_point
 
 
 def trace(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     fakes: Sequence[Any],
     context: FakeContext,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
 ) -> AtenGraph:
     """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all
-    passes; those at the positions in `frozen` always have these values.
+    passes. Those at the positions in `frozen` always have these values.
 
     Raises Unsupported, with the user's line, for what has no functional form or depends on data.
     """
@@ -53,7 +54,7 @@ def trace(
     return aten_graph
 
 
-def run_nodes(gm: torch.fx.GraphModule, tracer: AtenTracer, inputs: Sequence[Any]) -> list[Any]:
+def run_nodes(gm: GraphModule, tracer: AtenTracer, inputs: Sequence[Any]) -> list[Any]:
     """Run the captured graph node by node on `inputs`, the tracer's own; the flat list of its
     outputs."""
     output = next(iter(reversed(gm.graph.nodes)))
@@ -64,21 +65,17 @@ def run_nodes(gm: torch.fx.GraphModule, tracer: AtenTracer, inputs: Sequence[Any
 
 
 def values_of(
-    gm: torch.fx.GraphModule, tracer: AtenTracer, nodes: Iterable[Any], inputs: Sequence[Any]
-) -> dict[torch.fx.Node, Any]:
+    gm: GraphModule, tracer: AtenTracer, nodes: Iterable[Any], inputs: Sequence[Any]
+) -> dict[Node, Any]:
     """The values of some nodes of the captured graph, run on the tracer's inputs."""
-    values: dict[torch.fx.Node, Any] = {}
+    values: dict[Node, Any] = {}
     remaining = iter(inputs)
     repeats = Repeats(tracer)
-
-    def value_of(node: torch.fx.Node) -> Any:
-        return values[node]
-
     for node in nodes:
         safe_point()
         tracer.where = tracer.context.shapes.where = node.meta.get("where", "")
         tracer.region = node.meta.get("region")
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value_of)
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
         try:
             if node.op == "placeholder":
                 values[node] = next(remaining)

@@ -103,7 +103,7 @@ class Unbacked:
 
     def among(self, symbols: Iterable[Symbol]) -> set[Symbol]:
         """Those of some symbols that are unbacked."""
-        return {s for s in symbols if s in self.roots}
+        return self.roots.keys() & symbols
 
     def forms(self, root: Symbol) -> list[Symbol]:
         """The symbols that stand for one size."""
@@ -123,9 +123,9 @@ class Unbacked:
     def require(self, check: Check) -> dict[Symbol, Expr]:
         """Note a check. Gives what it says that symbols are: a later one the value of earlier ones,
         or the same within narrower bounds."""
-        if not any(c[:3] == check[:3] for c in self.checks):
+        if check[:3] not in [known[:3] for known in self.checks]:
             symbols = self.among(check.left.symbols | check.right.symbols)
-            if all(self._age(s) < self._closed for s in symbols):
+            if max(map(self._age, symbols), default=-1) < self._closed:
                 raise unsupported(
                     "late-size-guard", f"compiled code would depend on {check} as well", check.where
                 )
@@ -137,7 +137,7 @@ class Unbacked:
     def _equal(self, symbol: Expr, value: Expr) -> dict[Symbol, Expr]:
         if not isinstance(symbol, Symbol) or symbol not in self.roots:
             return {}
-        if any(self._age(s) >= self._age(symbol) for s in value.symbols):
+        if max(map(self._age, value.symbols), default=-1) >= self._age(symbol):
             return {}
         return {symbol: value}
 

@@ -19,8 +19,10 @@ from torch.fx import Graph, Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.nodes import fake_result
+from ingot.graph.geometry import has_symbols
+from ingot.graph.nodes import add_call, ancestors, fake_result, placeholders_of, reached_from
 from ingot.graph.passes.ownership import is_view
+from ingot.sequences import at
 from ingot.torch_private import OpOverload, aten
 
 _WIDE = (torch.float32, torch.float64)  # halves that a tangent scales would not stay in range
@@ -28,8 +30,8 @@ LEAST = 1 << 14  # elements of a result that is worth it
 
 
 def linear_values(whole: AtenGraph, tangent: Node) -> list[Node]:
-    """The large values that depend on `tangent` by nothing but operations that are linear in it,
-    and that something else reads or the graph returns, in order. None where sizes are symbols."""
+    """The large values that are linear in `tangent`, and that something else reads or the graph
+    returns, in order. None where sizes are symbols."""
     value = fake_result(tangent)
     if value.dtype not in _WIDE or value.dim():
         return []
@@ -39,7 +41,7 @@ def linear_values(whole: AtenGraph, tangent: Node) -> list[Node]:
         if node is tangent or node not in linear or linear.issuperset(node.users):
             continue
         shape = fake_result(node).shape
-        if not all(isinstance(size, int) for size in shape):
+        if has_symbols(shape):
             return []
         if math.prod(shape) >= LEAST:
             large.append(node)
@@ -61,7 +63,8 @@ def _linear_in(whole: AtenGraph, tangent: Node) -> set[Node]:
 def compute_ahead(whole: AtenGraph, tangent: Node, values: Sequence[Node]) -> list[Node]:
     """Makes each of `values` the product of the tangent and of what it would be if that were 1.
     Returns the latter."""
-    graph, needed = whole.graph, _between(tangent, values)
+    graph = whole.graph
+    needed = reached_from([tangent]) & ancestors(values) - {tangent}
     ahead: dict[Node, Node] = {tangent: _one(graph, tangent)}
     for node in list(graph.nodes):
         if node in needed:
@@ -73,17 +76,17 @@ def compute_ahead(whole: AtenGraph, tangent: Node, values: Sequence[Node]) -> li
             scaled = _scaled(graph, ahead[value], tangent)
         for reader in readers:
             reader.replace_input_with(value, scaled)
-    for node in reversed([node for node in graph.nodes if node in needed]):
-        if not node.users:
+    for node in reversed(graph.nodes):
+        if node in needed and not node.users:
             graph.erase_node(node)
-    return [ahead[value] for value in values]
+    return at(ahead, values)
 
 
 def _one(graph: Graph, tangent: Node) -> Node:
     """A new node with the value 1, like the tangent."""
     value: torch.Tensor = fake_result(tangent)
     kind: dict[str, Any] = {"dtype": value.dtype, "layout": torch.strided, "device": value.device}
-    with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
+    with graph.inserting_after(placeholders_of(graph)[-1]):
         one = graph.call_function(aten.scalar_tensor.default, (1.0,), kind)
     one.meta.update(val=value, where="")
     return one
@@ -92,31 +95,11 @@ def _one(graph: Graph, tangent: Node) -> Node:
 def _scaled(graph: Graph, value: Node, tangent: Node) -> Node:
     """The product with the tangent, and 0 where the value is 0, whatever the tangent: rows that a
     loss leaves out."""
-    product = graph.call_function(aten.mul.Tensor, (value, tangent))
-    product.meta.update(value.meta)
+    product = add_call(graph, aten.mul.Tensor, (value, tangent), value.meta)
     fake = fake_result(value)
-    is_zero = graph.call_function(aten.eq.Scalar, (value, 0))
-    is_zero.meta.update(value.meta, val=FakeTensor(fake.meta.to(torch.bool), fake.device))
-    chosen = graph.call_function(aten.where.self, (is_zero, value, product))
-    chosen.meta.update(value.meta)
-    return chosen
-
-
-def _between(tangent: Node, values: Sequence[Node]) -> set[Node]:
-    """The nodes that the values are computed from and that depend on the tangent."""
-    reached = {tangent}
-    graph: Graph = tangent.graph
-    for node in graph.nodes:
-        if not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    between: set[Node] = set()
-    stack = list(values)
-    while stack:
-        node = stack.pop()
-        if node in reached and node is not tangent and node not in between:
-            between.add(node)
-            stack.extend(node.all_input_nodes)
-    return between
+    mask = FakeTensor(fake.meta.to(torch.bool), fake.device)
+    is_zero = add_call(graph, aten.eq.Scalar, (value, 0), value.meta, val=mask)
+    return add_call(graph, aten.where.self, (is_zero, value, product), value.meta)
 
 
 # -- what is linear --------------------------------------------------------------------------------
@@ -131,9 +114,7 @@ def _is_linear(node: Node, linear: Container[Node]) -> bool:
     if value.dtype not in _WIDE:
         return False
     if is_view(node) or node.target in _BY_FIRST:
-        first = node.args[0]
-        others = [argument for argument in node.all_input_nodes if argument is not first]
-        return first in linear and not any(argument in linear for argument in others)
+        return [a for a in node.all_input_nodes if a in linear] == [node.args[0]]
     rule = _RULES.get(node.target)
     return rule is not None and rule(node.args, linear)
 

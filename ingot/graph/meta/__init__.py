@@ -9,8 +9,19 @@ family runs once on real tensors of the real sizes (`trials.py`), where these ar
 Sizes may be SymInts in every rule but the probe.
 """
 
-from ingot.graph.meta.basis import BY_LOOK, first_line, tensors_in
+from ingot.graph.meta.basis import BY_LOOK, first_line, map_tensors, tensors_in
+from ingot.graph.meta.declared import returned_types
 from ingot.graph.meta.families import native
 from ingot.graph.meta.table import RULES, RULES_ON_GPUS, rule_for
 
-__all__ = ["BY_LOOK", "RULES", "RULES_ON_GPUS", "first_line", "native", "rule_for", "tensors_in"]
+__all__ = [
+    "BY_LOOK",
+    "RULES",
+    "RULES_ON_GPUS",
+    "first_line",
+    "map_tensors",
+    "native",
+    "returned_types",
+    "rule_for",
+    "tensors_in",
+]

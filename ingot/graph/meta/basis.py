@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
+from ingot.sequences import map_leaves
 
 Rule = Callable[..., Any]
 
@@ -25,10 +26,10 @@ def by_look(rule: Rule) -> Rule:
 
 
 def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | None = None) -> Tensor:
-    if strides is None and geometry.has_symbols(sizes):
-        strides = geometry.contiguous(sizes)
     if strides is None:
-        return torch.empty(sizes, dtype=dtype, device="meta")
+        if not geometry.has_symbols(sizes):
+            return torch.empty(sizes, dtype=dtype, device="meta")
+        strides = geometry.contiguous(sizes)
     return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="meta")
 
 
@@ -39,13 +40,8 @@ def like(t: Tensor, wanted: Any = True) -> Tensor | None:
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(map_tensors(function, item) for item in tree)
-    if isinstance(tree, dict):
-        return {k: map_tensors(function, v) for k, v in tree.items()}
-    return tree
+    """Nested lists, tuples and dicts with what `function` gives for their tensors."""
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
@@ -68,7 +64,7 @@ def has_symbols(args: Any) -> bool:
 def all_at_hand(tree: Any) -> Any:
     """Nested lists and tuples with symbolic ints as what they are in the present call."""
     if isinstance(tree, (list, tuple)):
-        return [all_at_hand(item) for item in tree]
+        return list(map(all_at_hand, tree))
     return geometry.at_hand(tree)
 
 

@@ -12,13 +12,21 @@ from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
 HINT = "register a fake for it: torch.library.register_fake"
 
 
+def returned_types(op: OpOverload) -> list[str]:
+    """The types of an op's results. Raises Unsupported where one is no tensor."""
+    returns = [str(result.type) for result in op._schema.returns]
+    for kind in returns:
+        if "Tensor" not in kind:
+            raise unsupported(
+                "effectful-op", f"{op} gives what is no tensor, which depends on what it does"
+            )
+    return returns
+
+
 def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
         raise unsupported("custom-op-fake", f"{op} has no fake: what it gives is not known")
-    if any("Tensor" not in str(result.type) for result in op._schema.returns):
-        raise unsupported(
-            "effectful-op", f"{op} gives what is no tensor, which depends on what it does"
-        )
+    returned_types(op)
     try:
         return op(*args, **kwargs)
     except Exception as error:

@@ -13,6 +13,7 @@ from ingot.graph.meta.basis import by_look, fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import dtype_of, kinds
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload
 
 _results: dict[Any, tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]] = {}
@@ -20,12 +21,12 @@ _MOST_RESULTS = 1 << 14
 
 
 @by_look
-def pointwise_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def pointwise_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """The geometry of each call is kept: a program has many that are alike."""
     operands = tensors_in(args)
     if kwargs:
         operands += tensors_in(kwargs)
-    if any([is_symbolic(t) for t in operands]):
+    if any(map(is_symbolic, operands)):
         return fresh(*_pointwise(op, args, kwargs, operands))
     key = kinds(op, args, kwargs), *[(t.shape, t.stride()) for t in operands]
     found = _results.get(key)
@@ -36,9 +37,7 @@ def pointwise_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     return fresh(*found)
 
 
-def _pointwise(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Tensor]
-) -> Any:
+def _pointwise(op: OpOverload, args: Args, kwargs: Kwargs, operands: list[Tensor]) -> Any:
     """Sizes, dtype and strides of the result."""
     first = operands[0]
     if len(operands) == 1:
@@ -53,32 +52,32 @@ def _pointwise(
 
 
 @by_look
-def like_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def like_self(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """Fills and writes at indices: a changed copy of the first argument."""
     t = args[0]
     return fresh(t.shape, t.dtype, geometry.preserved(t))
 
 
 @by_look
-def plain_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def plain_self(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """Scatters and draws: a changed copy of the first argument, contiguous."""
     return fresh(args[0].shape, args[0].dtype)
 
 
 @by_look
-def masked(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def masked(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """masked_fill and masked_scatter: the first argument, broadcast with the mask, contiguous."""
     return fresh(geometry.broadcast(args[0].shape, args[1].shape), args[0].dtype)
 
 
 @by_look
-def contiguous_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def contiguous_self(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     t = args[0]
     return fresh(t.shape, dtype_of(op, args, kwargs))
 
 
 @by_look
-def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def formatted_copy(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """clone, _to_copy and the *like factories: dtype and memory_format keywords over the first
     argument's geometry."""
     t, format_ = args[0], kwargs.get("memory_format")
@@ -91,14 +90,14 @@ def formatted_copy(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 @by_look
-def exact_self(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def exact_self(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """`copy`: the first argument's geometry, gaps between the elements included, unless elements
     share memory."""
     t = args[0]
     return fresh(t.shape, t.dtype, geometry.preserved(t) if geometry.is_expanded(t) else t.stride())
 
 
-def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def factory(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """zeros, full, rand, ...: sizes are the argument named `size`; the dtype is eager's own
     answer."""
     if op._schema.name == "aten::eye":
@@ -109,11 +108,11 @@ def factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Te
     return fresh(bound[name], dtype_of(op, small, kwargs))
 
 
-def new_factory(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def new_factory(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[1], kwargs.get("dtype") or args[0].dtype)
 
 
-def native(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def native(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """torch's own C++ meta kernel: for views, which must share the meta tensor's storage."""
     if args and isinstance(args[0], Tensor) and (is_symbolic(args[0]) or has_symbols(args[1:])):
         return view_symbolically(op, args[0], args[1:], kwargs)

@@ -23,8 +23,8 @@ RULES_ON_GPUS: dict[OpOverload, Rule] = {}
 
 @cache
 def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
-    """The rule for a functional op or a view, on a device of this type: its record's, else by the
-    pointwise tag, else a real run."""
+    """The meta rule for a functional op or a view, on a device of this type. It is its record's,
+    else by the pointwise tag, else a real run."""
     assert RULES, "ingot.rules.hand_over() comes before the first trace"
     name = op._schema.name.partition("::")[2]
     if is_foreign(op):

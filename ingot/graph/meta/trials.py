@@ -1,6 +1,6 @@
-"""What eager itself says of an op: the dtypes of its results, from one-element tensors of the same
-dtypes and ranks, and, for an op of no known family, their geometry, from real tensors of the real
-sizes."""
+"""What eager itself says of an op. It gives the dtypes of its results, from one-element tensors of
+the same dtypes and ranks. For an op of no known family it gives their geometry as well, from real
+tensors of the real sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ingot.errors import EagerRaises, Unsupported, unsupported
+from ingot.graph import geometry
 from ingot.graph.meta.basis import all_at_hand, first_line, fresh, map_tensors, tensors_in
 from ingot.graph.schemas import bind, is_random
 from ingot.loops.side_effects import acts
 from ingot.reasons import SKIP
+from ingot.sequences import Args, Kwargs, map_leaves
 from ingot.torch_private import (
     OpOverload,
     aten,
@@ -40,7 +42,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.dtype, value.dim()
     if isinstance(value, (list, tuple)):
-        return tuple(_key(v) for v in value)
+        return tuple(map(_key, value))
     if isinstance(value, (bool, str, torch.dtype)) or value is None:
         return value
     if isinstance(value, (int, float)):  # eager raises an error for one that a type cannot hold
@@ -48,7 +50,7 @@ def _key(value: Any) -> Any:
     return type(value)
 
 
-def kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def kinds(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """What the dtypes of the results depend on, and whether there are any."""
     return (
         op,
@@ -58,44 +60,37 @@ def kinds(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
 
 
-def dtypes(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int = 1
-) -> tuple[torch.dtype, ...]:
+def dtypes(op: OpOverload, args: Args, kwargs: Kwargs, extent: int = 1) -> tuple[torch.dtype, ...]:
     """The dtypes of the op's results for arguments of these dtypes and ranks, run on tensors of
     size `extent`."""
     key = kinds(op, args, kwargs)
-    found = _dtypes.get(key)
-    if found is None:
-        result = _run_small(op, args, kwargs, extent)
-        found = tuple(t.dtype for t in tensors_in(result))
-        _dtypes[key] = found
-    return found
+    if key not in _dtypes:
+        results = tensors_in(_run_small(op, args, kwargs, extent))
+        _dtypes[key] = tuple([t.dtype for t in results])
+    return _dtypes[key]
 
 
-def dtype_of(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+def dtype_of(op: OpOverload, args: Args, kwargs: Kwargs) -> torch.dtype:
     return dtypes(op, args, kwargs)[0]
 
 
-def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], extent: int) -> Any:
+def _run_small(op: OpOverload, args: Args, kwargs: Kwargs, extent: int) -> Any:
     _refuse_effects(op)
 
     def small(t: Tensor) -> Tensor:
         return torch.ones((extent,) * t.dim(), dtype=t.dtype, device="cpu")
 
     def concrete(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(concrete(v) for v in value)
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return 1
         return value
 
-    kwargs = {
-        k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
-    }
+    kwargs = _on_cpu(kwargs)
     try:
         with _undrawn(op):
-            return op(*concrete(map_tensors(small, args)), **map_tensors(small, kwargs))
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            concrete_args = map_leaves(concrete, map_tensors(small, args))
+            return op(*concrete_args, **map_tensors(small, kwargs))
+    except _REFUSALS as error:
         if extent and first_line(error) == "ZeroDivisionError":  # of an element; there may be none
             return _run_small(op, args, kwargs, 0)
         if extent == 1:  # a single element may have a kernel of its own, which knows fewer dtypes
@@ -103,6 +98,16 @@ def _run_small(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ex
         raise EagerRaises(
             f"{op} does not take these arguments in eager: {first_line(error)}"
         ) from error
+
+
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+"""What eager raises for arguments that an op does not take."""
+
+
+def _on_cpu(kwargs: Kwargs) -> dict[str, Any]:
+    """The arguments, with a CPU in place of any device."""
+    cpu = torch.device("cpu")
+    return {k: cpu if isinstance(v, torch.device) else v for k, v in kwargs.items()}
 
 
 def _refuse_effects(op: OpOverload) -> None:
@@ -124,20 +129,16 @@ def _undrawn(op: OpOverload) -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def probe(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def probe(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The geometry of what the op gives when it is run for real, on made-up values."""
-    if any(
-        isinstance(s, torch.SymInt)
-        for t in tensors_in((args, kwargs))
-        for s in (*t.shape, *t.stride())
-    ):
+    if not all(map(geometry.is_static, tensors_in((args, kwargs)))):
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     # which the geometry may depend on: guarded
     args, kwargs = tree_map_only(torch.SymInt, int, (args, kwargs))
     return map_tensors(lambda t: fresh(t.shape, t.dtype, t.stride()), tried_out(op, args, kwargs))
 
 
-def stand_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def stand_in(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The geometry of what the op gives on a GPU: a CPU's if it is small, else torch's prediction,
     if there is one.
 
@@ -162,15 +163,12 @@ def _elements(tensors: Iterable[Tensor]) -> int:
     return sum(math.prod(all_at_hand(t.shape)) for t in tensors)
 
 
-def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def tried_out(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """What the op gives for made-up values; symbolic sizes are what they are in the present
     call."""
     _refuse_effects(op)
-    tensors, returns = (
-        tensors_in((args, kwargs)),
-        [str(result.type) for result in op._schema.returns],
-    )
-    if tensors and returns and not any("Tensor" in result for result in returns):
+    tensors, returns = tensors_in((args, kwargs)), op._schema.returns
+    if tensors and returns and not any("Tensor" in str(result.type) for result in returns):
         data_dependent(op, args, kwargs)
     if op._schema.name.startswith("aten::_nested_"):
         raise unsupported("nested-tensor", f"{op} has to do with nested tensors", action=SKIP)
@@ -180,23 +178,18 @@ def tried_out(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         )
 
     bound = bind(op, args, kwargs)
-    ones = [t for name, t in bound.items() if name in _COUNTED_FROM_ONE]
+    ones = [id(bound.get(name)) for name in _COUNTED_FROM_ONE]
 
     def filled(t: Tensor) -> Tensor:
-        real = torch.empty_strided(
-            all_at_hand(t.shape), all_at_hand(t.stride()), dtype=t.dtype, device="cpu"
-        )
-        if t.is_floating_point() or t.is_complex() or any(t is one for one in ones):
-            return real.fill_(1)
-        return real.fill_(0)
+        sizes, strides = all_at_hand(t.shape), all_at_hand(t.stride())
+        real = torch.empty_strided(sizes, strides, dtype=t.dtype, device="cpu")
+        return real.fill_(t.is_floating_point() or t.is_complex() or id(t) in ones)
 
-    on_cpu = {
-        k: (torch.device("cpu") if isinstance(v, torch.device) else v) for k, v in kwargs.items()
-    }
     try:
         with _undrawn(op):
-            return op(*all_at_hand(map_tensors(filled, args)), **map_tensors(filled, on_cpu))
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            kwargs = map_tensors(filled, _on_cpu(kwargs))
+            return op(*all_at_hand(map_tensors(filled, args)), **kwargs)
+    except _REFUSALS as error:
         raise unsupported(
             "no-shape-rule", f"{op} cannot be tried out on made-up values: {first_line(error)}"
         ) from error
@@ -215,7 +208,7 @@ def runs_on_cpu(op: OpOverload) -> bool:
     return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
 
 
-def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def torchs_own(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """What torch predicts of an op that cannot be tried out here."""
     try:
         return op(*args, **kwargs)
@@ -223,7 +216,7 @@ def torchs_own(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise unsupported("no-shape-rule", f"{op} has no shape rule") from error
 
 
-def data_dependent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def data_dependent(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     what = "a Python value of"
     if op is not aten._local_scalar_dense.default:
         what = f"the result of {op}, which depends on"

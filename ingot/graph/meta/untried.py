@@ -6,31 +6,31 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, tensors_in
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
+from ingot.graph.nodes import results_of
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload
 
 KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
 
 
 def unless_known(rule: Rule) -> Rule:
-    """A rule for symbolic sizes, for large ones, and for GPUs: on a CPU, where all are known, a
+    """A rule for symbolic sizes, for large ones, and for GPUs. On a CPU, where all are known, a
     real run tells more of the layout."""
 
     @wraps(rule)
-    def chosen(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = list(tensors_in((args, kwargs)))
-        by_rule = (
-            has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors)
-        )
-        return (rule if by_rule else probe)(op, args, kwargs)
+    def chosen(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+        tensors = tensors_in((args, kwargs))
+        if has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors):
+            return rule(op, args, kwargs)
+        return probe(op, args, kwargs)
 
     KNOWN_TO_CPUS[chosen] = rule
     return chosen
@@ -40,18 +40,16 @@ _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input
 
 
 def gradients_of(*arguments: str) -> Rule:
-    """The rule of a backward op: each result has the sizes of the argument that it is the gradient
-    of, or the sizes that the argument is, and lies as a real run says. Without names there is one
-    result, the gradient of the input."""
+    """The rule of a backward op, each of whose results is the gradient of one of the `arguments`.
+    It has the sizes of that argument, or those that the argument is, and lies as a real run says.
+    Without names there is one result, the gradient of the input."""
 
     @unless_known
-    def gradients(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def gradients(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         bound = bind(op, args, kwargs)
         of = arguments or [a for a in _DIFFERENTIATED_ALONE if a in bound][:1]
         results = tried_out(op, args, kwargs)
-        listed = results
-        if isinstance(results, Tensor):
-            listed = [results]
+        listed = results_of(results)
         if len(of) != len(listed):
             raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
         made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
@@ -67,16 +65,11 @@ gradients = gradients_of()
 
 def sized_as(op: OpOverload, like: Any, tried: Tensor) -> Tensor:
     """A tensor of the sizes of `like`, laid out as `tried` is, which it is in the present call."""
-    sizes = (
-        like.shape
-        if isinstance(like, Tensor)
-        else [like]
-        if isinstance(like, (int, torch.SymInt))
-        else like
-    )
-    if all_at_hand(sizes) != list(tried.shape) or not geometry.is_dense(
-        tried.shape, tried.stride()
-    ):
+    sizes = results_of(like)
+    if isinstance(like, Tensor):
+        sizes = like.shape
+    is_dense = geometry.is_dense(tried.shape, tried.stride())
+    if all_at_hand(sizes) != list(tried.shape) or not is_dense:
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
     fastest_first = sorted(reversed(range(tried.dim())), key=tried.stride)
     return fresh(sizes, tried.dtype, geometry.ordered(sizes, fastest_first))

@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.geometry import has_symbols
 from ingot.graph.nodes import fake_result
 from ingot.torch_private import aten
 
@@ -48,7 +49,7 @@ def _joins(linear: Any, activation: Node, kind: _Activation) -> bool:
     if list(linear.users) != [activation]:
         return False
     x, weight, bias = map(fake_result, linear.args)
-    if x.device.type != "cuda" or not all(isinstance(n, int) for n in (*x.shape, *weight.shape)):
+    if x.device.type != "cuda" or has_symbols((*x.shape, *weight.shape)):
         return False
     if not x.dtype == weight.dtype == bias.dtype or x.dtype not in kind.dtypes:
         return False
@@ -57,7 +58,7 @@ def _joins(linear: Any, activation: Node, kind: _Activation) -> bool:
         rows = x.numel() // x.shape[-1]
     if rows <= 1 or min(weight.shape) <= 1:
         return False
-    return all(value.is_contiguous() for value in (x, bias, fake_result(activation)))
+    return x.is_contiguous() and bias.is_contiguous() and fake_result(activation).is_contiguous()
 
 
 def _join(graph: AtenGraph, linear: Any, activation: Node, gelu: bool) -> None:

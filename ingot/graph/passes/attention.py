@@ -19,7 +19,8 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.nodes import fake_result
+from ingot.graph.nodes import add_call, fake_result, only_user
+from ingot.graph.passes.linear import swaps_dims
 from ingot.loops.own_ops import attention
 from ingot.torch_private import aten
 
@@ -122,11 +123,7 @@ def _plain(node: Any, rank: int | None = None) -> bool:
         return False
     if value.device.type != "cpu" or rank is not None and value.dim() != rank:
         return False
-    return _is_static(value) and 0 not in value.shape
-
-
-def _is_static(value: FakeTensor) -> bool:
-    return all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return geometry.is_static(value) and 0 not in value.shape
 
 
 class _Fill(NamedTuple):
@@ -174,14 +171,14 @@ class _Match:
             if heads_last:
                 sizes = batch, queries, heads, width
             args = (*arguments, self.scale, self.replaces, self.zero_rows, heads_last)
-            node = self.graph.graph.call_function(attention, args)
-        node.meta.update(val=_float_fake(sizes), where=product.meta["where"])
+            meta = {"val": _float_fake(sizes), "where": product.meta["where"]}
+            node = add_call(self.graph.graph, attention, args, meta)
         last.replace_all_uses_with(node)
         self.graph.graph.erase_node(last)
 
     def rows_agree(self, weights: Any) -> bool:
-        """Whether a row of the softmax, of the mask and of both products is the same; more than one
-        of them, as nothing shares the keys that are loaded for one."""
+        """Whether a row of the softmax, of the mask and of both products is the same. There must be
+        more than one, as nothing shares the keys that are loaded for one."""
         count, queries, keys = *_value(self.query).shape[:2], _value(self.key).shape[2]
         for mask in self.masks:
             if (math.prod(mask.split), mask.rows) != (count, queries):
@@ -195,8 +192,10 @@ class _Match:
     def second_product(self) -> Node | None:
         """The batched product that the probabilities go into, reshaped at most."""
         node = self.softmax
-        while len(node.users) == 1 and _plain(node):
-            user = next(iter(node.users))
+        while _plain(node):
+            user = only_user(node)
+            if user is None:
+                return None
             if user.target is aten.bmm.default and user.args[1] is not node:
                 if geometry.surely_contiguous(_value(node)):
                     return user
@@ -207,17 +206,16 @@ class _Match:
         return None
 
     def result(self, product: Node, shape: tuple[int, ...]) -> tuple[Node, bool]:
-        """(the node that the attention stands for, whether its heads lie side by side): the
-        product, or the copy that lays its result out so, where that is its only use."""
-        chain = [product]
-        while len(chain[-1].users) == 1 and len(chain) < 4:
-            chain.append(next(iter(chain[-1].users)))
-        if len(chain) < 4:
+        """(the node that the attention stands for, whether its heads lie side by side). The node is
+        the product, or the copy that lays its result out so, where that is its only use."""
+        split = only_user(product)
+        turned = split and only_user(split)
+        copy = turned and only_user(turned)
+        if split is None or turned is None or copy is None:
             return product, False
-        split, turned, copy = chain[1:]
         if split.target is not aten.view.default or tuple(_value(split).shape) != shape:
             return product, False
-        if not _swaps_heads_and_rows(turned) or copy.target is not aten.clone.default:
+        if not swaps_dims(turned, 4, 1, 2) or copy.target is not aten.clone.default:
             return product, False
         if not geometry.surely_contiguous(_value(copy)):
             return product, False
@@ -318,7 +316,7 @@ class _Match:
         """Whether a mask at `node` can be had: on scores that are scaled before, and of a known
         shape. Several are added; one that replaces scores must be the only one."""
         value: Any = mask.node.meta.get("val")
-        if not isinstance(value, FakeTensor) or not _is_static(value):
+        if not isinstance(value, FakeTensor) or not geometry.is_static(value):
             return False
         if self.scale != 1.0 or mask.rank not in (3, 4):
             return False
@@ -357,7 +355,7 @@ class _Match:
 
     def arguments(self, operands: list[Node]) -> tuple[Node, Node, Node, Node | None]:
         """Query, key, value of four dimensions, before they were copied together; and the mask."""
-        sources = [self.heads_of(node) for node in operands]
+        sources = list(map(self.heads_of, operands))
         split: Any = self.split_of(operands, sources)
         heads = []
         for operand, (source, scale) in zip(operands, sources):
@@ -433,7 +431,7 @@ class _Match:
 
     def shared_heads(self, node: Node) -> Node | None:
         turned = 0
-        while node.target is aten.transpose.int and {d % 4 for d in node.args[1:]} == {2, 3}:  # type: ignore
+        while node.target is aten.transpose.int and swaps_dims(node, 4, 2, 3):
             node, turned = _node(node.args[0]), turned + 1
         if turned % 2 or node.target is not aten.view.default:
             return None
@@ -460,10 +458,9 @@ class _Match:
 
     def computed(self, op: Any, *args: Node) -> Node:
         """A node with the op's result, of the arguments' common shape."""
-        node = self.graph.graph.call_function(op, args)
         shape = geometry.broadcast(*(_value(arg).shape for arg in args))
-        node.meta.update(val=_float_fake(shape), where=self.softmax.meta["where"])
-        return node
+        meta = {"val": _float_fake(shape), "where": self.softmax.meta["where"]}
+        return add_call(self.graph.graph, op, args, meta)
 
     def constant(self, number: float) -> Node:
         name = f"number_{len(self.graph.constants)}"
@@ -479,11 +476,10 @@ class _Match:
 
     def emit(self, op: Any, node: Node, *args: Any) -> Node:
         """A view of `node`."""
-        view = self.graph.graph.call_function(op, (node, *args))
         value = _value(node)
         fake = FakeTensor(op(value.meta, *args), value.device)
-        view.meta.update(val=fake, where=node.meta.get("where", ""))
-        return view
+        meta = {"val": fake, "where": node.meta.get("where", "")}
+        return add_call(self.graph.graph, op, (node, *args), meta)
 
 
 def _float_fake(sizes: Any) -> FakeTensor:
@@ -507,7 +503,7 @@ def _keeps_order(node: Node) -> bool:
         return True
     if node.target not in _REORDERS_NOTHING:
         return False
-    return all(geometry.surely_contiguous(_value(n)) for n in (source, node))
+    return geometry.surely_contiguous(_value(source)) and geometry.surely_contiguous(_value(node))
 
 
 def _expands_nothing(node: Node) -> bool:
@@ -529,11 +525,3 @@ def _leads_to_product(node: Any) -> bool:
             return False
         node = node.args[0]
     return False
-
-
-def _swaps_heads_and_rows(node: Node) -> bool:
-    """Whether a node swaps the two inner dimensions of four."""
-    args: Any = node.args
-    if node.target is aten.transpose.int:
-        return {dim % 4 for dim in args[1:]} == {1, 2}
-    return node.target is aten.permute.default and [dim % 4 for dim in args[1]] == [0, 2, 1, 3]

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta import tensors_in
@@ -22,7 +23,7 @@ def fold_constants(graph: AtenGraph) -> None:
     """Run calls whose tensor arguments are all constants, if the result is small: equal ones
     once."""
     _share_equal_scalars(graph)
-    known: dict[Any, torch.fx.Node] = {}
+    known: dict[Any, Node] = {}
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or not _foldable(node):
             continue
@@ -47,7 +48,7 @@ def fold_constants(graph: AtenGraph) -> None:
 
 def _share_equal_scalars(graph: AtenGraph) -> None:
     """One constant for those of rank 0 that are equal."""
-    known: dict[Any, torch.fx.Node] = {}
+    known: dict[Any, Node] = {}
     for node in list(graph.graph.nodes):
         value = None
         if node.op == "get_attr":
@@ -60,9 +61,8 @@ def _share_equal_scalars(graph: AtenGraph) -> None:
             del graph.constants[str(node.target)]
 
 
-def _foldable(node: torch.fx.Node) -> bool:
-    sources = node.all_input_nodes
-    if not sources or any(n.op != "get_attr" for n in sources):
+def _foldable(node: Node) -> bool:
+    if {source.op for source in node.all_input_nodes} != {"get_attr"}:
         return False
     if node.target is operator.getitem or "binds" in node.meta:
         return False

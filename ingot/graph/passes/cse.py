@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.loops.side_effects import has_effect
@@ -16,7 +17,7 @@ from ingot.loops.side_effects import has_effect
 def share_common_subexpressions(graph: AtenGraph) -> None:
     """Replace each node by the first one that computes the same. Ops with an effect are all
     different, as are those that bind symbols."""
-    first: dict[Any, torch.fx.Node] = {}
+    first: dict[Any, Node] = {}
     for node in list(graph.graph.nodes):
         if not repeats_itself(node):
             continue
@@ -25,16 +26,14 @@ def share_common_subexpressions(graph: AtenGraph) -> None:
             graph.replace(node, known)
 
 
-def repeats_itself(node: torch.fx.Node) -> bool:
+def repeats_itself(node: Node) -> bool:
     """Whether it is a call that gives the same whenever its arguments are."""
     if node.op != "call_function" or "binds" in node.meta:
         return False
     return not has_effect(node.target)
 
 
-def call_key(
-    node: torch.fx.Node, stands_for: Mapping[Any, torch.fx.Node] = MappingProxyType({})
-) -> Any:
+def call_key(node: Node, stands_for: Mapping[Any, Node] = MappingProxyType({})) -> Any:
     """Equal for calls that compute the same, where some nodes are known to have the values of
     others."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: stands_for.get(n, n))

@@ -8,14 +8,14 @@ import operator
 import torch
 
 from ingot.graph.aten_graph import AtenGraph
-from ingot.loops.side_effects import has_effect
+from ingot.graph.nodes import must_run
 from ingot.torch_private import aten
 
 
 def remove_dead_code(graph: AtenGraph) -> None:
     """Remove unused nodes, and constants that nothing reads; placeholders stay."""
     for node in reversed(graph.graph.nodes):
-        if node.users or node.op in ("placeholder", "output") or _must_run(node):
+        if node.users or node.op in ("placeholder", "output") or must_run(node):
             continue
         if node.op == "get_attr":
             graph.constants.pop(node.target, None)
@@ -49,7 +49,3 @@ def _is_only_read(node: torch.fx.Node, result: int) -> bool:
         if user.target is not operator.getitem or user.args[1] != result:
             return False
     return True
-
-
-def _must_run(node: torch.fx.Node) -> bool:
-    return node.meta.get("may_raise", False) or "binds" in node.meta or has_effect(node.target)

@@ -12,7 +12,7 @@ from ingot.graph.aten_graph import AtenGraph
 def freeze(graph: AtenGraph, values: Mapping[int, torch.Tensor]) -> None:
     """Read the inputs at these positions from `values` instead, save those that the program writes
     or returns."""
-    inputs, written = graph.inputs, {position for position, _ in graph.mutations}
+    inputs, written = graph.inputs, graph.mutated
     for position, value in values.items():
         node = inputs[position]
         if position in written:

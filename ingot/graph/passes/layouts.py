@@ -18,13 +18,14 @@ import operator
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import fake_result, is_returned
-from ingot.torch_private import ADDRESSING, OpOverload, aten
+from ingot.graph.nodes import fake_result, is_pointwise_call, is_returned
+from ingot.torch_private import ADDRESSING, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
 
@@ -67,7 +68,7 @@ def choose_layouts(graph: AtenGraph) -> None:
     for node in reversed(nodes):
         if node.users and _images(node) and laid.issuperset(node.users):
             laid.add(node)
-    for component in _components([node for node in nodes if node in laid]):
+    for component in _components(list(filter(laid.__contains__, nodes))):
         if sum(map(_gain, component)) > sum(_conversions(node, component) for node in component):
             for node in component:
                 if not _is_weight_gradient(node) and not _is_only_returned(node):
@@ -121,8 +122,8 @@ def _is_weight_gradient(node: Node) -> bool:
 
 
 def _is_loops(node: Any) -> bool:
-    """Whether loops over channels-last images compute this convolution: a float32 one of images
-    that is depthwise or has one group, or a transposed one whose windows lie side by side."""
+    """Whether loops over channels-last images compute this convolution. They do if it is float32,
+    and depthwise, of one group, or a transposed one whose windows lie side by side."""
     images, weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
     images = list(map(fake_result, images))
     if weight.device.type != "cpu" or weight.dim() != 4:
@@ -130,11 +131,11 @@ def _is_loops(node: Any) -> bool:
     if any(value.dtype is not torch.float32 for value in (weight, *images)):
         return False
     sizes = (*weight.shape, *(image.shape[1] for image in images))
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    if geometry.has_symbols(sizes) or 0 in sizes:
         return False
     if mask is not None:
         for image in images:
-            if not all(isinstance(size, int) for size in image.shape[1:]):  # of one image
+            if geometry.has_symbols(image.shape[1:]):  # of one image
                 return False
         return groups == 1 and (not mask[0] or min(weight.shape[:2]) >= FEWEST_RESULTS)
     if transposed:
@@ -199,10 +200,14 @@ def _images(node: Node) -> list[Node]:
         if _is_weight_gradient(first):
             return []
         return [first]
-    if _is_pointwise(node):
-        shape = _shape(node)
-        return [n for n in node.all_input_nodes if _shape(n) == shape]
+    if is_pointwise_call(node):
+        return _inputs_of_its_shape(node)
     return []
+
+
+def _inputs_of_its_shape(node: Node) -> list[Node]:
+    shape = _shape(node)
+    return [n for n in node.all_input_nodes if _shape(n) == shape]
 
 
 def _first(value: Any) -> Any:
@@ -213,7 +218,7 @@ def _first(value: Any) -> Any:
 
 def _is_image(value: Any) -> bool:
     first = _first(value)
-    return isinstance(first, torch.Tensor) and first.dim() == 4
+    return isinstance(first, Tensor) and first.dim() == 4
 
 
 # How an image becomes rows of channels, and they an image.
@@ -226,16 +231,14 @@ _VIEWS = {
 }
 
 
-def laid_out(node: Node) -> torch.Tensor:
+def laid_out(node: Node) -> Tensor:
     """A node's value in the layout that was chosen for it."""
     value: FakeTensor = fake_result(node)
     if "layout" not in node.meta:
         return value
-    channels_last = node.meta["layout"] == CHANNELS_LAST
-    if channels_last:
+    strides_of = geometry.contiguous
+    if node.meta["layout"] == CHANNELS_LAST:
         strides_of = geometry.channels_last
-    else:
-        strides_of = geometry.contiguous
     return new_fake(value.shape, value, strides=strides_of(value.shape))
 
 
@@ -243,17 +246,12 @@ def _is_tokens(node: Node) -> bool:
     """Whether a pointwise op computes rows of channels, (batch, pixels, channels), from an image
     that is channels-last. The rows are contiguous there; in eager, whose images are contiguous, the
     pixels of a channel are."""
-    if not _is_pointwise(node):
+    if not is_pointwise_call(node):
         return False
     value = fake_result(node)
-    if not isinstance(value, torch.Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
+    if not isinstance(value, Tensor) or value.dim() != 3 or geometry.surely_contiguous(value):
         return False
-    shape = _shape(node)
-    return any("layout" in _viewed(n).meta for n in node.all_input_nodes if _shape(n) == shape)
-
-
-def _is_pointwise(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
+    return any("layout" in _viewed(n).meta for n in _inputs_of_its_shape(node))
 
 
 def _viewed(node: Any) -> Node:
@@ -317,14 +315,14 @@ def _conversions(node: Node, connected: set[Node]) -> float:
 def _is_only_returned(node: Node) -> bool:
     """Whether a pointwise result of a GPU is read by the caller alone: its kernel writes it in the
     caller's layout."""
-    if not _is_pointwise(node) or fake_result(node).device.type != "cuda":
+    if not is_pointwise_call(node) or fake_result(node).device.type != "cuda":
         return False
     return all(user.op == "output" for user in node.users)
 
 
 def _is_channels_last(node: Node) -> bool:
     value = _first(fake_result(node))
-    return isinstance(value, torch.Tensor) and geometry.at_hand(value.stride()[1]) == 1
+    return isinstance(value, Tensor) and geometry.at_hand(value.stride()[1]) == 1
 
 
 def _elements(node: Node) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.nodes import fake_result
+from ingot.graph.nodes import add_call, fake_result, only_user
 from ingot.torch_private import aten
 
 
@@ -32,15 +32,14 @@ def recognize_linear(graph: AtenGraph) -> None:
                 x, replaced = flattened, unflattened
         with graph.graph.inserting_before(node):
             args = (x, weight) if bias is None else (x, weight, bias)
-            linear = graph.graph.call_function(aten.linear.default, args)
-        linear.meta.update(replaced.meta)
-        linear.meta["where"] = node.meta["where"] or replaced.meta["where"]
+            where = node.meta["where"] or replaced.meta["where"]
+            linear = add_call(graph.graph, aten.linear.default, args, replaced.meta, where=where)
         graph.replace(replaced, linear)
         if replaced is not node:
             graph.graph.erase_node(node)
 
 
-def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | None:
+def _match(node: Node) -> tuple[Node, Node, Any] | None:
     """(x, weight, bias or None) of a product with a transposed matrix that `linear` computes
     alike."""
     if node.target is aten.mm.default:
@@ -55,7 +54,7 @@ def _match(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, Any] | No
     return None if weight is None else (x, weight, bias)  # type: ignore[return-value]
 
 
-def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
+def _batched(graph: AtenGraph, node: Node) -> bool:
     """bmm(x, expand(t(w))) (+ b) becomes linear(x, w, b): eager's linear layer over rows that are
     not contiguous. Whether it was that."""
     if node.target is not aten.bmm.default:
@@ -67,51 +66,52 @@ def _batched(graph: AtenGraph, node: torch.fx.Node) -> bool:
     if weight is None or not (str(value.shape[0]) == "1" or geometry.surely_contiguous(value)):
         return False  # the rows of several batches are no matrix
     replaced, args = node, [x, weight]
-    user = None
-    if len(node.users) == 1:
-        user = next(iter(node.users))
-    if (
-        user is not None
-        and user.target is aten.add.Tensor
-        and user.args[0] is node
-        and not user.kwargs
-    ):
-        bias = user.args[1]
-        if isinstance(bias, torch.fx.Node) and _is_bias(fake_result(bias), fake_result(node)):
+    user = only_user(node)
+    if user is not None and user.target is aten.add.Tensor and not user.kwargs:
+        first, bias = user.args
+        if first is node and _is_bias(bias, fake_result(node)):
             replaced, args = user, [*args, bias]
     with graph.graph.inserting_before(replaced):
-        linear = graph.graph.call_function(aten.linear.default, tuple(args))
-    linear.meta.update(replaced.meta)
+        linear = add_call(graph.graph, aten.linear.default, tuple(args), replaced.meta)
     replaced.replace_all_uses_with(linear)
     for gone in dict.fromkeys((replaced, node)):
         graph.graph.erase_node(gone)
     return True
 
 
-def _is_bias(bias: Any, result: Any) -> bool:
+def _is_bias(node: Any, result: Any) -> bool:
+    if not isinstance(node, Node):
+        return False
+    bias = fake_result(node)
     if bias.dim() != 1 or bias.dtype != result.dtype:
         return False
     return str(bias.shape[0]) == str(result.shape[-1])
 
 
-def transposed(node: Any) -> torch.fx.Node | None:
+def swaps_dims(node: Any, rank: int, first: int, second: int) -> bool:
+    """Whether a node swaps two dimensions of a tensor of this rank."""
+    if node.target is aten.t.default:
+        return rank == 2
+    if node.target is aten.transpose.int:
+        return {dim % rank for dim in node.args[1:]} == {first, second}
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return node.target is aten.permute.default and [dim % rank for dim in node.args[1]] == order
+
+
+def transposed(node: Any) -> Node | None:
     """The matrix that a node is the transpose of."""
-    swaps = (
-        node.target is aten.t.default
-        or (node.target is aten.transpose.int and {d % 2 for d in node.args[1:]} == {0, 1})
-        or (node.target is aten.permute.default and [d % 2 for d in node.args[1]] == [1, 0])
-    )
-    if swaps and fake_result(node.args[0]).dim() == 2:
+    if swaps_dims(node, 2, 0, 1) and fake_result(node.args[0]).dim() == 2:
         return node.args[0]
     return None
 
 
-def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
+def _unflattened(x: Node) -> Node | None:
     """What x is a view(-1, features) of, if it is one of a contiguous tensor."""
     if x.target is not aten.view.default:
         return None
     source = x.args[0]
-    assert isinstance(source, torch.fx.Node)
+    assert isinstance(source, Node)
     value: FakeTensor = fake_result(source)
     keeps = value.dim() > 2 and str(value.shape[-1]) == str(fake_result(x).shape[-1])
     if keeps and geometry.surely_contiguous(value):
@@ -119,12 +119,10 @@ def _unflattened(x: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-def _unflattening_user(node: torch.fx.Node, source: torch.fx.Node) -> torch.fx.Node | None:
+def _unflattening_user(node: Node, source: Node) -> Node | None:
     """The only user of the product, if it gives it the leading sizes of `source` again."""
-    if len(node.users) != 1:
-        return None
-    user = next(iter(node.users))
-    if user.target is not aten.view.default:
+    user = only_user(node)
+    if user is None or user.target is not aten.view.default:
         return None
     lead, value = fake_result(source).shape[:-1], fake_result(user)
     if list(map(str, value.shape[:-1])) == list(map(str, lead)):

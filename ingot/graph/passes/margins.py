@@ -18,10 +18,11 @@ from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import fake_result
-from ingot.graph.passes.linear import transposed
+from ingot.graph.geometry import has_symbols
+from ingot.graph.nodes import add_call, fake_result, is_pointwise_call
+from ingot.graph.passes.linear import swaps_dims, transposed
 from ingot.loops.apart import ROW, suits
-from ingot.torch_private import OpOverload, aten
+from ingot.torch_private import aten
 
 # Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with
 # 50264 columns.
@@ -60,10 +61,11 @@ def _widened(node: Node) -> _Wide | None:
     if first is None or node.kwargs:
         return None
     value: FakeTensor = fake_result(node)
-    x, y = (fake_result(argument) for argument in node.args[first : first + 2])  # type: ignore[union-attr]
+    x, y = map(fake_result, node.args[first : first + 2])
     if value.device.type != "cuda" or value.dtype not in (torch.float16, torch.bfloat16):
         return None
-    if not all(isinstance(n, int) and n for n in (*value.shape, *x.shape)):
+    extents = (*value.shape, *x.shape)
+    if has_symbols(extents) or 0 in extents:
         return None
     if first and fake_result(node.args[0]).dim() != 1:  # type: ignore[union-attr]
         return None
@@ -164,7 +166,7 @@ class _Margins:
             amounts += 0, wide - size
         meta = torch.empty(sizes, dtype=value.dtype, device="meta")
         place, readers, source = before, list[Node](), before
-        if isinstance(x.target, OpOverload) and torch.Tag.pointwise in x.target.tags:
+        if is_pointwise_call(x):
             place, source = x.next, x
             readers = [reader for reader in x.users if reader.op != "output"]
         copy = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
@@ -190,11 +192,10 @@ class _Margins:
         self, before: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor, source: Node
     ) -> Node:
         """A call for the sake of `source`."""
+        fake = FakeTensor(meta, fake_result(source).device)
+        kept = {key: value for key, value in source.meta.items() if key in ("where", "region")}
         with self.graph.inserting_before(before):
-            node = self.graph.call_function(op, args)
-        node.meta.update({k: v for k, v in source.meta.items() if k in ("where", "region")})
-        node.meta["val"] = FakeTensor(meta, fake_result(source).device)
-        return node
+            return add_call(self.graph, op, args, kept, val=fake)
 
 
 def _turned_from(node: Node) -> Node | None:
@@ -203,5 +204,4 @@ def _turned_from(node: Node) -> Node | None:
         return transposed(node)
     x: Any = node.args[0]
     rank = fake_result(x).dim()
-    dims = {d % rank - rank for d in node.args[1:]}  # type: ignore[operator]
-    return x if dims == {-1, -2} else None
+    return x if swaps_dims(node, rank, rank - 2, rank - 1) else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.functional import same_strides
@@ -19,7 +20,7 @@ def _is(value: Any, number: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number
 
 
-def _adds_nothing(node: torch.fx.Node) -> bool:
+def _adds_nothing(node: Node) -> bool:
     """x + 0 turns -0.0 into 0.0 unless the zero is negative (or the dtype has none)."""
     addend = node.args[1]
     if not _is(addend, 0) or fake_result(node).is_complex():
@@ -29,28 +30,28 @@ def _adds_nothing(node: torch.fx.Node) -> bool:
     return isinstance(addend, float) and math.copysign(1, addend) < 0
 
 
-def _subtracts_nothing(node: torch.fx.Node) -> bool:
+def _subtracts_nothing(node: Node) -> bool:
     """x - 0.0 is x for every x, -0.0 included; x - (-0.0) is not."""
     taken: Any = node.args[1]
     return _is(taken, 0) and math.copysign(1, taken) > 0 and not fake_result(node).is_complex()
 
 
-def _by_one(node: torch.fx.Node) -> bool:
+def _by_one(node: Node) -> bool:
     return _is(node.args[1], 1) and not fake_result(node).is_complex()
 
 
-def _keeps_order(node: torch.fx.Node) -> bool:
+def _keeps_order(node: Node) -> bool:
     """A permutation that leaves each dimension where it is."""
     order: Any = node.args[1]
     return list(order) == list(range(len(order)))
 
 
-def _always(node: torch.fx.Node) -> bool:
+def _always(node: Node) -> bool:
     return True
 
 
 # op -> whether this call of it returns its first argument; geometry and dtype are checked for all
-_CANDIDATES: dict[Any, Callable[[torch.fx.Node], bool]] = {
+_CANDIDATES: dict[Any, Callable[[Node], bool]] = {
     aten.mul.Tensor: _by_one,
     aten.div.Tensor: _by_one,
     aten.pow.Tensor_Scalar: _by_one,
@@ -89,23 +90,23 @@ def remove_no_ops(graph: AtenGraph) -> None:
             graph.replace(node, source)
 
 
-def _owner(node: Any) -> torch.fx.Node:
+def _owner(node: Any) -> Node:
     """The node whose memory `node` is, itself or through views."""
     while is_view(node):
         node = node.args[0]
     return node
 
 
-def _same_value(node: torch.fx.Node) -> torch.fx.Node | None:
+def _same_value(node: Node) -> Node | None:
     source = None
     if node.args:
         source = node.args[0]
-    if not isinstance(source, torch.fx.Node):
+    if not isinstance(source, Node):
         return None
     if node.target in _INVOLUTIONS and source.target is node.target:
         if source.args[1:] == node.args[1:]:
             first = source.args[0]
-            assert isinstance(first, torch.fx.Node)
+            assert isinstance(first, Node)
             if _same_geometry(fake_result(first), fake_result(node)):
                 return first
             return None

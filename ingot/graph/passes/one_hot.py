@@ -3,6 +3,7 @@ for the softmax's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,16 @@ from torch.fx import Node
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import fake_result
+from ingot.graph.nodes import add_call, fake_result
 from ingot.torch_private import aten
 
 _VIEWS = {aten.view.default, aten.unsqueeze.default, aten.expand.default}
 
 
 def sum_one_hot(graph: AtenGraph) -> None:
-    """sum(where(arange(n) == i, x, 0), dim, keepdim=True), for i and x of size 1 along dim, is x
-    where i is one of 0, ..., n - 1, and else 0. The condition may ask more that does not vary along
-    dim, and what is summed be of a wider type."""
+    """sum(where(arange(n) == i, x, 0), dim, keepdim=True) becomes where(0 <= i < n, x, 0), for i
+    and x of size 1 along dim. The condition may ask more that does not vary along dim, and what is
+    summed be of a wider type."""
     for node in list(graph.graph.nodes):
         match = None
         if node.target is aten.sum.dim_IntList:
@@ -69,10 +70,15 @@ def _match(node: Node) -> _Match | None:
         return None
     if any(fake_result(value).dtype is not torch.int64 for value in hit.args):  # may be rounded
         return None
-    sizes = geometry.broadcast(*(fake_result(value).shape for value in (index, x, zero, *more)))
-    if tuple(sizes) != tuple(fake_result(node).shape):
+    sizes = _broadcast((index, x, zero, *more))
+    if sizes != tuple(fake_result(node).shape):
         return None
     return _Match(index, count, more, x, zero)
+
+
+def _broadcast(nodes: Iterable[Node]) -> tuple[Any, ...]:
+    """The common sizes of some nodes."""
+    return geometry.broadcast(*(fake_result(node).shape for node in nodes))
 
 
 def _counted(node: Node, dim: int) -> int | None:
@@ -104,10 +110,9 @@ def _replace(graph: AtenGraph, node: Node, match: _Match) -> None:
     dtype = fake_result(match.x).dtype
 
     def call(op: Any, *args: Any) -> Node:
-        call = graph.graph.call_function(op, args)
-        sizes = geometry.broadcast(*(fake_result(n).shape for n in call.all_input_nodes))
-        fake = new_fake(sizes, total, dtype=dtype if op is aten.where.self else torch.bool)
-        call.meta.update(val=fake, where=node.meta["where"])
+        call = add_call(graph.graph, op, args, {"where": node.meta["where"]})
+        sizes = _broadcast(call.all_input_nodes)
+        call.meta["val"] = new_fake(sizes, total, dtype=torch.bool)
         return call
 
     with graph.graph.inserting_before(node):
@@ -115,6 +120,7 @@ def _replace(graph: AtenGraph, node: Node, match: _Match) -> None:
         for condition in (call(aten.lt.Scalar, match.index, match.count), *match.conditions):
             holds = call(aten.logical_and.default, holds, condition)
         result = call(aten.where.self, holds, match.x, match.zero)
+        result.meta["val"] = new_fake(fake_result(result).shape, total, dtype=dtype)
         if dtype != total.dtype:
             result = graph.graph.call_function(
                 aten._to_copy.default, (result,), {"dtype": total.dtype}

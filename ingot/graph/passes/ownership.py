@@ -3,22 +3,23 @@ unless eager's does."""
 
 from __future__ import annotations
 
-import torch
+from torch.fx import Node
 
 from ingot.graph import meta
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import fake_result
+from ingot.graph.nodes import add_call, fake_result
 from ingot.graph.passes.layouts import laid_out
+from ingot.sequences import at
 from ingot.torch_private import OpOverload, aten
 
 
 def own_outputs(graph: AtenGraph) -> None:
     """Insert clones where an output, or the new value of an input, is memory of another value or a
     view of it."""
-    owners: dict[torch.fx.Node, int] = {}
-    outputs: list[torch.fx.Node | None] = []
-    copies: dict[int, torch.fx.Node] = {}
+    owners: dict[Node, int] = {}
+    outputs: list[Node | None] = []
+    copies: dict[int, Node] = {}
     for spec in graph.outputs:
         node = spec.node
         if node is not None and spec.position is None:
@@ -29,27 +30,26 @@ def own_outputs(graph: AtenGraph) -> None:
             elif owners.setdefault(node, spec.storage) != spec.storage:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
-    inputs = graph.inputs
-    mutated = {inputs[position] for position, _ in graph.mutations}
+    mutated = set(at(graph.inputs, graph.mutated))
     values = [_clone(graph, n) if _reads_through(n, mutated) else n for _, n in graph.mutations]
     graph.rewire(outputs, values)
 
 
-def _has_other_layout(node: torch.fx.Node, spec: OutputSpec) -> bool:
+def _has_other_layout(node: Node, spec: OutputSpec) -> bool:
     """Whether another layout was chosen for the node than the output has."""
     return "layout" in node.meta and laid_out(node).stride() != tuple(spec.strides)
 
 
-def borrowed(node: torch.fx.Node) -> bool:
+def borrowed(node: Node) -> bool:
     """Whether the node's memory belongs to an input, a constant or another node."""
     return node.op in ("placeholder", "get_attr") or is_view(node)
 
 
-def is_view(node: torch.fx.Node) -> bool:
+def is_view(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and meta.rule_for(node.target) is meta.native
 
 
-def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
+def _reads_through(node: Node, mutated: set[Node]) -> bool:
     """Whether the value is a view of an input that is itself written: the copies into the inputs
     happen one after the other."""
     while is_view(node):
@@ -57,11 +57,9 @@ def _reads_through(node: torch.fx.Node, mutated: set[torch.fx.Node]) -> bool:
     return node in mutated
 
 
-def _clone(graph: AtenGraph, node: torch.fx.Node) -> torch.fx.Node:
+def _clone(graph: AtenGraph, node: Node) -> Node:
     value: FakeTensor = fake_result(node)
-    output = next(n for n in reversed(graph.graph.nodes) if n.op == "output")
-    with graph.graph.inserting_before(output):
-        copy = graph.graph.call_function(aten.clone.default, (node,))
     fake = new_fake(value.shape, value, strides=value.stride())
-    copy.meta.update(val=fake, where=node.meta.get("where", ""))
-    return copy
+    meta = {"val": fake, "where": node.meta.get("where", "")}
+    with graph.graph.inserting_before(graph.graph.output_node()):
+        return add_call(graph.graph, aten.clone.default, (node,), meta)

@@ -1,29 +1,28 @@
-"""Sums of matrix products as one product: the gradient of a weight that is used at every step of a
-recurrence is a sum over the steps."""
+"""Sums of matrix products as one product. The gradient of a weight that is used at every step of a
+recurrence is such a sum."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.geometry import at_hand, has_symbols
-from ingot.graph.nodes import fake_result, order_of
+from ingot.graph.nodes import fake_result, only_user, order_of
 from ingot.graph.passes.linear import transposed
+from ingot.sequences import at
 from ingot.torch_private import aten
-
-Node = torch.fx.Node
 
 _DTYPES = (torch.float32, torch.float64)  # others would round each product
 
 
 def join_products(graph: AtenGraph) -> None:
-    """t(a) @ x + t(b) @ y + ... becomes t(s) @ cat(x, y, ...) with s = cat(a, b, ...), where that
-    moves less memory than adding the products does. The sums of the rows of a, b, ..., where they
-    are added as well, become those of s.
-    """
+    """t(a) @ x + t(b) @ y + ... becomes t(s) @ cat(x, y, ...) with s = cat(a, b, ...). That is done
+    where it moves less memory than adding the products does. The sums of the rows of a, b, ...,
+    where they are added as well, become those of s."""
     stacks = _Stacks(graph)
     sums = [node for node in graph.graph.nodes if _is_sum(node) and not _is_term(node)]
     for node in sums:
@@ -40,9 +39,10 @@ def _join_products(stacks: _Stacks, node: Node) -> None:
             products[term] = operands
     total: Node | None = None
     for group in _groups(products, stacks.order):
-        left = stacks.of(tuple(products[term][0] for term in group))
+        lefts, rights = zip(*at(products, group))
+        left = stacks.of(lefts)
         # behind `left`, whose operands may be computed from earlier terms
-        right = stacks.of(tuple(products[term][1] for term in group), left)
+        right = stacks.of(rights, left)
         turned = stacks.call(left, aten.t.default, (left,), fake_result(left).meta.t())
         args: tuple[Node, ...] = turned, right
         op = aten.mm.default
@@ -66,7 +66,7 @@ def _join_rows(stacks: _Stacks, node: Node) -> None:
             if total is not None:
                 added = stacks.call(max(total, added), aten.add.Tensor, (total, added), _like(node))
             total = added
-            replaced.update(terms.pop(matrix) for matrix in matrices)
+            replaced.update(map(terms.pop, matrices))
     _replace(stacks, node, replaced, total)
 
 
@@ -79,19 +79,22 @@ def _groups(products: dict[Node, tuple[Node, Node]], order: dict[Node, int]) -> 
     height, width = (at_hand(fake_result(operand).shape[1]) for operand in operands)
     if height == 0 or width == 0:
         return []
-    groups: list[list[Node]] = [[]]
-    rows = 0
+    groups: list[list[Node]] = []
+    rows, most = 0, 2 * height * width // (height + width)
     for term in sorted(products, key=lambda term: order[products[term][1]]):
         count = at_hand(fake_result(products[term][0]).shape[0])
-        if rows + count > 2 * height * width // (height + width):
+        if not groups or rows + count > most:
             groups.append([])
             rows = 0
         groups[-1].append(term)
         rows += count
-    groups = [group for group in groups if group]
     if len(groups) == len(products):
         return []
-    return sorted(groups, key=lambda g: max(order[products[term][0]] for term in g))
+
+    def completed(group: list[Node]) -> int:
+        return max(order[left] for left, _ in at(products, group))
+
+    return sorted(groups, key=completed)
 
 
 class _Stacks:
@@ -159,10 +162,8 @@ def _is_sum(node: Any) -> bool:
 
 def _is_term(node: Node) -> bool:
     """Whether all that happens to a value is that something else is added to it, once."""
-    if len(node.users) != 1:
-        return False
-    (user,) = node.users
-    return _is_sum(user) and user.args[0] is not user.args[1]
+    user = only_user(node)
+    return user is not None and _is_sum(user) and user.args[0] is not user.args[1]
 
 
 def _terms(node: Node) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Products of each step of a sequence with one matrix as one product of the whole sequence: what a
+"""Products of each step of a sequence with one matrix as one product of the whole sequence. What a
 recurrence does with its inputs need not wait for the steps before."""
 
 from __future__ import annotations
@@ -6,23 +6,21 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-import torch
+from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import fake_result, is_returned
+from ingot.graph.nodes import add_call, fake_result, is_returned
 from ingot.torch_private import aten
-
-Node = torch.fx.Node
 
 MOST_ROWS = 512
 """Of a step: products of more rows are as fast by themselves, and need not be alive all at once."""
 
 
 class _Sequence(NamedTuple):
-    """What the products of one sequence have in common: `x`, of which each multiplies what it
-    selects along `dim`, the matrix, and what is added (None: nothing)."""
+    """What the products of one sequence have in common: `x`, the matrix, and what is added (None:
+    nothing). Each multiplies what it selects of `x` along `dim`."""
 
     x: Node
     dim: int
@@ -31,8 +29,8 @@ class _Sequence(NamedTuple):
 
 
 def join_steps(graph: AtenGraph) -> None:
-    """x[0] @ w + b, x[1] @ w + b, ... for all of a contiguous x, and of x[:, 0], x[:, 1], ... as
-    well, become steps of x @ w + b."""
+    """x[0] @ w + b, x[1] @ w + b, ... for all of a contiguous x become steps of x @ w + b. So do
+    the products of x[:, 0], x[:, 1], ..."""
     sequences: dict[_Sequence, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
     for node in graph.graph.nodes:
         step = _step(node)
@@ -55,7 +53,7 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
     x, dim, place = left.args
     value = fake_result(x)
     sizes = [*value.shape, *fake_result(matrix).shape]  # type: ignore[union-attr]
-    if not all(isinstance(n, int) for n in sizes) or value.dim() != 3 or dim % 3 == 2:
+    if geometry.has_symbols(sizes) or value.dim() != 3 or dim % 3 == 2:
         return None
     if fake_result(left).shape[0] > MOST_ROWS or value.numel() == 0:
         return None
@@ -65,15 +63,13 @@ def _step(node: Node) -> tuple[_Sequence, int] | None:
 
 
 def _join(graph: AtenGraph, sequence: _Sequence, steps: dict[int, list[Node]]) -> None:
-    products = {node for nodes in steps.values() for node in nodes}
-    first = next(node for node in graph.graph.nodes if node in products)
+    first = min(nodes[0] for nodes in steps.values())
     x, value = sequence.x, fake_result(sequence.x)
     (a, b, width), columns = value.shape, fake_result(sequence.matrix).shape[1]
 
     def call(op: Any, args: tuple[Any, ...], *shape: int) -> Node:
-        node = graph.graph.call_function(op, args)
-        node.meta.update(val=new_fake(shape, value), where=first.meta.get("where", ""))
-        return node
+        meta = {"val": new_fake(shape, value), "where": first.meta.get("where", "")}
+        return add_call(graph.graph, op, args, meta)
 
     with graph.graph.inserting_before(first):
         rows = call(aten.view.default, (x, [a * b, width]), a * b, width)
@@ -85,8 +81,8 @@ def _join(graph: AtenGraph, sequence: _Sequence, steps: dict[int, list[Node]]) -
         whole = call(aten.view.default, (product, [a, b, columns]), a, b, columns)
     for place, nodes in steps.items():
         for node in nodes:
-            with graph.graph.inserting_before(node):
-                step = graph.graph.call_function(aten.select.int, (whole, sequence.dim, place))
             view = fake_result(whole).meta.select(sequence.dim, place)
-            step.meta.update(node.meta, val=FakeTensor(view, value.device))
+            fake, args = FakeTensor(view, value.device), (whole, sequence.dim, place)
+            with graph.graph.inserting_before(node):
+                step = add_call(graph.graph, aten.select.int, args, node.meta, val=fake)
             graph.replace(node, step)

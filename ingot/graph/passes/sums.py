@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fake_ops import run_fake
 from ingot.graph.nodes import fake_result
 from ingot.torch_private import aten
-
-Node = torch.fx.Node
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FULL_PRECISION = (torch.float32, torch.float64)  # halves would be rounded at other places
@@ -63,9 +62,9 @@ def _write_into(graph: AtenGraph, node: Node) -> None:
 
 
 def sum_pieces(graph: AtenGraph) -> None:
-    """On a GPU, the sum over all rows of columns that were joined as that of the sums of the
-    pieces, which the kernels that read these can compute: the gradient of the bias of a projection
-    that makes queries, keys and values."""
+    """On a GPU, the sum over the rows of joined columns becomes the joined sums of the pieces. The
+    kernels that read the pieces can compute these: the gradient of the bias of a projection that
+    makes queries, keys and values."""
     for node in list(graph.graph.nodes):
         if node.target is aten.sum.dim_IntList and fake_result(node).device.type == "cuda":
             _sum_pieces(graph, node)

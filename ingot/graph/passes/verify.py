@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-import torch
+from torch.fx import Node
 
 from ingot.errors import CompilerBug
 from ingot.graph.aten_graph import AtenGraph
@@ -14,7 +14,7 @@ from ingot.torch_private import OpOverload
 def verify(graph: AtenGraph) -> None:
     """Check order, metadata and vocabulary. Raises CompilerBug that names the node and the user's
     line."""
-    seen: set[torch.fx.Node] = set()
+    seen: set[Node] = set()
     for node in graph.graph.nodes:
         problem = _problem(node, seen, graph)
         if problem:
@@ -23,7 +23,7 @@ def verify(graph: AtenGraph) -> None:
         seen.add(node)
 
 
-def _problem(node: torch.fx.Node, seen: set[torch.fx.Node], graph: AtenGraph) -> str:
+def _problem(node: Node, seen: set[Node], graph: AtenGraph) -> str:
     if not seen.issuperset(node.all_input_nodes):
         return "an argument is computed after it is used"
     if node.op == "output":

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch.fx import Node
 
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.functional import same_strides
-from ingot.graph.nodes import fake_result, is_returned
+from ingot.graph.nodes import add_call, fake_result, is_returned
 from ingot.graph.passes.ownership import is_view
 from ingot.torch_private import ADDRESSING, aten
 
@@ -27,14 +27,14 @@ def see_through_writes(graph: AtenGraph) -> None:
             continue
         value: FakeTensor = fake_result(source)
         if end - start < value.shape[dim]:
-            with graph.graph.inserting_before(node):
-                source = graph.graph.call_function(aten.slice.Tensor, (source, dim, start, end))
             fake = FakeTensor(value.meta.narrow(dim, start, end - start), value.device)
-            source.meta.update(node.meta, val=fake)
+            args = (source, dim, start, end)
+            with graph.graph.inserting_before(node):
+                source = add_call(graph.graph, aten.slice.Tensor, args, node.meta, val=fake)
         graph.replace(node, source)
 
 
-def _source_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
+def _source_of(node: Node) -> tuple[Node, int, int, int]:
     """The earliest value with all elements of a slice, and where: (source, dimension, start,
     end)."""
     source: Any = node.args[0]
@@ -54,7 +54,7 @@ def _source_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int, int, int]:
     return source, *(place or (0, 0, 0))
 
 
-def _place(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
+def _place(node: Node, first: int) -> tuple[int, int, int] | None:
     """(dimension, start, end) of a slice whose arguments begin at position `first`; None for one
     with steps, or whose place is not known."""
     value: Any = fake_result(node.args[0])  # type: ignore[union-attr]
@@ -70,9 +70,9 @@ def _place(node: torch.fx.Node, first: int) -> tuple[int, int, int] | None:
     return dim % value.dim(), low, max(low, high)
 
 
-def _may_replace(source: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Whether the readers of `node` may read (a slice of) `source` instead: its strides are the
-    same, or in the same order where no reader depends on more."""
+def _may_replace(source: Node, node: Node) -> bool:
+    """Whether the readers of `node` may read (a slice of) `source` instead. They may if its strides
+    are the same, or in the same order where no reader depends on more."""
     strides, others = fake_result(node).stride(), fake_result(source).stride()
     if strides == others:
         return True
@@ -118,14 +118,14 @@ def see_through_joins(graph: AtenGraph) -> None:
         whole = _whole_of(node)
         if whole is not None:
             sizes = list(fake_result(node).shape)
-            with graph.graph.inserting_before(node):
-                view = graph.graph.call_function(aten.view.default, (whole, sizes))
             value: FakeTensor = fake_result(whole)
-            view.meta.update(node.meta, val=FakeTensor(value.meta.view(sizes), value.device))
+            fake = FakeTensor(value.meta.view(sizes), value.device)
+            with graph.graph.inserting_before(node):
+                view = add_call(graph.graph, aten.view.default, (whole, sizes), node.meta, val=fake)
             graph.replace(node, view)
 
 
-def _whole_of(node: torch.fx.Node) -> torch.fx.Node | None:
+def _whole_of(node: Node) -> Node | None:
     """The contiguous tensor whose selections, all and in order, a node joins along their first
     dimension."""
     if node.target is not aten.cat.default or node.kwargs or node.args[1:] not in ((), (0,)):
