@@ -45,11 +45,11 @@ from ingot.precision import float32_precisions
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
-from ingot.runtime.traces import unaligned_inputs
+from ingot.runtime.traces import kernel_steps, unaligned_inputs
 from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import WithWindows, windows_by_sizes
 from ingot.schedule import schedule
-from ingot.schedule.plan import KernelStep, Plan
+from ingot.schedule.plan import Plan
 from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def compile_training(
     hints: Mapping[Symbol, int] = NO_HINTS,
 ) -> CompiledGraph:
     """A captured graph that records gradients: differentiate, partition, build the forward, and
-    join it to its backward programs, which are built when they are first asked for."""
+    join it to its backward programs. These are built when they are first asked for."""
     require(GRADIENTS)
     with compilation.log.stage("differentiate"):
         joint = trace_joint(graph.module, graph.fakes, graph.context)
@@ -175,9 +175,7 @@ def build(
     replayed: Replayed | None = None
     if options.replays:
         replay = log.replayed = _replay(program, code, device, machine)
-        if isinstance(replay, str):
-            replayed = None
-        else:
+        if not isinstance(replay, str):
             replayed = replay
     return Built(aten, loops, plan, code, program, replayed)
 
@@ -211,11 +209,9 @@ def _replay(
     if machine is None:
         return "there are none on a CPU"
     programs: tuple[Program, Program] | None = None
-    plans = program.plan.apart()
+    recorded, plans = program, program.plan.apart()
     if plans:
         programs = Program(plans[0], code, device), Program(plans[1], code, device)
-    recorded = program
-    if programs:
         recorded = programs[0]
     return why_not(recorded) or Replayed(program, machine, programs)
 
@@ -244,19 +240,18 @@ def _tuner(device: torch.device) -> Tuner | None:
 
 def _machine_code(plan: Plan, device: torch.device, hints: Mapping[Symbol, int]) -> Any:
     """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
+    symbols = [symbol for symbol, *_ in plan.graph.symbols]
     if device.type == "cpu":
-        return compile_kernels(plan.kernels, [symbol for symbol, *_ in plan.graph.symbols])
+        return compile_kernels(plan.kernels, symbols)
     from ingot.codegen import triton
     from ingot.codegen.mixed import MixedKernels
 
     major, minor = torch.cuda.get_device_capability(device)
-    steps = [step for step in plan.steps if isinstance(step, KernelStep)]
+    steps = kernel_steps(plan)
     launched = [step for step in steps if not step.on_host]
     gpu = triton.Gpu("cuda", 10 * major + minor)
     compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), hints)
     if len(launched) == len(steps):
         return compiled
-    host = compile_kernels(
-        [s.kernel for s in steps if s.on_host], [symbol for symbol, *_ in plan.graph.symbols]
-    )
+    host = compile_kernels([step.kernel for step in steps if step.on_host], symbols)
     return MixedKernels(compiled, host, steps)

@@ -21,21 +21,24 @@ behind `Machine`.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
-from ingot.loops.ir import Library, View
+from ingot.loops.ir import Library
 from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.runtime.program import Program
+from ingot.runtime.traces import returned_views
 from ingot.schedule.kernel import Kernel, scaling
 from ingot.schedule.plan import KernelStep, LibraryStep, touched
+from ingot.sequences import at
 from ingot.serial import whole
 from ingot.torch_private import (
     GRAPHS,
@@ -111,9 +114,9 @@ def why_not(program: Program) -> str:
             why = _why_not_call(step.node, plan.graph.buffers)
         if why:
             return why
-    shown = [view.buffer for view in plan.graph.outputs if isinstance(view, View)]
-    met = {*plan.graph.inputs, *shown, *(name for step in plan.steps for name in touched(step))}
-    if any(plan.graph.buffers[name].on_host for name in met):
+    names = {*plan.graph.inputs, *itertools.chain(*map(touched, plan.steps))}
+    names.update(view.buffer for view in returned_views(plan))
+    if any(buffer.on_host for buffer in at(plan.graph.buffers, names)):
         return "numbers are on the CPU"
     if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
@@ -161,7 +164,8 @@ def _takes_mask(node: Any, buffers: Mapping[str, Any]) -> bool:
     """Whether elements are chosen by a mask, of which only the device knows how many there are."""
     if not str(node.function).startswith(_INDEXING):
         return False
-    return any(buffers[b].dtype in (torch.bool, torch.uint8) for b in node.reads())
+    read = at(buffers, node.reads())
+    return any(buffer.dtype in (torch.bool, torch.uint8) for buffer in read)
 
 
 class Results:
@@ -175,7 +179,7 @@ class Results:
         # Asked for without making storages Python objects, which would be owners that come and go
         # unseen.
         self.storages = _native.storages(self.tensors)
-        self.bytes = sum(t.nbytes for t in self.tensors)
+        self.bytes = _bytes(self.tensors)
         self.addresses = self._addresses()
         self.owners: list[int] = []
         self.loans: list[int] = []
@@ -228,13 +232,14 @@ class Pool:
 
     def begin(self) -> Any:
         """The pool's name, before something is recorded."""
-        self.recordings = [
-            (r, results)
-            for r, results in self.recordings
-            if r() is not None or not results.are_free()
-        ]
-        # its memory went with the last: there is none of that name
-        if all(r() is None for r, _ in self.recordings):
+        kept, is_alive = [], False
+        for reference, results in self.recordings:
+            exists = reference() is not None
+            is_alive |= exists
+            if exists or not results.are_free():
+                kept.append((reference, results))
+        self.recordings = kept
+        if not is_alive:  # its memory went with the last: there is none of that name
             self.handle, self.recordings = self.machine.pool(), []
         return self.handle
 
@@ -288,7 +293,7 @@ class Recording:
         self.replay, self.pool, self.addresses = replay, pool, addresses
         self.moving, self.copies = tuple(copies), list(copies.values())
         tensors = [t for t in given if isinstance(t, Tensor)]  # which come first
-        storages = {storage: k for k, storage in enumerate(_native.storages(tensors))}
+        storages = dict(zip(_native.storages(tensors), itertools.count()))
         self.windows: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = []
         self.constants: list[tuple[int, Any]] = []
         self.owned: list[int] = []  # the positions of `results` among the outputs
@@ -410,13 +415,11 @@ class Replayed:
         self, program: Program, machine: Machine, parts: tuple[Program, Program] | None = None
     ) -> None:
         self.program, self.machine = program.native, machine
-        if parts:
-            self.recorded = parts[0].native
-        else:
-            self.recorded = self.program
-        self.beside = parts[1].native if parts else None
+        recorded, beside = parts or (program, None)
+        self.recorded = recorded.native
+        self.beside = beside.native if beside else None
         self.visible: int | None = None
-        self.launches = launches_of(parts[0] if parts else program)
+        self.launches = launches_of(recorded)
         self.tensors = len(program.plan.graph.inputs)
         self.written = sorted(program.written_inputs)
         self.counted = sorted(program.counted_writes)
@@ -442,9 +445,11 @@ class Replayed:
 
     def describe(self) -> str:
         """For the report."""
-        sizes = list(self.known.values())
-        reasons = dict.fromkeys(filter(None, [self.why, *(s.why for s in sizes)]))
-        count = sum(len(s.recordings) for s in sizes)
+        reasons, count = {self.why: None}, 0
+        for sizes in self.known.values():
+            reasons[sizes.why] = None
+            count += len(sizes.recordings)
+        reasons.pop("", None)
         text = f"{count} recorded, {self.replays} of {self.calls} calls replayed"
         if reasons:
             return f"{text}: {'; '.join(reasons)}"
@@ -454,9 +459,8 @@ class Replayed:
         """The results, or None where the program is to be run."""
         self.calls += 1
         if self.why or self.paused:
-            stream = None
-        else:
-            stream = self.machine.stream()
+            return None
+        stream = self.machine.stream()
         if stream is None:
             return None
         key = (stream, *[_read(inputs[position], kind, dim) for position, kind, dim in self.places])
@@ -477,10 +481,7 @@ class Replayed:
             self.replays += 1
             if self.counted:
                 increment_version([inputs[k] for k in self.counted])
-            if self.visible is None:
-                visible = recording.count
-            else:
-                visible = self.visible
+            visible = recording.count if self.visible is None else self.visible
             if self.beside is not None:
                 self.beside(*inputs)
             return recording.run(inputs, visible, sizes.copied)
@@ -495,8 +496,7 @@ class Replayed:
             if recording.pool.is_clear(recording) and not recording.results.moved:
                 return recording
         if not matching:
-            worthwhile = sizes.note(addresses, memory)
-            if worthwhile:
+            if sizes.note(addresses, memory):
                 return self._record(sizes, memory.shared, inputs)
             return None
         last = matching[-1]
@@ -504,7 +504,7 @@ class Replayed:
             sizes.recordings.remove(last)
         elif len(matching) >= MOST_TWINS or last.results.bytes > TWIN_BYTES:
             held = last.results.held()
-            copied = sum(last.results.tensors[k].nbytes for k in held)
+            copied = _bytes(at(last.results.tensors, held))
             few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
             if few and self._saves_more_than(copied):
                 sizes.copied.update(held)
@@ -527,17 +527,12 @@ class Replayed:
             with torch.inference_mode(False), torch.no_grad():
                 recording = self._captured(sizes.moving, pool, inputs)
         except Exception as problem:
-            expected = isinstance(problem, Unsupported)
-            if expected:
+            self.why = f"recording failed: {problem}"
+            if isinstance(problem, Unsupported):
                 self.why = str(problem)
-            else:
-                self.why = f"recording failed: {problem}"
             return None
         recording.results.settle()
-        if self.visible is None:
-            visible = recording.count
-        else:
-            visible = self.visible
+        visible = recording.count if self.visible is None else self.visible
         for position, k in enumerate(recording.owned):
             t = recording.results.tensors[position]
             if k >= visible and not self._saves_more_than(t.nbytes):
@@ -563,10 +558,10 @@ class Replayed:
             return "inputs lie elsewhere too often"
         if set(sizes.moving) & set(self.written):
             return "an input that is written lies elsewhere at each call"
-        if not all(_is_dense(inputs[k]) for k in sizes.moving):
+        if not all(map(_is_dense, at(inputs, sizes.moving))):
             return "an input with gaps between its elements lies elsewhere at each call"
-        copied = sum(inputs[k].nbytes for k in sizes.moving)
-        scaled = sum(inputs[k].nbytes for k in self.scaled)
+        copied = _bytes(at(inputs, sizes.moving))
+        scaled = _bytes(at(inputs, self.scaled))
         launches = f"{self.launches} launches take no longer than"
         if not self._saves_more_than(copied):
             return f"{launches} a replay and a copy of {copied} bytes of inputs"
@@ -604,6 +599,10 @@ def _numbers(addresses: bytes) -> Sequence[int]:
 def memory_of(machine: Machine, stream: Hashable) -> Memory:
     key = (id(machine), stream)
     return Memory.known.get(key) or Memory.known.setdefault(key, Memory(machine))
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.nbytes for t in tensors)
 
 
 def _empty_like(t: Tensor) -> Tensor:

@@ -76,6 +76,7 @@ first. It returns 0, or 1 + k for the k-th of `errors`, each (exception type, me
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -87,10 +88,11 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
-from ingot.runtime.traces import first_trace, mutated_inputs, written_inputs
+from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_views
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.sequences import at, present
 from ingot.torch_private import aten, increment_version
 
 _WITH_OUT = ("default", "out")
@@ -107,11 +109,10 @@ _ENTRY_POINTS = {
 }
 # Ops whose entry point in torch takes the same arguments as their overloads, and is reached sooner:
 # an overload object parses its arguments in Python and again in pybind, half a microsecond more.
-_FASTER = {
-    getattr(getattr(aten, name), overload): getattr(torch, name)
-    for name, overloads in _ENTRY_POINTS.items()
-    for overload in overloads
-}
+_FASTER: dict[Any, Any] = {}
+for _name, _overloads in _ENTRY_POINTS.items():
+    for _overload in _overloads:
+        _FASTER[getattr(getattr(aten, _name), _overload)] = getattr(torch, _name)
 
 # places whose tensors are let go when they are dead
 _RELEASED = ("library", "own", "small", "input")
@@ -131,14 +132,13 @@ class Description:
         graph = plan.graph
         self.plan, self.compiled, self.device = plan, compiled, device
         self.symbols = {symbol: number for number, (symbol, *_) in enumerate(graph.symbols)}
-        self.constants = {name: number for number, name in enumerate(graph.constants)}
+        self.constants = dict(zip(graph.constants, itertools.count()))
         self.expressions: dict[Expr, int] = {}
         self.buffers: dict[str, int] = {}
         self.buffer_rows: list[Row] = []
         self.views: dict[Row, int] = {}
         self.allocated: set[str] = set()
-        writes = (k for k, step in enumerate(plan.steps) if written_inputs(step, plan))
-        self.first_write = next(writes, None)
+        self.first_write = first_write(plan)
         # of each native step: the step of the plan that it belongs to
         self.plan_steps: list[int | None] = []
         self.stages: dict[Symbol, int] = {}  # the call that binds a symbol: 1, 2, ...
@@ -146,7 +146,8 @@ class Description:
         for step in plan.steps:
             if isinstance(step, LibraryStep) and step.node.binds:
                 stage += 1
-                self.stages.update((symbol, stage) for symbol, *_ in step.node.binds)
+                for symbol, *_ in step.node.binds:
+                    self.stages[symbol] = stage
 
     def build(self) -> Row:
         graph = self.plan.graph
@@ -161,7 +162,7 @@ class Description:
             native_steps = self.steps(position)
             self.plan_steps += [position] * len(native_steps)
             steps += native_steps
-        returned = [output.buffer for output in graph.outputs if isinstance(output, View)]
+        returned = [view.buffer for view in returned_views(self.plan)]
         steps += self.allocations(returned)  # of what no step writes: empty tensors
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
@@ -219,7 +220,8 @@ class Description:
         """When the values of expressions are known: 0 from the start, else after that call."""
         if not self.stages:
             return 0
-        return max((self.stages.get(s, 0) for e in exprs for s in e.symbols), default=0)
+        symbols = itertools.chain(*[e.symbols for e in exprs])
+        return max([self.stages.get(symbol, 0) for symbol in symbols], default=0)
 
     def kind(self, name: str) -> str:
         place = self.plan.places.get(name)
@@ -292,19 +294,21 @@ class Description:
         counted = mutated_inputs(self.plan) - self.plan.graph.uncounted
         if not counted:
             return []
-        items = tuple(("buffer", self.buffer(name)) for name in sorted(counted))
+        numbers = self.buffer_numbers(sorted(counted))
+        items = tuple(zip(itertools.repeat("buffer"), numbers))
         return [("call", increment_version, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[Row]:
         lenders = self.plan.lenders
         steps: list[Row] = []
-        fresh = [n for n in names if self.kind(n) in _ALLOCATED and n not in self.allocated]
-        for name in dict.fromkeys(fresh):
+        for name in names:
+            if self.kind(name) not in _ALLOCATED or name in self.allocated:
+                continue
+            self.allocated.add(name)
             step: Row = ("allocate", self.buffer(name))
             if name in lenders:
                 step += (self.buffer(lenders[name]),)
             steps.append(step)
-        self.allocated.update(fresh)
         return steps
 
     def alignment(self, name: str) -> tuple[bool, ...]:
@@ -322,9 +326,8 @@ class Description:
         if isinstance(kernel, Kernel) and kernel.parallel == 1 and kernel.loops == (kernel.vector,):
             unit = _POINTWISE_UNIT
         buffers, extent = self.buffer_numbers(step.arguments), self.value(step.extent)
-        if scratch.constant == 0:
-            scratch_bytes = -1
-        else:
+        scratch_bytes = -1
+        if scratch.constant != 0:
             scratch_bytes = self.value(scratch)
         parts = self.values(step.parts)
         if isinstance(step.work, Expr):
@@ -353,15 +356,12 @@ class Description:
     def call(self, node: Library) -> Row:
         kwargs = dict(node.kwargs)
         written: tuple[int, ...] = ()
-        targets = tuple(-1 if t is None else self.buffer(t) for t in node.targets)
+        targets = tuple([-1 if t is None else self.buffer(t) for t in node.targets])
         if node.out is not None:
-            views = tuple(whole(self.plan.graph.buffers[t]) for t in node.targets if t is not None)
-            if len(views) == 1:
-                kwargs[node.out] = views[0]
-            else:
-                kwargs[node.out] = views
-            written, targets = tuple(t for t in targets if t >= 0), ()
-        items = tuple(self.item(argument, node) for argument in (*node.args, *kwargs.values()))
+            out = tuple(map(whole, at(self.plan.graph.buffers, present(node.targets))))
+            kwargs[node.out] = out[0] if len(out) == 1 else out
+            written, targets = tuple([t for t in targets if t >= 0]), ()
+        items = tuple([self.item(argument, node) for argument in (*node.args, *kwargs.values())])
         function = _FASTER.get(node.function) or getattr(node.function, "_op", node.function)
         step = "call", function, items, tuple(kwargs) or None, targets, written
         if node.binds:
@@ -397,10 +397,10 @@ class Description:
                 return "int", self.value(argument)
             return "object", argument.constant
         if type(argument) in (list, tuple):
-            items = tuple(self.item(part, node) for part in argument)
-            if any(kind != "object" for kind, _ in items):
-                return type(argument).__name__, items
-            return "object", type(argument)(part for _, part in items)
+            items = tuple([self.item(element, node) for element in argument])
+            if {kind for kind, _ in items} <= {"object"}:
+                return "object", type(argument)([element for _, element in items])
+            return type(argument).__name__, items
         if isinstance(argument, dict):
             raise CompilerBug(
                 "program", "a library call takes a dict", node.name, node.origin.where
@@ -412,8 +412,7 @@ class Description:
 
         An alias of an input, and a second view of one buffer, are tensor objects of their own.
         """
-        views = [output for output in self.plan.graph.outputs if isinstance(output, View)]
-        shown = Counter(view.buffer for view in views)
+        shown = Counter([view.buffer for view in returned_views(self.plan)])
         outputs: list[tuple[str, int]] = []
         returned: set[int] = set()
         for output in self.plan.graph.outputs:

@@ -19,6 +19,7 @@ from ingot.runtime.description import Description, Row, whole
 from ingot.runtime.traces import unaligned_inputs
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.sequences import present
 from ingot.torch_private import (
     get_cublas_allow_bf16_reduced_precision_reduction,
     get_cublas_allow_fp16_accumulation,
@@ -78,17 +79,16 @@ class GpuDescription(Description):
         """Products are asked of cuBLAS; those in parts, one after the other."""
         if not LibraryStep(node).multiplies:
             return super().calls(node)
-        targets = [target for target in node.targets if target is not None]
-        (out,) = (whole(self.plan.graph.buffers[target]) for target in targets)
+        (target,) = present(node.targets)
+        out = whole(self.plan.graph.buffers[target])
         if node.function is not mm_in_parts:
             return [self.product((*node.args, out), self.call(node))]
         products, (left, right) = [], node.args
         for views in views_of_parts(left, right, out):
-            items = tuple(("view", self.view(view)) for view in views)
+            items = tuple([("view", self.view(view)) for view in views])
+            function = torch.bmm
             if len(views[0].sizes) == 2:
                 function = torch.mm
-            else:
-                function = torch.bmm
             call = ("call", function, items, ("out",), (), (self.buffer(out.buffer),))
             products.append(self.product(views, call))
         return products

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ingot.loops.training_contract import TrainingContract
+from ingot.sequences import present
 from ingot.wrapped import is_wrapped, untransformed
 
 Inputs = tuple[int, ...] | None
@@ -35,8 +36,8 @@ UNCHANGED = StateBefore({}, None)
 
 
 class RecordedCall(NamedTuple):
-    """What a call began with: the inputs (what was written as it was before), how often each had
-    been written when it ended, and what it changed."""
+    """What a call began with: its inputs, as they were before, and what it changed. `versions` says
+    how often each input had been written when it ended."""
 
     inputs: tuple[Any, ...]
     versions: list[int | None]
@@ -82,8 +83,8 @@ class HigherOrderProgram:
         return StateBefore(written, torch.get_rng_state() if self._draws else None)
 
     def versions(self, inputs: Sequence[Any]) -> list[int | None]:
-        """How often each input was written; None for those of inference mode, which do not count
-        that, and 0 for those that no gradient depends on."""
+        """How often each input was written. It is None for those of inference mode, which do not
+        count that, and 0 for those that no gradient depends on."""
         versions: list[int | None] = []
         for k, tensor in enumerate(inputs[: self._tensors]):
             if k in self._unread:
@@ -121,7 +122,7 @@ class HigherOrderProgram:
             )
         run, gradient_inputs = self._program(tangents, inputs)
         arguments = list(call.inputs)
-        arguments[self._tensors : self._tensors] = [t for t in tangents if t is not None]
+        arguments[self._tensors : self._tensors] = present(tangents)
         if call.state.random is None:
             return run(*arguments), gradient_inputs
         with torch.random.fork_rng(devices=[]):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot.codegen.triton import Gpu, compile_kernels
 from ingot.errors import Unsupported
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.program import Program
+from ingot.runtime.traces import constants_of, kernel_steps
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, Plan
 from ingot.schedule.tilings import Chip
+from ingot.sequences import at, present
 
 log = logging.getLogger("ingot")
 
@@ -65,8 +70,8 @@ class Measurement:
             except Exception:  # Triton's own errors are of many kinds
                 return None
 
-        steps = [[s for s in plan.steps if isinstance(s, KernelStep)] for plan in plans]
-        together = compiled([s for of_plan in steps for s in of_plan])
+        steps = list(map(kernel_steps, plans))
+        together = compiled(list(itertools.chain(*steps)))
         fitting = []
         for of_plan in steps:
             kernels = together or compiled(of_plan)
@@ -75,31 +80,34 @@ class Measurement:
         return fitting
 
     def _fits(self, compiled: Any, steps: Sequence[KernelStep]) -> bool:
-        kernels = [s.kernel for s in steps if isinstance(s.kernel, Kernel)]
-        return all(compiled.binary(k).shared <= self.chip.shared for k in kernels)
+        for step in steps:
+            if isinstance(step.kernel, Kernel):
+                if compiled.binary(step.kernel).shared > self.chip.shared:
+                    return False
+        return True
 
-    def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[torch.Tensor]]:
+    def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[Tensor]]:
         """Sets of inputs, so many that those from outside are in no cache when their turn comes.
 
         Tensors that the program computes itself may be in a cache: all sets share them.
         """
-        buffers = [plan.graph.buffers[name] for name in plan.graph.inputs]
+        buffers = at(plan.graph.buffers, plan.graph.inputs)
         bytes_of = {b.name: (b.length.constant or 0) * b.dtype.itemsize for b in buffers}
         if sum(bytes_of.values()) > MOST_BYTES:
             return []
-        cold = sum(bytes_of[name] for name in given & bytes_of.keys())
+        cold = sum(at(bytes_of, given & bytes_of.keys()))
         count, most = 1, 2 * self.chip.cache
         if 0 < cold < most:
             count = min(16, -(-most // cold))
         warm = {b.name: self._tensor(b) for b in buffers if b.name not in given}
-        sets: list[list[torch.Tensor]] = [[] for _ in range(count)]
+        sets: list[list[Tensor]] = [[] for _ in range(count)]
         for inputs in sets:
             for b in buffers:
                 inputs.append(warm[b.name] if b.name in warm else self._tensor(b))
         return sets
 
-    def _tensor(self, buffer: Any) -> torch.Tensor:
-        sizes, strides = [e.constant for e in buffer.sizes], [e.constant for e in buffer.strides]
+    def _tensor(self, buffer: Any) -> Tensor:
+        sizes, strides = constants_of(buffer.sizes), constants_of(buffer.strides)
         tensor = torch.empty_strided(sizes, strides, dtype=buffer.dtype, device=self.device)
         if not buffer.dtype.is_floating_point:
             return tensor.zero_()
@@ -111,12 +119,12 @@ class Measurement:
         self,
         plans: Sequence[Plan],
         compiled: Sequence[Any],
-        inputs: list[list[torch.Tensor]],
+        inputs: list[list[Tensor]],
         machine: Any,
     ) -> list[float | None]:
         programs = self._programs(plans, compiled, inputs[0])
-        times: dict[int, list[float]] = {k: [] for k in programs}
         recorded = {k: self._recorded(program, inputs, machine) for k, program in programs.items()}
+        times = defaultdict[int, list[float]](list)
         for _ in range(ROUNDS):
             for k, (replay, calls) in recorded.items():
                 times[k].append(self._timed(replay) / calls)
@@ -127,11 +135,11 @@ class Measurement:
         return medians
 
     def _programs(
-        self, plans: Sequence[Plan], compiled: Sequence[Any], inputs: Sequence[torch.Tensor]
+        self, plans: Sequence[Plan], compiled: Sequence[Any], inputs: Sequence[Tensor]
     ) -> dict[int, Any]:
         """The programs of those plans that run, and give what the first one gives."""
         programs: dict[int, Any] = {}
-        expected: list[torch.Tensor] = []
+        expected: list[Tensor] = []
         for k, (plan, code) in enumerate(zip(plans, compiled)):
             if code is None:
                 continue
@@ -150,7 +158,7 @@ class Measurement:
         return programs
 
     def _recorded(
-        self, program: Any, inputs: list[list[torch.Tensor]], machine: Any
+        self, program: Any, inputs: list[list[Tensor]], machine: Any
     ) -> tuple[Callable[[], None], int]:
         """What replays a number of calls, and the number. The program must live as long."""
         alone = self._timed(lambda: program(*inputs[0]))
@@ -168,7 +176,7 @@ class Measurement:
     @staticmethod
     def _timed(run: Callable[[], Any]) -> float:
         """Microseconds of what is launched, on the device."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         run()
         end.record()
@@ -176,24 +184,23 @@ class Measurement:
         return begin.elapsed_time(end) * 1e3
 
 
-def _results(program: Any, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _results(program: Any, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
     """What a program writes into its inputs, which are left as they were."""
-    written = {name for node in plan.graph.nodes for name in node.writes()}
+    written = set(itertools.chain(*[node.writes() for node in plan.graph.nodes]))
     targets = [t for t, name in zip(inputs, plan.graph.inputs) if name in written]
-    before = [t.clone() for t in targets]
+    before = list(map(torch.clone, targets))
     program(*inputs)
-    after = [t.clone() for t in targets]
+    after = list(map(torch.clone, targets))
     for target, value in zip(targets, before):
         target.copy_(value)
     return after
 
 
-def alike(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+def alike(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     """Whether results differ by no more than the order of a product's sums explains."""
+    tolerance = 2**-8
     if results and results[0].dtype.itemsize == 2:
         tolerance = 2**-5
-    else:
-        tolerance = 2**-8
     for a, b in zip(results, expected, strict=True):
         if not a.is_floating_point():
             continue
@@ -204,5 +211,5 @@ def alike(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> 
 
 
 def _kernels(plan: Plan) -> str:
-    products = [k.product for k in plan.kernels if isinstance(k, Kernel)]
-    return ", ".join(str(product.tiling) for product in products if product is not None)
+    products = present(k.product for k in plan.kernels if isinstance(k, Kernel))
+    return ", ".join([str(product.tiling) for product in products])

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
 from ingot.torch_private import DisableTorchDispatch, FunctionBase
@@ -92,9 +93,9 @@ def hooks_if_seen(node: Any) -> NodeHooks:
 
 
 def places_of_hooks() -> tuple[int, ...] | None:
-    """Where nodes that are functions of Python's have their hooks: the words of the vectors, of the
-    number of tensors that retain their gradients and of the sequence number, and the byte of the
-    node's address."""
+    """Where nodes that are functions of Python's have their hooks. In order: the words of the
+    vectors, of the number of tensors that retain their gradients and of the sequence number, and
+    the byte of the node's address."""
     places = _places()
     if places is None:
         return None
@@ -122,11 +123,9 @@ def _vector(address: int, position: int) -> list[int]:
 def _positions(address: int, retained: int) -> tuple[int, ...]:
     """The keys of the map whose number of elements is the word `retained`: before it is the first
     of a list."""
-    positions, count = list[int](), _word(address, retained)
+    positions, count, entry = list[int](), _word(address, retained), 0
     if count:
         entry = _word(address, retained - 1)
-    else:
-        entry = 0
     while entry and len(positions) < count:
         positions.append(_word(entry, 1))
         entry = _word(entry, 0)
@@ -158,22 +157,21 @@ class _Unexpected(Exception):
 
 
 def _measured_places() -> _Places:
-    def tensor_hook(y: torch.Tensor) -> Any:
+    def tensor_hook(y: Tensor) -> Any:
         y.register_hook(_nothing)
         return y._backward_hooks
 
     tensor, tensor_kind = _vector_of(tensor_hook)
 
-    def node_of(y: torch.Tensor) -> Any:
+    def node_of(y: Tensor) -> Any:
         return y.grad_fn
 
     before, before_kind = _vector_of(
         lambda y: node_of(y).register_prehook(_nothing).hooks_dict_ref()
     )
     behind, behind_kind = _vector_of(lambda y: node_of(y).register_hook(_nothing).hooks_dict_ref())
-    retained = _only(
-        [k for k, old, new in _changes(lambda y: y.retain_grad()) if (old, new) == (0, 1)]
-    )
+    retaining = _changes(lambda y: y.retain_grad())
+    retained = _only([k for k, *words in retaining if words == [0, 1]])
     second = torch.zeros(3, requires_grad=True).unbind()[1]
     second.retain_grad()
     if _positions(_address(second.grad_fn, 0), retained) != (1,):
@@ -201,11 +199,11 @@ def _python_node(sequence: int) -> int:
 
 class _Plain(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
         return tangent
 
 
@@ -214,20 +212,25 @@ def _nothing(*_: Any) -> None:
 
 
 def _changes(
-    change: Callable[[torch.Tensor], Any], y: torch.Tensor | None = None
+    change: Callable[[Tensor], Any], y: Tensor | None = None
 ) -> list[tuple[int, int, int]]:
     """The words of the node of `y`, a new one, that a change of it changes: their positions, before
     and after it."""
     if y is None:
         y = torch.zeros(1, requires_grad=True).sin()
     address = _address(y.grad_fn, 0)
-    before = [_word(address, k) for k in range(_SCANNED)]
+    before = _scanned(address)
     change(y)
-    after = [_word(address, k) for k in range(_SCANNED)]
-    return [(k, old, new) for k, (old, new) in enumerate(zip(before, after)) if old != new]
+    words = enumerate(zip(before, _scanned(address)))
+    return [(k, old, new) for k, (old, new) in words if old != new]
 
 
-def _vector_of(add: Callable[[torch.Tensor], Any]) -> tuple[int, int]:
+def _scanned(address: int) -> list[int]:
+    """The first words of a node."""
+    return [_word(address, k) for k in range(_SCANNED)]
+
+
+def _vector_of(add: Callable[[Tensor], Any]) -> tuple[int, int]:
     """Where the vector is to which `add` adds a hook, whose table it returns, and what such a hook
     begins with."""
     y, tables = torch.zeros(1, requires_grad=True).sin(), list[Any]()

@@ -92,7 +92,7 @@ class Program:
         A program that raises has then left its inputs, and the world, alone.
         """
         behind = self.plan.steps[first_trace(self.plan) :]
-        return not any(self._may_fail(step) for step in behind)
+        return not any(map(self._may_fail, behind))
 
     @property
     def leaves_traces(self) -> bool:

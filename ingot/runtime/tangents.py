@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -23,8 +22,8 @@ from ingot.torch_private import (
 from ingot.wrapped import is_wrapped
 
 Backward = Callable[[list[Tensor]], Sequence[Any]]
-"""Takes the saved tensors, the tangents and the values of the size symbols out of a list, which it
-empties so that each may die with its last use."""
+"""Takes the saved tensors, the tangents and the values of the size symbols out of a list. It
+empties the list, so that each may die with its last use."""
 
 
 class Demand(NamedTuple):
@@ -170,9 +169,10 @@ def lazy_keys() -> int:
     with torch.inference_mode(False), DisableTorchDispatch():
         real, complex_ = torch.empty(1), torch.empty(1, dtype=torch.complex64)
         lazy = (real, neg_view(real)), (complex_, complex_.conj()), (real, efficientzerotensor(1))
-        return functools.reduce(
-            operator.or_, [_keys(tensor) & ~_keys(plain) for plain, tensor in lazy]
-        )
+        keys = 0
+        for plain, tensor in lazy:
+            keys |= _keys(tensor) & ~_keys(plain)
+        return keys
 
 
 def _keys(tensor: Tensor) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ingot.loops.ir import Buffer
+from ingot.loops.expr import Expr
+from ingot.loops.ir import Buffer, View
 from ingot.loops.side_effects import acts
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
@@ -26,6 +27,24 @@ def written_inputs(step: Step, plan: Plan) -> set[str]:
 def mutated_inputs(plan: Plan) -> set[str]:
     """The inputs that are written, those without elements too."""
     return plan.graph.mutated.union(*[written_inputs(step, plan) for step in plan.steps])
+
+
+def first_write(plan: Plan) -> int | None:
+    """The position of the first step that writes an input; None if none does."""
+    for position, step in enumerate(plan.steps):
+        if written_inputs(step, plan):
+            return position
+    return None
+
+
+def returned_views(plan: Plan) -> list[View]:
+    """The outputs that are tensors."""
+    return [output for output in plan.graph.outputs if isinstance(output, View)]
+
+
+def kernel_steps(plan: Plan) -> list[KernelStep]:
+    """The launches, in run order."""
+    return [step for step in plan.steps if isinstance(step, KernelStep)]
 
 
 def is_effectful(step: Step) -> bool:
@@ -57,9 +76,14 @@ def unaligned_inputs(plan: Plan) -> set[str]:
 def _is_dense(buffer: Buffer) -> bool:
     """Whether the elements of a buffer are known to lie side by side, each for itself."""
     count = 1
-    dimensions = zip(buffer.strides, buffer.sizes)
-    for stride, size in sorted((a.constant or 0, b.constant or 0) for a, b in dimensions):
+    strides, sizes = constants_of(buffer.strides), constants_of(buffer.sizes)
+    for stride, size in sorted(zip(strides, sizes)):
         if size != 1 and stride != count:
             return False
         count *= size
     return True
+
+
+def constants_of(numbers: Iterable[Expr]) -> list[int]:
+    """The numbers, with 0 for those that are not known."""
+    return [number.constant or 0 for number in numbers]

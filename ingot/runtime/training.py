@@ -95,8 +95,8 @@ def _training_program(run: Any) -> TrainingProgram | None:
 
 
 class Remaining(NamedTuple):
-    """What is left of a call after a backward: tangents that cannot come in again, and the saved
-    tensors that the others need, None if there are no others."""
+    """What is left of a call after a backward. `used_tangents` cannot come in again; the others
+    need the saved tensors `needed`, None if there are no others."""
 
     used_tangents: frozenset[int]
     needed: frozenset[int] | None
@@ -124,10 +124,8 @@ class TrainingProgram(_native.Recorder):
         native = contract.native
         self.outputs, self.gradient_inputs = native.outputs, native.gradient_inputs
         self.untracked_outputs = native.untracked_outputs
-        self.rebased_inputs, self.refused_outputs = (
-            contract.rebased_inputs,
-            contract.refused_outputs,
-        )
+        self.rebased_inputs = contract.rebased_inputs
+        self.refused_outputs = contract.refused_outputs
         self.windows = None
         if contract.windows_in_node:
             self.windows = windows_by_sizes(contract.windows_in_node, contract.window_places)

@@ -34,7 +34,7 @@ _keeps_graph = get_current_graph_task_keep_graph
 
 
 class RemainingTensor:
-    """A saved tensor after a backward that did not keep the graph: it `is_needed` for other
+    """A saved tensor after a backward that did not keep the graph. It `is_needed` for other
     tangents, or is but the place of one that was freed."""
 
     def __init__(self, tensor: Tensor | None, is_needed: bool) -> None:

@@ -20,6 +20,7 @@ from ingot.schedule.kernel import Kernel, Tiling
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.templates import Choice, Form, Site
 from ingot.schedule.tilings import Chip, after_parts, tilings
+from ingot.sequences import at, present
 
 MARGIN = 0.97  # of the library's time, that a kernel must not exceed to be chosen
 MOST_TRIED = 14  # of a product
@@ -27,7 +28,7 @@ MOST_OF_OTHERS = 4  # of a form beside the one that does most at once
 _FORMAT = 2  # of what is kept
 
 Measure = Callable[[Sequence[Plan], frozenset[str]], Sequence[float | None]]
-"""Microseconds of plans that do the same, None for those that do not run; of their inputs, those
+"""Microseconds of plans that do the same, None for those that do not run. Of their inputs, those
 that are named are not in a cache when they are read."""
 
 
@@ -43,9 +44,8 @@ class Tuner:
     ):
         self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
         if store is None:
-            self._store = store_in("tuned")
-        else:
-            self._store = store
+            store = store_in("tuned")
+        self._store = store
         self.notes: list[str] = []
         # of this program: most of its sites are alike
         self._known: dict[object, Sequence[float | None]] = {}
@@ -70,7 +70,7 @@ class Tuner:
         if not tried:
             return None
         unchanged = plan(site, None)
-        shapes = tuple((form.parts, len(form.positions), tiling) for form, tiling in tried)
+        shapes = tuple([(form.parts, len(form.positions), tiling) for form, tiling in tried])
         alike = _text(unchanged, site.given), shapes
         measured_before = alike in self._known
         if not measured_before:
@@ -112,7 +112,7 @@ class Tuner:
         facts = (
             _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda,
             site.sizes, site.dtype, self.precisions, [_text(p, site.given) for p in plans],
-            [tuple(t) for t in tried],
+            list(map(tuple, tried)),
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -137,7 +137,7 @@ def _read(content: bytes | None, count: int) -> list[float | None] | None:
         return None
     if not isinstance(times, list) or len(times) != count or not isinstance(times[0], float):
         return None
-    if all(t is None or isinstance(t, float) for t in times):
+    if all(isinstance(t, float) for t in present(times)):
         return times
     return None
 
@@ -154,13 +154,17 @@ def _text(plan: Plan, given: frozenset[str]) -> str:
             lines += [line for line in body if not line.lstrip().startswith("#")]
         else:
             assert isinstance(step, LibraryStep)
-            views = [v for v in step.node.args if isinstance(v, View)]
-            touched = [*(v.buffer for v in views), *(t for t in step.node.targets if t is not None)]
-            geometry = [(v.sizes, v.strides, v.offset) for v in views]
+            touched, geometry = [], []
+            for v in step.node.args:
+                if isinstance(v, View):
+                    touched.append(v.buffer)
+                    geometry.append((v.sizes, v.strides, v.offset))
+            touched += present(step.node.targets)
             lines.append(f"{step.node.function.__name__}{geometry}")
         for name in touched:
             names.setdefault(name, f"b{len(names)}")
-        lines.append(str([names[name] for name in touched]))
-    buffers = [(plan.graph.buffers[name], name in given) for name in names]
-    lines += [f"{b.dtype} {b.sizes} {b.strides} {b.role} {is_given}" for b, is_given in buffers]
+        lines.append(str(at(names, touched)))
+    for name in names:
+        b = plan.graph.buffers[name]
+        lines.append(f"{b.dtype} {b.sizes} {b.strides} {b.role} {name in given}")
     return "\n".join(lines)
