@@ -10,6 +10,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ingot import backward
 from ingot.backends import fitted
@@ -111,9 +112,8 @@ def explain(fn: Any) -> Callable[..., Report]:
     `fn` compiled with `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
     _check_callable("explain", fn)
-    if Compiler.of(fn) is not None:
-        compiled = fn
-    else:
+    compiled = fn
+    if Compiler.of(fn) is None:
         compiled = compile(fn)
     compiler = Compiler.of(compiled)
     assert compiler is not None
@@ -128,7 +128,7 @@ def explain(fn: Any) -> Callable[..., Report]:
 
 def disable(fn: Any = None, *, reason: str = "") -> Any:
     """A function or module that does what `fn` does and is never compiled, nor is anything that it
-    calls: compiled functions inside run in eager as well. Also a decorator.
+    calls. Compiled functions inside run in eager as well. Also a decorator.
 
     A compiled function that calls it is compiled up to the call, runs it, and goes on compiled;
     `reason` is in its report. A disabled module shares all state with `fn`, as a compiled one does.
@@ -161,7 +161,7 @@ def allow_in_graph(fn: Any) -> Any:
     Raises TypeError for anything but Python and C functions.
     """
     if isinstance(fn, (list, tuple)):
-        return [allow_in_graph(each) for each in fn]
+        return list(map(allow_in_graph, fn))
     function = original(fn)
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
         raise TypeError(f"ingot.allow_in_graph: expected a function, not {shown(fn)}")
@@ -170,14 +170,14 @@ def allow_in_graph(fn: Any) -> Any:
 
 
 def mark_dynamic(
-    tensor: torch.Tensor,
+    tensor: Tensor,
     dim: int | Iterable[int],
     *,
     min: int | None = None,
     max: int | None = None,
 ) -> None:
     """Have a tensor's size along `dim` (or several) be a symbol in what is compiled for it, from
-    the first call on; so one compilation serves all sizes from `min` (1, if None or less) to `max`
+    the first call on. So one compilation serves all sizes from `min` (1, if None or less) to `max`
     (None: any).
 
     A size of 0 is compiled for, and so is a size whose value the program needs: the report says
@@ -203,7 +203,7 @@ def mark_dynamic(
         size_marks.mark(tensor, d, size_marks.Bounds(low, high))
 
 
-def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) -> None:
+def mark_static(tensor: Tensor, dim: int | Iterable[int] | None = None) -> None:
     """Have a tensor's size along `dim` (or several; None: all) be compiled for, also where it is
     seen to vary, and under `dynamic=True`. Raises as `mark_dynamic` does."""
     for d in _dimensions("mark_static", tensor, dim, all_by_default=True):
@@ -212,13 +212,13 @@ def mark_static(tensor: torch.Tensor, dim: int | Iterable[int] | None = None) ->
 
 def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) -> list[int]:
     """The dimensions that `dim` names, counted from the front."""
-    if not isinstance(tensor, torch.Tensor):
+    if not isinstance(tensor, Tensor):
         raise TypeError(f"ingot.{what}: expected a tensor, not {shown(tensor)}")
     if dim is None and all_by_default:
         return list(range(tensor.dim()))
-    is_one = isinstance(dim, (str, bytes, torch.Tensor)) or not isinstance(dim, Iterable)
+    is_one = isinstance(dim, (str, bytes, Tensor)) or not isinstance(dim, Iterable)
     try:
-        dims = [operator.index(d) for d in ([dim] if is_one else dim)]
+        dims = list(map(operator.index, [dim] if is_one else dim))
     except TypeError:
         raise TypeError(f"ingot.{what}: expected dimensions, not {shown(dim)}") from None
     for d in dims:

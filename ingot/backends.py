@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from ingot.errors import BackendError, Unsupported
 from ingot.graph.ambient import SWITCHES, snapshot
@@ -32,7 +33,7 @@ Backend = Callable[..., Callable[..., Any]]
 
 
 def eager(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None
 ) -> Callable[..., Any]:
     """Run the captured graph as it is, op by op: tells a fault of capture from one of
     compilation."""
@@ -40,7 +41,7 @@ def eager(
 
 
 def aot_eager(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None
 ) -> Callable[..., Any]:
     """Trace the captured graph with torch's AOTAutograd, and run what that makes of it op by op."""
     from torch._dynamo.backends.debugging import aot_eager
@@ -49,7 +50,7 @@ def aot_eager(
 
 
 def inductor(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     example_inputs: Sequence[Any],
     *,
     mode: str | None = None,
@@ -72,7 +73,7 @@ _registry: dict[str, Backend] = {"eager": eager, "aot_eager": aot_eager, "induct
 
 
 def torch_backend(
-    gm: torch.fx.GraphModule,
+    gm: GraphModule,
     example_inputs: Sequence[Any],
     *,
     mode: str | None = None,
@@ -180,7 +181,7 @@ def _keywords(options: Options) -> dict[str, Any]:
 
 
 def compile_with_backend(
-    options: Options, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    options: Options, gm: GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[..., Any]:
     """The callable that the backend of `options` makes of a graph.
 
@@ -202,9 +203,9 @@ def compile_with_backend(
         raise BackendError(
             f"the backend {name!r} returned {shown(compiled)} where a callable is expected"
         )
-    switches = any(node.target in SWITCHES for node in gm.graph.nodes)
-    if switches:
-        return _with_modes_restored(compiled)
+    for node in gm.graph.nodes:
+        if node.target in SWITCHES:
+            return _with_modes_restored(compiled)
     return compiled
 
 

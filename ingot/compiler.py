@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_set import GuardSet, closest
 from ingot.capture.inner_calls import captured_by
 from ingot.capture.resume import resume_function
-from ingot.capture.sources import Source
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
 from ingot.eager_calls import EagerCalls
@@ -38,12 +37,13 @@ from ingot.errors import BackendError, Unsupported, of_hooks, unsupported, witho
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta.basis import tensors_in
-from ingot.graph.schemas import draws
+from ingot.graph.nodes import placeholders_of
 from ingot.hot_sizes import HotSizes
 from ingot.ladder import Ladder, Run, SizePolicy
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
 from ingot.rules import hand_over
+from ingot.sequences import Args, Kwargs
 from ingot.serial import safe_point, serial
 from ingot.stance import DEFAULT, current_stance
 from ingot.torch_private import ALL, why_off
@@ -112,9 +112,7 @@ class Compiler:
 
     # -- a call that no entry fits -----------------------------------------------------------------
 
-    def compile_and_run(
-        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def compile_and_run(self, slots: Args, args: Args, kwargs: Kwargs) -> Any:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was
         compiled."""
         eager = self.eager_calls
@@ -144,7 +142,7 @@ class Compiler:
         compilation.first_call = time.perf_counter() - start
         return result
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def prepare(self, args: Args, kwargs: Kwargs) -> None:
         """Compile for the facts of a call, unless an entry holds for them. The program is run only
         where a graph was broken: what follows depends on it."""
         try:
@@ -160,7 +158,7 @@ class Compiler:
 
     @serial
     def _compile_unless_served(
-        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], known: int
+        self, slots: Args, args: Args, kwargs: Kwargs, known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond
         `max_entries`."""
@@ -172,9 +170,7 @@ class Compiler:
             with undisturbed(), paused_collection():
                 return *self._compile(slots, args, kwargs), False
 
-    def _compile(
-        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Compilation, Run | None]:
+    def _compile(self, slots: Args, args: Args, kwargs: Kwargs) -> tuple[Compilation, Run | None]:
         hand_over()
         compilation = self.new_compilation(self.difference(slots))
         self.sizes.observe(self.guards, self.entries, slots)
@@ -213,7 +209,7 @@ class Compiler:
     def new_compilation(self, recompiled: str) -> Compilation:
         return Compilation(display_name(self.fn), self.where, recompiled)
 
-    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
+    def capture(self, args: Args, kwargs: Kwargs, request: Request) -> Captured:
         return capture_call(self.dispatcher.fn, args, kwargs, request)
 
     def continue_at(self, chain: Chain) -> Any:
@@ -229,7 +225,7 @@ class Compiler:
         self,
         compilation: Compilation,
         captured: Captured,
-        slots: tuple[Any, ...],
+        slots: Args,
         *,
         hot: bool = False,
     ) -> Run:
@@ -260,20 +256,19 @@ class Compiler:
         return functools.partial(self._run_first, captured, target, replay)
 
     def _compile_graph(
-        self, compilation: Compilation, captured: Captured, slots: tuple[Any, ...]
+        self, compilation: Compilation, captured: Captured, slots: Args
     ) -> tuple[Callable[..., Any], Built | None]:
         """What runs a captured graph, and what was built for it, if it was Ingot that did."""
-        sources = [i.source for i in captured.inputs]
         if not captured.ops:
             return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
             compile_graph = _import_pipeline()
             frozen = {}
             if self.options.freeze:
-                frozen = dict(_module_state(sources, slots))
+                frozen = dict(_module_state(captured, slots))
             return compile_graph(captured, compilation, self.options, frozen)
         with compilation.log.stage("backend"):
-            examples = [s.load(slots) for s in sources]
+            examples = _loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None
 
     def _run_first(
@@ -281,16 +276,16 @@ class Compiler:
         captured: Captured,
         target: Callable[..., Any],
         replay: Replay,
-        slots: tuple[Any, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        slots: Args,
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         """The call that an entry was compiled for; the dispatcher runs the later ones."""
         raised: Exception | None = None
         states = [generator.get_state() for generator in replay.generators]
         _native.forget_traces()
         try:
-            outputs = target(*[i.source.load(slots) for i in captured.inputs])
+            outputs = target(*_loaded(captured, slots))
         except Exception as error:
             if not replay.replays or of_hooks(error) or _native.left_traces():
                 raise
@@ -304,9 +299,7 @@ class Compiler:
             check_outputs(self.options, outputs, residual.output_count)
         return residual.build(outputs, slots)
 
-    def _replay(
-        self, raised: Exception, handles: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _replay(self, raised: Exception, handles: bool, args: Args, kwargs: Kwargs) -> Any:
         """The original function after its graph has raised: it raises at its own line, inside the
         program's handlers. Where there are none, and it does not, somebody is at fault."""
         result = self.dispatcher.fn(*args, **kwargs)
@@ -322,7 +315,7 @@ class Compiler:
         """Says that further variants run in eager."""
         log.warning("%s: %s; further ones run in eager", compilation.name, compilation.skipped)
 
-    def difference(self, slots: tuple[Any, ...]) -> str:
+    def difference(self, slots: Args) -> str:
         """What told this call from the closest entry; "" at the first compilation."""
         return closest(self.guards, slots)
 
@@ -348,7 +341,7 @@ class Continuation(Compiler):
     def where(self) -> str:
         return self.chain.where
 
-    def capture(self, args: tuple[Any, ...], kwargs: dict[str, Any], request: Request) -> Captured:
+    def capture(self, args: Args, kwargs: Kwargs, request: Request) -> Captured:
         return capture_continuation(self.chain, args, request)
 
     def continue_at(self, chain: Chain) -> Any:
@@ -378,7 +371,7 @@ class Replay(NamedTuple):
         aten, program = built.aten, built.program
         fails_at = may_fail_at(aten)
         generators = generators_of(aten) if fails_at is not None else ()
-        replays = bool(generators) or not draws_random_numbers(aten)
+        replays = bool(generators) or not any(aten.random_nodes)
         if built.replayed is not None:
             # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
@@ -394,7 +387,7 @@ class Replay(NamedTuple):
         return Replay(replays, handles, generators)
 
 
-def _guard_tree(compilation: Compilation, captured: Captured, slots: tuple[Any, ...]) -> GuardTree:
+def _guard_tree(compilation: Compilation, captured: Captured, slots: Args) -> GuardTree:
     """The guards of a compiled graph for the dispatcher. Raises Unsupported where they do not hold
     for the call itself."""
     guards = captured.guards
@@ -423,26 +416,23 @@ def _import_pipeline() -> Callable[..., CompiledGraph]:
     return compile_graph
 
 
-def draws_random_numbers(aten: AtenGraph) -> bool:
-    """Whether an operation of an ATen graph takes numbers from a generator."""
-    return any(draws(node.target) for node in aten.graph.nodes)
-
-
 def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
     """A program that gives some of its arguments, as a graph without operations does: numbers that
     vary."""
-    places = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     outputs: Any = graph.output_node().args[0]
-    chosen = [places[node] for node in outputs]
+    chosen = list(map(placeholders_of(graph).index, outputs))
     return lambda *args: tuple([args[place] for place in chosen])
 
 
 def generators_of(aten: AtenGraph) -> tuple[torch.Generator, ...]:
     """The generators that an ATen graph takes numbers from."""
-    drawn = (tensors_in(node.meta["val"])[0] for node in aten.graph.nodes if draws(node.target))
-    devices = dict.fromkeys(tensor.device for tensor in drawn)
-    on_gpus = torch.cuda.default_generators
-    return tuple(on_gpus[d.index] if d.type == "cuda" else torch.default_generator for d in devices)
+    generators: dict[torch.device, torch.Generator] = {}
+    for node in aten.random_nodes:
+        device = tensors_in(node.meta["val"])[0].device
+        generators[device] = torch.default_generator
+        if device.type == "cuda":
+            generators[device] = torch.cuda.default_generators[device.index]
+    return tuple(generators.values())
 
 
 def may_fail_at(aten: AtenGraph) -> str | None:
@@ -450,16 +440,16 @@ def may_fail_at(aten: AtenGraph) -> str | None:
     none is known."""
     if aten.checks:
         return aten.checks[0].where
-    return next(
-        (node.meta.get("where", "") for node in aten.graph.nodes if node.meta.get("may_raise")),
-        None,
-    )
+    for node in aten.graph.nodes:
+        if node.meta.get("may_raise"):
+            return node.meta.get("where", "")
+    return None
 
 
 def entry_function(fn: Any) -> Any:
-    """The Python function, or bound method of one, whose call is a call of `fn`: for a module or
-    another object its `__call__`, for what is called in C (a `functools.partial`, a built-in) a
-    function around it."""
+    """The Python function, or bound method of one, whose call is a call of `fn`. It is the
+    `__call__` of a module or another object, and a function around what is called in C (a
+    `functools.partial`, a built-in)."""
     if isinstance(fn, FunctionType) or (
         isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType)
     ):
@@ -490,14 +480,16 @@ def place_of(fn: Any) -> str:
     return ""
 
 
-def _module_state(
-    sources: Sequence[Source], slots: tuple[Any, ...]
-) -> Iterator[tuple[int, torch.Tensor]]:
+def _loaded(captured: Captured, slots: Args) -> list[Any]:
+    """The inputs of a captured graph in a call."""
+    return [i.source.load(slots) for i in captured.inputs]
+
+
+def _module_state(captured: Captured, slots: Args) -> Iterator[tuple[int, torch.Tensor]]:
     """(position, value) of the tensors that are parameters, or that are reached through a
     module."""
-    for position, source in enumerate(sources):
-        value = source.load(slots)
-        if isinstance(value, torch.nn.Parameter) or any(
-            isinstance(owner.load(slots), torch.nn.Module) for owner in source.owners()
-        ):
+    for position, value in enumerate(_loaded(captured, slots)):
+        owners = [owner.load(slots) for owner in captured.inputs[position].source.owners()]
+        is_of_module = any(isinstance(owner, torch.nn.Module) for owner in owners)
+        if is_of_module or isinstance(value, torch.nn.Parameter):
             yield position, value

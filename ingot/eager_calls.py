@@ -26,6 +26,7 @@ from ingot.errors import (
 )
 from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.native import GuardTree
+from ingot.sequences import Args, Kwargs
 from ingot.serial import serial
 from ingot.stance import FAIL, current_stance
 
@@ -53,8 +54,8 @@ class EagerCalls:
     def keep(
         self, compilation: Compilation, reason: Unsupported, captured: Captured | None
     ) -> None:
-        """Keeps the reason, and makes the decision an entry that lasts as long as the facts that
-        led to it: those of the reason or, if it has none, of what was captured."""
+        """Keeps the reason, and makes the decision an entry that lasts as long as the guards that
+        led to it. These are the reason's or, if it has none, those of what was captured."""
         if self.compiler.options.fullgraph and not isinstance(reason, EagerRaises):
             raise GraphBreakError(without_frames(reason)) from None
         if reason.evidence.guards is None and captured is not None:
@@ -69,7 +70,7 @@ class EagerCalls:
         compilation: Compilation,
         error: Exception,
         captured: Captured | None,
-        slots: tuple[Any, ...],
+        slots: Args,
     ) -> None:
         """Keeps an error that is not the program's, before anything visible was done. The call runs
         in eager, and its like is tried again; after a few internal errors it is left to eager as
@@ -136,9 +137,7 @@ class EagerCalls:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def run_under_stance(
-        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run_under_stance(self, slots: Args, args: Args, kwargs: Kwargs) -> Any:
         """A call that no entry fits, under a stance that forbids to compile it."""
         compiler = self.compiler
         if current_stance() == FAIL:
@@ -147,7 +146,7 @@ class EagerCalls:
             raise RecompileError(f"{title} would be compiled under {FAIL!r}: {why}")
         return self.run(None, args, kwargs)
 
-    def run(self, reason: Unsupported | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, reason: Unsupported | None, args: Args, kwargs: Kwargs) -> Any:
         """The original function. Once it has raised an error that was expected of it, it runs again
         for as long as the facts stay."""
         function, fullgraph = self.compiler.dispatcher.fn, self.compiler.options.fullgraph

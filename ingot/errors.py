@@ -97,7 +97,7 @@ class Unsupported(IngotError):
 
 
 class EagerRaises(Unsupported):
-    """The program itself is about to raise an error here: the call runs in eager, under `fullgraph`
+    """The program itself is about to raise an error here. The call runs in eager, under `fullgraph`
     too, so that it is raised as eager raises it."""
 
     def __init__(self, sentence: str, where: str = "", *, id: str = EAGER_REFUSES) -> None:

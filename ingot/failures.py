@@ -14,6 +14,7 @@ import torch
 
 from ingot.errors import Unsupported, unsupported
 from ingot.reasons import INTERNAL_ERROR
+from ingot.sequences import Args
 
 PASSING = (MemoryError, RecursionError, torch.OutOfMemoryError)
 """Errors that depend on the moment, and not on what is compiled."""
@@ -60,7 +61,7 @@ class Failures:
     def __init__(self) -> None:
         self._known: list[Failure] = []
 
-    def put_off(self, slots: tuple[Any, ...]) -> bool:
+    def put_off(self, slots: Args) -> bool:
         """Whether a call is one of those that wait for the next attempt."""
         for failure in self._known:
             if failure.left and failure.holds(slots):
@@ -68,7 +69,7 @@ class Failures:
                 return True
         return False
 
-    def note(self, holds: Holds, slots: tuple[Any, ...]) -> Failure:
+    def note(self, holds: Holds, slots: Args) -> Failure:
         """Take note of a failure for the facts that `holds` checks."""
         for failure in self._known:
             if failure.holds(slots):
@@ -79,7 +80,7 @@ class Failures:
         failure.note()
         return failure
 
-    def forget(self, slots: tuple[Any, ...]) -> None:
+    def forget(self, slots: Args) -> None:
         """Forget what failed for a call: it is compiled, or left to eager."""
         self._known = [failure for failure in self._known if not failure.holds(slots)]
 

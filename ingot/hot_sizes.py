@@ -18,6 +18,7 @@ from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, undisturbed
 from ingot.ladder import Sizes
 from ingot.native import Entry
+from ingot.sequences import Args, Kwargs
 from ingot.serial import serial
 from ingot.stance import DEFAULT, current_stance
 
@@ -43,11 +44,9 @@ class HotSizes:
         if options.specialize and options.dynamic is not False and options.is_native:
             self.compiler.dispatcher.report_hot(HOT, self._on_hot)
 
-    def _on_hot(
-        self, slots: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Called by the dispatcher behind a call whose like has come HOT times in a row to an entry
-        with symbols: has it compiled for its sizes by another thread."""
+    def _on_hot(self, slots: Args, args: Args, kwargs: Kwargs) -> None:
+        """Has the sizes of a call compiled for by another thread. The dispatcher calls it behind a
+        call whose like has come HOT times in a row to an entry with symbols."""
         of_root = self.compiler.root.hot_sizes
         if of_root.left <= 0:
             self.compiler.dispatcher.report_hot(0, None)
@@ -57,18 +56,14 @@ class HotSizes:
             call = slots, args, kwargs, Modes.now(), tuple(self.compiler.entries)
             threading.Thread(target=self._specialize, args=call, name=HOT_THREAD).start()
 
-    def _specialize(
-        self,
-        slots: tuple[Any, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        modes: Modes,
-        entries: Sequence[Entry],
-    ) -> None:
-        """Compiles for the sizes of a call that the `entries` served, in a thread of its own. Where
-        that cannot be done they serve the like on, and nobody but the report hears of it."""
+    def _specialize(self, *call: Any) -> None:
+        """Compiles for the sizes of a call in a thread of its own, given what `_compile` takes.
+
+        Where that cannot be done the entries that served it serve the like on, and nobody but the
+        report hears of it.
+        """
         try:
-            self._compile(slots, args, kwargs, modes, entries)
+            self._compile(*call)
         except Exception as problem:
             for compilation in reversed(self.compiler.compilations):
                 captured = compilation.captured
@@ -81,9 +76,9 @@ class HotSizes:
     @serial
     def _compile(
         self,
-        slots: tuple[Any, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        slots: Args,
+        args: Args,
+        kwargs: Kwargs,
         modes: Modes,
         entries: Sequence[Entry],
     ) -> None:

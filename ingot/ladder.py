@@ -25,6 +25,7 @@ from ingot.graph.shape_context import too_large
 from ingot.native import Entry
 from ingot.options import Options
 from ingot.reasons import STATIC
+from ingot.sequences import Args
 
 STABLE = 8  # calls of one entry after which a size that they had in common is taken to stay
 _FLOATS = frozenset({float})
@@ -74,9 +75,7 @@ class SizePolicy:
         self.data_dependent = options.is_native  # False: they could not be compiled
         self.expects_errors = True  # False: eager did not raise what capture said that it does
 
-    def observe(
-        self, guards: Sequence[GuardSet], entries: Sequence[Entry], slots: tuple[Any, ...]
-    ) -> None:
+    def observe(self, guards: Sequence[GuardSet], entries: Sequence[Entry], slots: Args) -> None:
         """Takes note of what differs in a call that none of these entries serves."""
         for known in guards:
             self.observed = self.observed.union(known.changed_floats(slots))
@@ -86,9 +85,7 @@ class SizePolicy:
         if self.speculates:
             self._speculate(guards, entries, slots)
 
-    def _speculate(
-        self, guards: Sequence[GuardSet], entries: Sequence[Entry], slots: tuple[Any, ...]
-    ) -> None:
+    def _speculate(self, guards: Sequence[GuardSet], entries: Sequence[Entry], slots: Args) -> None:
         """Finds the sizes beside one that varies, unless they were stable in an entry that nothing
         but sizes keeps from serving this call."""
         compiled = [(g, entry) for g, entry in zip(guards, entries) if entry.target is not None]

@@ -110,11 +110,17 @@ def _before_fork() -> None:
     _forking.acquire()
     _await_imports(time.monotonic() + _WAIT)
     taken: list[Any] = []
-    while missing := [lock for lock in _native_locks if all(lock is not other for other in taken)]:
+    while missing := _beside(taken):
         for lock in missing:
             lock.acquire()
             taken.append(lock)
     _thread.taken = taken
+
+
+def _beside(taken: list[Any]) -> list[Any]:
+    """The locks that are awaited, but for those that are taken."""
+    ids = set(map(id, taken))
+    return [lock for lock in _native_locks if id(lock) not in ids]
 
 
 def _await_imports(end: float) -> None:
@@ -129,8 +135,8 @@ def _await_imports(end: float) -> None:
 def _import_elsewhere() -> bool:
     """Whether another thread is importing a module."""
     locks: dict[str, Callable[[], Any]] = getattr(importlib, "_bootstrap")._module_locks  # noqa: B009
-    owners = [getattr(lock(), "owner", None) for lock in [*locks.values()]]
-    return any(owner is not None and owner != threading.get_ident() for owner in owners)
+    owners = {getattr(lock(), "owner", None) for lock in [*locks.values()]}
+    return not owners <= {None, threading.get_ident()}
 
 
 def _after_fork() -> None:

@@ -109,16 +109,17 @@ def positive(text: str) -> int:
 
 def version_text() -> str:
     """Ingot's version and those of what it stands on."""
-    packages = ", ".join(f"{name} {package_version(name)}" for name in ("torch", "llvmlite"))
+    ingot, *others = map(package_version, ("ingot", "torch", "llvmlite"))
     system = f"Python {platform.python_version()}, {platform.platform()}"
-    return f"ingot {package_version('ingot')} ({packages}, {system})"
+    return f"{ingot} ({', '.join(others)}, {system})"
 
 
 def package_version(name: str) -> str:
+    """The name of a package and its version."""
     try:
-        return importlib.metadata.version(name)
+        return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+        return f"{name} (not installed)"
 
 
 def loaded(arguments: argparse.Namespace) -> Target:
@@ -211,9 +212,8 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     table = Table("", title=f"{trial.target.spec}, {how} gradients", title_justify="left")
     for heading in ("eager", "ingot"):
         table.add_column(heading, justify="right")
-    both = (trial.eager_seconds, trial.ingot_seconds)
-    medians = (milliseconds(float(np.median(seconds))) for seconds in both)
-    table.add_row("median call, ms", *medians)
+    medians = map(np.median, (trial.eager_seconds, trial.ingot_seconds))
+    table.add_row("median call, ms", *map(milliseconds, map(float, medians)))
     table.add_row("speed-up, 90% interval", "", f"{middle:.2f}x ({low:.2f} to {high:.2f})")
     table.add_row("first call, s", "", f"{trial.first_call:.3f}")
     table.add_row("relative error", *error_cells(comparison))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from ingot.compilation import Compilation
@@ -20,28 +20,31 @@ def summary(c: Compilation) -> str:
     kernels = f"{plural(len(report.kernels), 'kernel')} ({report.fused_count} fused)"
     if not c.has_graph:
         kernels = "no tensor work"
-    again = ""
-    if c.recompiled:
-        again = f"; compiled again because {c.recompiled}"
-    broken = ""
-    if c.break_ is not None:
-        broken = f"; graph break: {c.break_}"
     seconds = sum(c.log.seconds.values())
-    return f"ingot: {c.title} compiled in {seconds:.3f} s, {kernels}{again}{broken}"
+    text = f"ingot: {c.title} compiled in {seconds:.3f} s, {kernels}"
+    if c.recompiled:
+        text += f"; compiled again because {c.recompiled}"
+    if c.break_ is not None:
+        text += f"; graph break: {c.break_}"
+    return text
 
 
 def times(c: Compilation) -> str:
-    return "\n".join(
-        f"  {stage:<12} {seconds * 1e3:9.2f} ms" for stage, seconds in c.log.seconds.items()
+    return indented(
+        f"{name:<12} {seconds * 1e3:9.2f} ms" for name, seconds in c.log.seconds.items()
     )
 
 
 def decisions(c: Compilation) -> str:
-    return "\n".join(f"  {line}" for line in c.log.decisions)
+    return indented(c.log.decisions)
 
 
 def rewrites(c: Compilation) -> str:
-    return "\n".join(f"  {line}" for line in c.log.rewrites)
+    return indented(c.log.rewrites)
+
+
+def indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def stages(*names: str) -> Callable[[Compilation], str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
-import itertools
 import os
 import random
 import sys
@@ -161,10 +160,9 @@ def run_user_code(call: Callable[[], Any], what: str) -> Any:
 def user_traceback(error: BaseException) -> str:
     """The traceback without Ingot's own frames and those that lead to the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = list(
-        itertools.dropwhile(lambda frame: frame.filename.startswith(LEADING_FRAMES), frames)
-    )
-    theirs = [frame for frame in theirs if not frame.filename.startswith(OUR_FRAMES)]
+    while frames and frames[0].filename.startswith(LEADING_FRAMES):
+        frames.pop(0)
+    theirs = [frame for frame in frames if not frame.filename.startswith(OUR_FRAMES)]
     listing = []
     if theirs:
         listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ingot.native import _native
 from ingot.torch_private import tree_leaves, tree_map
@@ -60,7 +61,7 @@ def interleave(
     """
     names = list(calls)
     numbers = {name: repetitions(call, device) for name, call in calls.items()}
-    short = any(number > 1 for number in numbers.values())
+    short = max(numbers.values(), default=1) > 1
     seconds = {name: np.empty(rounds) for name in names}
     for turn in range(rounds):
         first = turn % len(names)
@@ -96,9 +97,9 @@ def ratio_interval(
     return float(low), float(np.median(numerator) / np.median(denominator)), float(high)
 
 
-def tensors(tree: Any) -> list[torch.Tensor]:
+def tensors(tree: Any) -> list[Tensor]:
     """The tensors in nested containers, in order."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def error(result: Any, reference: Any) -> float:
@@ -121,33 +122,29 @@ def error(result: Any, reference: Any) -> float:
             if not torch.equal(value, expected.to(value.dtype)):
                 return float("inf")
             continue
+        wide = torch.float64
         if value.is_complex():
             wide = torch.complex128
-        else:
-            wide = torch.float64
         value, expected = value.to(wide), expected.to(wide)
         same = (value == expected) | (value.isnan() & expected.isnan())
         difference = torch.where(same, torch.zeros_like(value), value - expected).abs()
         distance += float(difference.square().sum())
         norm += float(expected.abs().square().nan_to_num(0.0, 0.0, 0.0).sum())
-    if distance != distance:
-        return float("inf")
-    if norm:
+    if norm and distance == distance:
         return (distance / norm) ** 0.5
-    if distance:
+    if distance:  # NaN included
         return float("inf")
     return 0.0
 
 
 def largest_difference(result: Any, reference: Any) -> float:
     """The largest absolute difference between the tensors of two trees of equal shape."""
-    pairs = zip(tensors(result), tensors(reference), strict=True)
-    differences = (
-        (a.detach().double() - b.detach().double()).abs().nan_to_num(0.0)
-        for a, b in pairs
-        if a.numel()
-    )
-    return max((float(difference.max()) for difference in differences), default=0.0)
+    largest = 0.0
+    for a, b in zip(tensors(result), tensors(reference), strict=True):
+        if a.numel():
+            difference = (a.detach().double() - b.detach().double()).abs().nan_to_num(0.0)
+            largest = max(largest, float(difference.max()))
+    return largest
 
 
 def in_float64(tree: Any) -> Any:
@@ -156,7 +153,12 @@ def in_float64(tree: Any) -> Any:
 
 
 def is_floating(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def is_narrow(result: Any) -> bool:
+    """Whether some floating tensor is of another dtype than float64."""
+    return any(is_floating(t) and t.dtype != torch.float64 for t in tensors(result))
 
 
 def reference64(
@@ -174,17 +176,16 @@ def reference64(
         result = function(*in_float64(args), **in_float64(dict(kwargs)))
     except Exception:  # the user's program may refuse float64 in any way it likes
         return None
-    narrow = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors(result))
-    return None if narrow else result
+    return None if is_narrow(result) else result
 
 
 def bytes_of(tree: Any) -> int:
     """Bytes of the distinct storages under the tensors of `tree`."""
-    return sum(
-        {
-            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors(tree)
-        }.values()
-    )
+    by_address = {}
+    for tensor in tensors(tree):
+        storage = tensor.untyped_storage()
+        by_address[storage.data_ptr()] = storage.nbytes()
+    return sum(by_address.values())
 
 
 def peak_bytes(call: Callable[[], Any], inputs: Any, device: torch.device, before: int = 0) -> int:

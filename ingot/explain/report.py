@@ -5,6 +5,7 @@ Compilations go in, a `Report` comes out, whose text is at most HEIGHT lines of 
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.compilation import Compilation
 from ingot.errors import Unsupported
+from ingot.sequences import at, present
 
 if TYPE_CHECKING:
     from ingot.schedule.plan import KernelStep, LibraryStep
@@ -25,7 +27,7 @@ WIDTH, HEIGHT = 120, 40
 
 @dataclass(frozen=True)
 class Break:
-    """A place, in `function`, where a graph ends: the instruction runs for real, and what follows
+    """A place, in `function`, where a graph ends. The instruction runs for real, and what follows
     is another graph or, where `eager` says so, runs in eager. `file` is "" and `line` 0 where they
     are not known."""
 
@@ -42,13 +44,11 @@ class Break:
         return Break(why.reason, file, line, why.hint, why.function or function, eager)
 
     def __str__(self) -> str:
-        place = "an unknown place"
-        if self.file:
-            place = place_text(f"{self.file}:{self.line}")
-        function = ""
+        text = "in eager from " if self.eager else "break at "
+        text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
         if self.function:
-            function = f" in {self.function}"
-        return f"{'in eager from' if self.eager else 'break at'} {place}{function}: {self.reason}"
+            text += f" in {self.function}"
+        return f"{text}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,9 @@ class Report:
         extend_with_new(self.fixed_sizes, c.fixed_sizes)
         extend_with_new(self.tuned, tuned_texts(c))
         if c.log.plan is not None:
-            peak, arena = (
-                n.evaluate(c.sizes) for n in (c.log.plan.peak_bytes, c.log.plan.arena_bytes)
-            )
-            self.peak_bytes = max(self.peak_bytes or 0, peak)
-            self.arena_bytes = (self.arena_bytes or 0) + arena
+            plan, sizes = c.log.plan, c.sizes
+            self.peak_bytes = max(self.peak_bytes or 0, plan.peak_bytes.evaluate(sizes))
+            self.arena_bytes = (self.arena_bytes or 0) + plan.arena_bytes.evaluate(sizes)
         if c.first_call is not None:
             self.first_call = (self.first_call or 0) + c.first_call
 
@@ -160,7 +158,8 @@ class Report:
             try:
                 call()
             finally:
-                measured.append([s for program in programs for s in program.profile(False)])
+                profiles = [program.profile(False) for program in programs]
+                measured.append(list(itertools.chain(*profiles)))
                 for graphs in replays:
                     graphs.paused = False
         if measured and len(measured[0]) == len(self.kernels):
@@ -196,10 +195,12 @@ def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
     starts = [k for k, c in enumerate(compilations) if c.region is None]
     compiled = [k for k in starts if compilations[k].skipped is None]
     start = (compiled or starts or [0])[-1]
-    recent = [c for c in compilations[start:] if c.region is not None or c is compilations[start]]
     newest = {c.region: c for c in compilations[:start]}
-    for c in recent:
-        newest.pop(c.region, None)
+    recent = []
+    for c in compilations[start:]:
+        if c.region is not None or c is compilations[start]:
+            recent.append(c)
+            newest.pop(c.region, None)
     return [*recent, *newest.values()]
 
 
@@ -246,12 +247,12 @@ def replayed_texts(c: Compilation) -> list[str]:
 
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
-    return [text for program in (c, *backwards_of(c)) for text in program.log.tuned]
+    return list(itertools.chain(*[program.log.tuned for program in (c, *backwards_of(c))]))
 
 
 def backwards_of(c: Compilation) -> list[Compilation]:
     """The compilations of its gradients."""
-    return [b for b in (c.backward, *c.partial_backwards) if b is not None]
+    return present((c.backward, *c.partial_backwards))
 
 
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
@@ -351,15 +352,19 @@ def alike(kernels: Sequence[KernelReport]) -> list[list[int]]:
     return list(groups.values())
 
 
+def sum_of_seconds(kernels: Iterable[KernelReport]) -> float:
+    return sum(kernel.seconds or 0.0 for kernel in kernels)
+
+
 def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
     the same line once. Nothing where nothing was measured."""
     kernels = [kernel for kernel in kernels if kernel.seconds is not None]
-    total = max(sum(kernel.seconds or 0.0 for kernel in kernels), 1e-12)
+    total = max(sum_of_seconds(kernels), 1e-12)
     rows = []
     for positions in alike(kernels):
-        seconds = sum(kernels[k].seconds or 0.0 for k in positions)
-        rows.append((seconds, kernels[positions[0]], len(positions)))
+        row = at(kernels, positions)
+        rows.append((sum_of_seconds(row), row[0], len(row)))
     lines = []
     for seconds, kernel, count in sorted(rows, key=lambda row: -row[0]):
         figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
@@ -407,8 +412,8 @@ def split_where(where: str) -> tuple[str, int]:
     """("file", line) of "file:line"; ("", 0) for anything else."""
     file, _, line = where.rpartition(":")
     if file and line.isdigit():
-        return (file, int(line))
-    return ("", 0)
+        return file, int(line)
+    return "", 0
 
 
 def place_text(where: str) -> str:

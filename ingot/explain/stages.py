@@ -90,9 +90,8 @@ def argument_text(argument: Any) -> str:
     its geometry."""
     if isinstance(argument, View):
         sizes = ", ".join(map(str, argument.sizes))
-        if argument.offset.constant == 0:
-            offset = ""
-        else:
+        offset = ""
+        if argument.offset.constant != 0:
             offset = f"+{argument.offset}"
         return f"{argument.buffer}{offset}[{sizes}]"
     if isinstance(argument, (list, tuple)):

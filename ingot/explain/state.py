@@ -70,8 +70,8 @@ def _captured(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _is_users(value: Any) -> bool:
-    """Whether the attributes of an object may be what a call changes: not those of classes and
-    Python modules, and of libraries' objects only those of modules and optimizers."""
+    """Whether a call may change the attributes of an object. Those of classes and Python modules do
+    not count, and of libraries' objects only those of modules and optimizers do."""
     if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
         return False
     kinds = torch.nn.Module, torch.optim.Optimizer

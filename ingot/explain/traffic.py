@@ -83,7 +83,7 @@ def touched(accesses: Accesses, parameters: Mapping[str, Buffer], sizes: Sizes) 
 
 def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of attention: each operand once."""
-    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    batches, heads, queries, keys, width, value_width = evaluated(kernel.sizes, sizes)
     keys_and_values = batches * kernel.key_heads * keys * (width + value_width)
     read = batches * heads * queries * width + keys_and_values
     written = value_width + (kernel.logarithms is not None)
@@ -93,11 +93,15 @@ def attention_bytes(kernel: AttentionKernel, sizes: Sizes) -> tuple[int, int]:
 
 def attention_backward_bytes(kernel: AttentionBackwardKernel, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of attention's gradients: each operand once."""
-    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    batches, heads, queries, keys, width, value_width = evaluated(kernel.sizes, sizes)
     written = queries * width + keys * (width + value_width)
     read = written + queries * (2 * value_width + 1)
     mask = mask_bytes(kernel.mask, (batches, heads, queries, keys))
     return 4 * batches * heads * read + mask, 4 * batches * heads * written
+
+
+def evaluated(numbers: Iterable[Expr], sizes: Sizes) -> list[int]:
+    return [number.evaluate(sizes) for number in numbers]
 
 
 def mask_bytes(mask: Operand | None, extents: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ingot.explain import measure
 from ingot.explain.loading import Target, seed
@@ -62,7 +63,9 @@ class Trial:
 
 def device_of(tree: Any) -> torch.device:
     """The device of the first tensor; the CPU when there is none."""
-    return next((t.device for t in measure.tensors(tree)), torch.device("cpu"))
+    for tensor in measure.tensors(tree):
+        return tensor.device
+    return torch.device("cpu")
 
 
 @dataclass
@@ -170,10 +173,7 @@ def _exact(target: Target, train: bool) -> Side | None:
         side.run(device_of(args))
     except Exception:  # the user's program may refuse float64 in any way it likes
         return None
-    found = [t for t in measure.tensors(side.result) if t.is_floating_point()]
-    if any(t.dtype != torch.float64 for t in found):
-        return None
-    return side
+    return None if measure.is_narrow(side.result) else side
 
 
 def _parameters(function: Any) -> list[torch.nn.Parameter]:
@@ -208,13 +208,9 @@ def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:
 
 def compare_sides(ingot: Side, eager: Side, exact: Side | None) -> Comparison:
     """Compare two sides: what a call gave, and all that it may have changed."""
-    if exact is None:
-        exact_state = {}
-    else:
-        exact_state = exact.state
-    exact_result = None
+    exact_state, exact_result = {}, None
     if exact is not None:
-        exact_result = exact.result
+        exact_state, exact_result = exact.state, exact.result
     comparison = compare((ingot.result,), (eager.result,), exact_result)
     for place in sorted(eager.state.keys() | ingot.state.keys()):
         mine, its = ingot.state.get(place), eager.state.get(place)
@@ -233,7 +229,7 @@ MOST_PROBLEMS = 8
 def is_noise(eager: Any, exact: Any) -> bool:
     """Whether eager itself is far from float64: a gradient that is zero but for rounding, say."""
     try:
-        tensors = isinstance(eager, torch.Tensor) and isinstance(exact, torch.Tensor)
+        tensors = isinstance(eager, Tensor) and isinstance(exact, Tensor)
         return tensors and eager.is_floating_point() and measure.error(eager, exact) > UNRELATED
     except ValueError:
         return False
@@ -244,7 +240,7 @@ def state_problem(mine: Any, its: Any, exact: Any, allowed: float) -> str:
     found = differences(mine, its)
     if found:
         return f"differs: {found[0]}"
-    if not isinstance(mine, torch.Tensor):
+    if not isinstance(mine, Tensor):
         return ""
     error, eager_error = errors(mine, its, exact)
     allowed = max(tolerance(eager_error, its), allowed)
@@ -270,8 +266,8 @@ def differences(result: Any, expected: Any) -> list[str]:
     return problems
 
 
-def tensor_fact(read: Callable[[torch.Tensor], Any]) -> Callable[[Any], Any]:
-    return lambda leaf: read(leaf) if isinstance(leaf, torch.Tensor) else None
+def tensor_fact(read: Callable[[Tensor], Any]) -> Callable[[Any], Any]:
+    return lambda leaf: read(leaf) if isinstance(leaf, Tensor) else None
 
 
 FACTS: dict[str, Callable[[Any], Any]] = {
@@ -303,8 +299,10 @@ def errors(result: Any, eager: Any, exact: Any | None) -> tuple[float, float | N
 
 def tolerance(eager_error: float | None, eager: Any) -> float:
     """The largest error that passes: 1.1x eager's, at least 4 eps; against eager itself 100 eps."""
-    types = {t.dtype for t in measure.tensors(eager) if t.is_floating_point() or t.is_complex()}
-    eps = max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+    eps = 0.0
+    for t in measure.tensors(eager):
+        if t.is_floating_point() or t.is_complex():
+            eps = max(eps, torch.finfo(t.dtype).eps)
     if eager_error is None:
         return 100 * eps
     return max(WORSE * eager_error, EPSILONS * eps)
