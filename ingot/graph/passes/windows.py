@@ -94,7 +94,7 @@ def see_through_splits(graph: AtenGraph) -> None:
             graph.replace(node, whole)
 
 
-def _split_of(node: torch.fx.Node) -> torch.fx.Node | None:
+def _split_of(node: Node) -> Node | None:
     """The tensor of whose slices, all and in order, a node is made, if it has the same strides."""
     pieces: Any = node.args[0] if node.target is aten.cat.default and not node.kwargs else ()
     if not pieces or any(piece.target is not aten.slice.Tensor for piece in pieces):
