@@ -25,3 +25,5 @@ def hand_over() -> None:
     geometry.LAST_FIRST.update(table("last_operand_first"))
     schemas.COSTS.update(table("cost"))
     lowering.RULES.update(table("lower"))
+    lowering.LIBRARY_CALLS.update(table("library"))
+    lowering.READS_PART.update(table("reads_part"))

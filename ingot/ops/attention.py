@@ -19,7 +19,7 @@ from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, stored
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
@@ -337,6 +337,11 @@ OPS = (
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
         meta=gradients_of("query", "key", "value"),
         lower=attention_backward,
+    ),
+    op(
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_efficient_attention_backward.default,
+        library=LibraryCall(bias_rows=8),
     ),
     op(own_ops.attention, lower=own_attention),
     op(aten._native_multi_head_attention.default, decompose=multi_head_attention),

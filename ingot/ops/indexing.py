@@ -484,6 +484,7 @@ OPS = (
         may_raise=indexes,
         takes_no_elements=True,
         lower=embedding,
+        reads_part=True,
     ),
     op(
         aten.embedding_dense_backward.default,
@@ -504,6 +505,7 @@ OPS = (
         takes_no_elements=True,
         cost=Cost.LOOKUP,
         lower=gather,
+        reads_part=True,
     ),
     op(
         aten.index_select.default,
@@ -513,6 +515,7 @@ OPS = (
         takes_no_elements=True,
         cost=Cost.LOOKUP,
         lower=index_select,
+        reads_part=True,
     ),
     op(
         aten.index.Tensor,
@@ -522,6 +525,7 @@ OPS = (
         takes_no_elements=True,
         cost=Cost.LOOKUP,
         lower=index,
+        reads_part=True,
     ),
     op(
         aten._unsafe_index.Tensor,
@@ -529,6 +533,7 @@ OPS = (
         may_raise=indexes,
         takes_no_elements=True,
         lower=index,
+        reads_part=True,
     ),
     op(aten.take.default, decompose=take, may_raise=indexes),
     op(aten.isin.Tensor_Tensor, decompose=isin),

@@ -13,6 +13,7 @@ from ingot.graph.decompositions import HALVES, in_float32, quotient, rounded_onc
 from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind, indexes
+from ingot.loops.lowering.rules import LibraryCall
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -196,7 +197,7 @@ OPS = (
     op(aten.huber_loss_backward.default, decompose=huber_loss_backward, meta=loss_backward_meta),
     op(aten.soft_margin_loss.default, decompose=soft_margin_loss, meta=loss_meta),
     op(aten.soft_margin_loss_backward.default, decompose=soft_margin_loss_backward),
-    op(aten.binary_cross_entropy.default, may_raise=indexes),
+    op(aten.binary_cross_entropy.default, may_raise=indexes, library=LibraryCall(resizes_out=True)),
     op(aten.binary_cross_entropy_backward.default, decompose=binary_cross_entropy_backward),
     op(aten.binary_cross_entropy_with_logits.default, meta=loss_meta),
     op(

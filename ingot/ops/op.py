@@ -14,6 +14,7 @@ from typing import Any
 
 from ingot.graph.meta.basis import Rule as MetaRule
 from ingot.graph.schemas import Cost
+from ingot.loops.lowering.rules import LibraryCall
 from ingot.torch_private import OpOverload
 
 
@@ -53,29 +54,13 @@ class Op:
     lower: Callable[..., Any] | None = None
     """The op as loop IR. See loops/lowering/rules.py."""
 
+    library: LibraryCall | None = None
+    """How a library computes it, where that is not a plain call."""
 
-def op(
-    *overloads: OpOverload,
-    decompose: Callable[..., Any] | None = None,
-    meta: MetaRule | None = None,
-    gpu_meta: MetaRule | None = None,
-    refuses: Callable[..., str] | None = None,
-    may_raise: Callable[..., bool] | None = None,
-    takes_no_elements: bool = False,
-    last_operand_first: bool = False,
-    cost: Cost | None = None,
-    lower: Callable[..., Any] | None = None,
-) -> Op:
-    """A record; see the fields of `Op`."""
-    return Op(
-        overloads,
-        decompose,
-        meta,
-        gpu_meta,
-        refuses,
-        may_raise,
-        takes_no_elements,
-        last_operand_first,
-        cost,
-        lower,
-    )
+    reads_part: bool = False
+    """Whether it may read only some elements of an argument."""
+
+
+def op(*overloads: OpOverload, **facts: Any) -> Op:
+    """The record of some overloads; `facts` are fields of `Op`."""
+    return Op(overloads, **facts)

@@ -20,12 +20,12 @@ from ingot.loops.expr import ONE, ZERO, Expr, Symbol, loop_symbol, product
 from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
-from ingot.torch_private import OpOverload, aten, current_autograd_node
+from ingot.torch_private import OpOverload, addmm_activation, aten, current_autograd_node
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
 # nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
@@ -325,9 +325,23 @@ def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
 
 
 OPS = (
-    op(aten.mm.default, meta=matmul_meta, cost=Cost.CONTRACTION, lower=mm),
-    op(aten.bmm.default, meta=matmul_meta, refuses=bmm_refusal, cost=Cost.CONTRACTION, lower=mm),
-    op(aten.mv.default, aten.dot.default, meta=matmul_meta, lower=mv),
+    op(
+        aten.mm.default,
+        meta=matmul_meta,
+        cost=Cost.CONTRACTION,
+        lower=mm,
+        library=LibraryCall(torch.mm),
+    ),
+    op(
+        aten.bmm.default,
+        meta=matmul_meta,
+        refuses=bmm_refusal,
+        cost=Cost.CONTRACTION,
+        lower=mm,
+        library=LibraryCall(torch.bmm),
+    ),
+    op(aten.mv.default, meta=matmul_meta, lower=mv, library=LibraryCall(torch.mv)),
+    op(aten.dot.default, meta=matmul_meta, lower=mv),
     op(aten.addmv.default, meta=matmul_meta),
     op(
         aten.addmm.default,
@@ -335,6 +349,7 @@ OPS = (
         refuses=addmm_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
+        library=LibraryCall(torch.addmm),
     ),
     op(
         aten.baddbmm.default,
@@ -342,7 +357,9 @@ OPS = (
         refuses=baddbmm_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
+        library=LibraryCall(torch.baddbmm),
     ),
+    op(aten._addmm_activation.default, library=LibraryCall(addmm_activation)),
     op(aten.mm.dtype, meta=matmul_meta),
     op(aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal),
     op(aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal),

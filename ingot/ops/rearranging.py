@@ -339,6 +339,7 @@ OPS = (
         takes_no_elements=True,
         cost=Cost.LIGHT,
         lower=constant_pad,
+        reads_part=True,
     ),
     op(
         aten.reflection_pad1d.default,

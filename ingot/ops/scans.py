@@ -19,7 +19,7 @@ from ingot.loops.expr import ONE, ZERO, product
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -185,6 +185,7 @@ OPS = (
         refuses=along,
         takes_no_elements=True,
         lower=_cumulative("sum"),
+        library=LibraryCall(torch.cumsum),
     ),
     op(aten.cumprod.default, meta=contiguous_self, refuses=along, lower=_cumulative("prod")),
     op(

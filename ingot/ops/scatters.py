@@ -22,7 +22,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -496,6 +496,7 @@ OPS = (
         may_raise=indexes,
         takes_no_elements=True,
         lower=index_put,
+        library=LibraryCall(in_place=aten.index_put_.default),
     ),
     op(aten._unsafe_index_put.default, meta=like_self, may_raise=indexes, lower=index_put),
     op(aten._index_put_impl.default, may_raise=indexes),

@@ -303,8 +303,8 @@ OPS = (
     op(aten.expand.default, lower=expand),
     op(aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, lower=alias),
     op(aten.lift_fresh.default, meta=native, takes_no_elements=True, lower=alias),
-    op(aten.slice.Tensor, lower=slice_),
-    op(aten.select.int, lower=select),
+    op(aten.slice.Tensor, lower=slice_, reads_part=True),
+    op(aten.select.int, lower=select, reads_part=True),
     op(aten.split.Tensor, aten.split_with_sizes.default, lower=split),
     op(aten.unsafe_split.Tensor, decompose=unsafe_split, meta=_meta_of(aten.split.Tensor)),
     op(
@@ -313,9 +313,9 @@ OPS = (
         meta=_meta_of(aten.split_with_sizes.default),
     ),
     op(aten.unbind.int, lower=unbind),
-    op(aten.diagonal.default, lower=diagonal),
-    op(aten.unfold.default, lower=unfold),
-    op(aten.as_strided.default, refuses=as_strided_refusal, lower=as_strided),
+    op(aten.diagonal.default, lower=diagonal, reads_part=True),
+    op(aten.unfold.default, lower=unfold, reads_part=True),
+    op(aten.as_strided.default, refuses=as_strided_refusal, lower=as_strided, reads_part=True),
     op(aten.as_strided_scatter.default, meta=exact_self, lower=as_strided_scatter),
     op(
         aten.view_as_real.default,

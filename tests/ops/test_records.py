@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot import ops
 from ingot.graph import checks, data_dependent, decompositions, geometry, meta, schemas
-from ingot.loops.lowering.rules import RULES
+from ingot.loops.lowering.rules import LIBRARY_CALLS, READS_PART, RULES
 from ingot.ops import FAMILIES, table
 from ingot.ops.op import Op
 
@@ -21,6 +21,8 @@ TABLES = {
     "last_operand_first": geometry.LAST_FIRST,
     "cost": schemas.COSTS,
     "lower": RULES,
+    "library": LIBRARY_CALLS,
+    "reads_part": READS_PART,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,32 +11,13 @@ import torch
 from ingot.errors import unsupported
 from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
 from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
 from ingot.loops.side_effects import has_effect
 from ingot.loops.spaces import contiguous_strides
-from ingot.torch_private import addmm_activation, aten, dispatch_has_kernel_for_dispatch_key
+from ingot.torch_private import dispatch_has_kernel_for_dispatch_key
 
-# The plain bindings take out= and are quicker to call than an OpOverload.
-_PLAIN: dict[Any, Callable[..., Any]] = {
-    aten.bmm.default: torch.bmm,
-    aten.mm.default: torch.mm,
-    aten.addmm.default: torch.addmm,
-    aten._addmm_activation.default: addmm_activation,
-    aten.baddbmm.default: torch.baddbmm,
-    aten.mv.default: torch.mv,
-    aten.cumsum.default: torch.cumsum,
-}
-# Of these, what is added to the scores must lie in rows that begin at multiples of so many
-# elements.
-_ROWS_OF_BIAS = {
-    aten._scaled_dot_product_efficient_attention.default: 8,
-    aten._scaled_dot_product_efficient_attention_backward.default: 8,
-}
-# Of these, the first argument is computed into memory of its own, which the call writes to, rather
-# than copied there.
-_IN_PLACE = {aten.index_put.default: aten.index_put_.default}
-_RESIZE_OUT = {aten.binary_cross_entropy.default}  # it holds the terms before it holds their sum
-
+_PLAIN = LibraryCall()
 WARM_BYTES = 16 << 20
 """Up to here the C library's allocator gives back memory that it has, rather than ask for fresh
 pages."""
@@ -53,23 +34,20 @@ def call_aten(
     if func._schema.is_mutable:
         raise unsupported("no-code", f"{func} writes to its arguments", lw.origin.where)
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
-    if func in _ROWS_OF_BIAS:
+    how = LIBRARY_CALLS.get(func, _PLAIN)
+    if how.bias_rows:
         names = [a.name for a in func._schema.arguments]
-        args = [
-            _in_rows(lw, a, _ROWS_OF_BIAS[func]) if name == "attn_bias" else a
-            for name, a in zip(names, args)
-        ]
+        place = names.index("attn_bias")
+        args = (*args[:place], _in_rows(lw, args[place], how.bias_rows), *args[place + 1 :])
     spec = None
     if len(outs) == 1:
         spec = outs[0]
-    if func in _IN_PLACE and spec is not None and not lw.target.scatters:
+    if how.in_place and spec is not None and not lw.target.scatters:
         start = lw.copied(args[0], spec.strides)
-        return [lw.call_in_place(_IN_PLACE[func], start, args[1:], kwargs)]
-    writable = (
-        spec is not None and not has_effect(func) and func not in _RESIZE_OUT and _is_dense(spec)
-    )
+        return [lw.call_in_place(how.in_place, start, args[1:], kwargs)]
+    writable = spec is not None and not has_effect(func) and not how.resizes_out and _is_dense(spec)
     if spec is not None and writable and not _allocates_well(lw, spec):
-        function = _PLAIN.get(func) or out_variant(func, lw.target.device.upper())
+        function = how.binding or out_variant(func, lw.target.device.upper())
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
     return lw.call(func, outs, args, kwargs)

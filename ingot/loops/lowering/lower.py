@@ -19,7 +19,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
 from ingot.loops.lowering.library import call_aten, laid_out
 from ingot.loops.lowering.pointwise import filled
-from ingot.loops.lowering.rules import RULES, NotLowered
+from ingot.loops.lowering.rules import READS_PART, RULES, NotLowered
 from ingot.loops.lowering.values import (
     Spec,
     TensorValue,
@@ -215,7 +215,7 @@ class _Walk:
             node.all_input_nodes
         ):
             return
-        if not any(user.target not in _PARTIAL and not _is_empty(user) for user in node.users):
+        if all(map(_reads_part, node.users)):
             self.lw.graph.checked.update(self.lw.realize_root(v).buffer or "" for v in parts)
         elif (
             node.meta.get("may_raise")
@@ -478,16 +478,11 @@ class _Walk:
         return False
 
 
-_LOOKUPS = {
-    aten.index.Tensor, aten._unsafe_index.Tensor, aten.gather.default, aten.index_select.default,
-    aten.embedding.default,
-}  # fmt: skip
-# What may read only some elements of an argument
-_PARTIAL = _LOOKUPS | {
-    aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default,
-    aten.unfold.default,
-    aten.constant_pad_nd.default, operator.getitem,
-}  # fmt: skip
+def _reads_part(node: torch.fx.Node) -> bool:
+    """Whether a node may read only some elements of an argument."""
+    if node.target is operator.getitem or node.target in READS_PART:
+        return True
+    return _is_empty(node)
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
