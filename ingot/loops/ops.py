@@ -8,9 +8,10 @@ is a `Recorder`, which makes a compact SSA program.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -368,3 +369,20 @@ def apply(name: str, *args: int) -> int:
     else:
         result = r.instructions[args[-1]].dtype
     return r.fold(Instruction(name, args, result))
+
+
+def total_of(values: Iterable[int]) -> int:
+    """The sum of one or more values, from the first to the last."""
+    return functools.reduce(lambda a, b: apply("add", a, b), values)
+
+
+def weighted_sum(terms: Iterable[tuple[int, int]], start: int | None = None) -> int:
+    """`start` and the products of values and weights, each added in one rounding."""
+    total = start
+    for value, weight in terms:
+        if total is None:
+            total = apply("mul", value, weight)
+        else:
+            total = apply("fma", value, weight, total)
+    assert total is not None
+    return total

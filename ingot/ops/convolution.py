@@ -8,7 +8,9 @@ what is before and behind them as well."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +26,15 @@ from ingot.loops.expr import (
     ONE,
     ZERO,
     Expr,
+    Symbol,
     known_less,
     known_less_equal,
     loop_symbol,
     maximum,
     minimum,
 )
-from ingot.loops.ir import Access, Contraction, View
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import compare
+from ingot.loops.lowering.index_maps import inside, load_where
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -41,15 +43,17 @@ from ingot.loops.lowering.values import (
     TensorValue,
     channels_last_strides,
     compute_dtype,
+    contiguous,
     exprs,
     loops_over,
     numel,
     rounded,
+    same_strides,
     stored,
 )
-from ingot.loops.spaces import address_of, contiguous_strides
+from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
-from ingot.ops.products import contracts_in_full
+from ingot.ops.products import access, contracts_in_full
 from ingot.torch_private import (
     OpOverload,
     aten,
@@ -119,32 +123,59 @@ class Window(NamedTuple):
 
     def offsets(self) -> list[tuple[int, ...]]:
         """The elements of the window, in row-major order."""
-        found: list[tuple[int, ...]] = [()]
-        for size in self.size:
-            found = [(*offset, k) for offset in found for k in range(size)]
-        return found
+        return list(product(*map(range, self.size)))
+
+    def place(self, index: Sequence[Expr], taps: Sequence[Expr | int]) -> list[Expr]:
+        """The place of the window's element `taps` in padded images, for the result at `index`."""
+        return [
+            i * step + tap * apart
+            for i, step, tap, apart in zip(index, self.stride, taps, self.dilation)
+        ]
 
 
-def convolution(
-    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, *rest: Any
-) -> TensorValue:
+@dataclass(frozen=True)
+class Convolution:
+    """The arguments of aten.convolution."""
+
+    x: TensorValue
+    weight: TensorValue
+    bias: TensorValue | None
+    stride: Sequence[Any]
+    padding: Sequence[Any]
+    dilation: Sequence[Any]
+    transposed: bool
+    output_padding: Sequence[Any]
+    groups: int
+
+    @property
+    def window(self) -> Window:
+        return Window.of(self.weight, self.stride, self.padding, self.dilation)
+
+    def is_depthwise(self, out: Spec) -> bool:
+        """Whether each channel of the images makes one of the result."""
+        return self.groups == out.sizes[1].constant == self.x.sizes[1].constant
+
+    def start(self, index: Index) -> int | None:
+        """What a sum at an index of the result begins with, if anything: the bias."""
+        if self.bias is None:
+            return None
+        return self.bias.load((index[1],))
+
+
+def convolution(lw: Lowering, out: Spec, *args: Any) -> TensorValue:
     for form in (channels_last, depthwise) if lw.target.contracts else (of_channels,):
         try:
-            return form(lw, out, x, weight, *rest)
+            return form(lw, out, Convolution(*args))
         except NotLowered:
             pass
-    if not lw.target.contracts and out.strides == channels_last_strides(
-        out.sizes
-    ) != contiguous_strides(out.sizes):
+    last = channels_last_strides(out.sizes)
+    if not lw.target.contracts and out.strides == last != contiguous_strides(out.sizes):
         # else the library converts, and back
-        x, weight = (_all_channels_last(lw, value) for value in (x, weight))
-        (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
-        assert called is not None
-        return called
+        x, weight, *rest = args
+        images = _all_channels_last(lw, x), _all_channels_last(lw, weight)
+        return lw.result_of(aten.convolution.default, out, [*images, *rest])
     if lw.fast_libraries:  # in any layout
-        (called,) = lw.call(aten.convolution.default, [out], [x, weight, *rest])
-        assert called is not None
-        return called
+        return lw.result_of(aten.convolution.default, out, args)
     # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last
     # images has up to twice the error of that for contiguous ones. So it is given the layout of
     # eager.
@@ -154,19 +185,7 @@ def convolution(
 # -- channels last ---------------------------------------------------------------------------------
 
 
-def channels_last(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    transposed: bool,
-    output_padding: Sequence[Any],
-    groups: int,
-) -> TensorValue:
+def channels_last(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     """A convolution of channels-last images in one group, or in one for each channel. Raises
     NotLowered for others."""
     if out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
@@ -174,33 +193,27 @@ def channels_last(
     if (
         len(out.sizes) != 4
         or out.strides == contiguous_strides(out.sizes)
-        or ZERO in (*x.sizes, *weight.sizes)
+        or ZERO in (*conv.x.sizes, *conv.weight.sizes)
     ):
         raise NotLowered("not images")
-    window = Window.of(weight, stride, padding, dilation)
-    if transposed:
-        if groups > 1 or any(output_padding) or not window.cuts_patches:
+    window = conv.window
+    if conv.transposed:
+        if conv.groups > 1 or any(conv.output_padding) or not window.cuts_patches:
             raise NotLowered("a transposed convolution whose windows overlap, or leave gaps")
-        return _side_by_side(lw, out, x, weight, bias, window)
-    if groups > 1:
-        if (
-            not groups == out.sizes[1].constant == x.sizes[1].constant
-            or len(window.offsets()) > MOST_TAPS_OF_VECTORS
-        ):
+        return _side_by_side(lw, out, conv)
+    if conv.groups > 1:
+        if not conv.is_depthwise(out) or len(window.offsets()) > MOST_TAPS_OF_VECTORS:
             raise NotLowered("groups of several channels, or a large window")
-        return _depthwise_of_vectors(
-            lw, out, in_channels_last(lw, x, window.padding), weight, bias, window
-        )
-    return dense(lw, out, x, weight, bias, window)
+        return _depthwise_of_vectors(lw, out, conv)
+    return dense(lw, out, conv.x, conv.weight, conv.bias, window)
 
 
 def _all_channels_last(lw: Lowering, value: TensorValue) -> TensorValue:
     """Images or a weight in memory, channels innermost."""
     strides = channels_last_strides(value.sizes)
-    lies = all(
-        a is b or size is ONE for a, b, size in zip(lw.view(value).strides, strides, value.sizes)
-    )
-    return value if lies else lw.relaid(value, strides)
+    if same_strides(value.sizes, lw.view(value).strides, strides):
+        return value
+    return lw.relaid(value, strides)
 
 
 def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
@@ -229,7 +242,7 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
         return lw.padded[key]
     sizes = tuple(size + b + a for size, b, a in zip(x.sizes, before, after))
     strides = channels_last_strides(sizes)
-    spec = Spec(sizes, strides, x.dtype, torch.device("cpu"))
+    spec = Spec(sizes, strides, x.dtype)
     buffer = lw.new_buffer(spec, strides)
     corner = [stride * b for stride, b in zip(strides, before)]
     lazy = x.buffer is None
@@ -247,7 +260,7 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
         for count, width, start, apart in sides:
             if width:
                 shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
-                margin = Spec(shape, contiguous_strides(shape), x.dtype, spec.device)
+                margin = contiguous(shape, x.dtype)
                 filled = lw.computed(
                     margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0
                 )
@@ -256,44 +269,28 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
     return lw.padded[key]
 
 
-def _depthwise_of_vectors(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
-    window: Window,
-) -> TensorValue:
+def _depthwise_of_vectors(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     """The window written out, over padded images; the weight is relaid so that a vector of channels
     is one load."""
-    taps = lw.relaid(
-        lw.mapped(weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1]))
-    )
+    window = conv.window
+    x = in_channels_last(lw, conv.x, window.padding)
+    weight = lw.relaid(_taps(lw, conv.weight))
+
+    def terms(index: Index) -> Iterator[tuple[int, int]]:
+        for offset in window.offsets():
+            value = x.load((*index[:2], *window.place(index[2:], offset)))
+            yield value, weight.load((*exprs(offset), index[1]))
 
     def compute(index: Index) -> int:
-        total: int | None = bias.load((index[1],)) if bias is not None else None
-        for offset in window.offsets():
-            at = [
-                i * s + k * a
-                for i, s, k, a in zip(index[2:], window.stride, offset, window.dilation)
-            ]
-            value, factor = (
-                x.load((*index[:2], *at)),
-                taps.load((*(ZERO + k for k in offset), index[1])),
-            )
-            if total is None:
-                total = apply("mul", value, factor)
-            else:
-                total = apply("fma", value, factor, total)
-        assert total is not None
-        return total
+        return ops.weighted_sum(terms(index), conv.start(index))
 
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
 
 
-def _tap_spec(weight: TensorValue) -> Spec:
-    sizes = (*weight.sizes[2:], weight.sizes[0])
-    return Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
+def _taps(lw: Lowering, weight: TensorValue) -> TensorValue:
+    """The weight of a depthwise convolution with the channels innermost."""
+    spec = contiguous((*weight.sizes[2:], weight.sizes[0]), weight.dtype)
+    return lw.mapped(weight, spec, lambda index: (index[2], ZERO, index[0], index[1]))
 
 
 def dense(
@@ -306,37 +303,40 @@ def dense(
 ) -> TensorValue:
     """A contraction: rows are the result's pixels, columns its channels, and what is summed over
     are the window and the channels of `x`."""
-    pixels = (out.sizes[0] * out.sizes[2] * out.sizes[3]).constant
-    if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
-        raise NotLowered("a convolution for the library")
-    n, row, column = (
-        loop_symbol(name, size) for name, size in zip("nhw", (out.sizes[0], *out.sizes[2:]))
-    )
+    _require_pixels(out)
+    pixels = pixel_loops(out.sizes)
     channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", weight.sizes[1])
-    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
+    taps = tuple(map(loop_symbol, "ij", weight.sizes[2:]))
     reduced = (*taps, inner)
     few = (weight.sizes[1].constant or 0) < FEWEST_CHANNELS
     if few and window.cuts_patches:
         reduced = (inner, *taps)  # as in the weight
-        left = access(lw.view(_patches(lw, out, x, weight)), (n, row, column, *reduced))
+        left = access(lw.view(_patches(lw, out, x, weight)), (*pixels, *reduced))
     else:
         # a row of the window is one loop, as in the images; its rows lie side by side, to be packed
         # together
         if few:
             weight = lw.relaid(weight, _columns_last_strides(weight.sizes))
-        at = [
-            i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)
-        ]
-        left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, *at))
+        images = lw.view(in_channels_last(lw, x, window.padding))
+        left = access(images, (pixels[0], inner, *window.place(pixels[1:], taps)))
     right = access(lw.view(weight), (channel, inner, *taps))
-    buffer = lw.new_buffer(out, out.strides)
-    lw.graph.nodes.append(
-        Contraction(
-            lw.node_name(), lw.origin, (), (n, row, column), (channel,), reduced, left, right,
-            buffer, address((n, channel, row, column), out.strides), out.dtype,
-        )
-    )  # fmt: skip
-    return _with_bias(lw, out, stored(buffer, out), bias)
+    loops = (), pixels, (channel,), reduced
+    place = (pixels[0], channel, *pixels[1:])
+    result = lw.contraction(out, loops, left, right, place)
+    return _with_bias(lw, out, result, bias)
+
+
+def pixel_loops(sizes: Sequence[Expr]) -> tuple[Symbol, ...]:
+    """Loops over images and their rows and columns."""
+    return tuple(map(loop_symbol, "nhw", (sizes[0], *sizes[2:])))
+
+
+def _require_pixels(images: Spec | TensorValue) -> None:
+    """Raises NotLowered where a contraction over pixels is slower than the library, or rounds
+    less."""
+    pixels = (images.sizes[0] * images.sizes[2] * images.sizes[3]).constant
+    if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
+        raise NotLowered("a convolution for the library")
 
 
 def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -348,39 +348,23 @@ def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(strides[d] for d in range(4))
 
 
-def _side_by_side(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
-    window: Window,
-) -> TensorValue:
+def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     """A transposed convolution whose windows lie side by side in the result: for each element of
     the window, one contraction over the channels of `x`. The weight is relaid so that the result's
     channels are adjacent."""
-    pixels = (x.sizes[0] * x.sizes[2] * x.sizes[3]).constant
-    if not contracts_in_full() or (pixels is not None and pixels < FEWEST_PIXELS):
-        raise NotLowered("a convolution for the library")
-    n, row, column = (
-        loop_symbol(name, size) for name, size in zip("nhw", (x.sizes[0], *x.sizes[2:]))
-    )
+    x, weight, window = conv.x, conv.weight, conv.window
+    _require_pixels(x)
+    n, row, column = pixels = pixel_loops(x.sizes)
     channel, inner = loop_symbol("c", out.sizes[1]), loop_symbol("k", x.sizes[1])
-    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", weight.sizes[2:]))
-    sizes = (*weight.sizes[2:], *weight.sizes[:2])
-    spec = Spec(sizes, contiguous_strides(sizes), weight.dtype, torch.device("cpu"))
+    taps = tuple(map(loop_symbol, "ij", weight.sizes[2:]))
+    spec = contiguous((*weight.sizes[2:], *weight.sizes[:2]), weight.dtype)
     relaid = lw.relaid(lw.mapped(weight, spec, lambda index: (*index[2:], *index[:2])))
     left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
     right = access(lw.view(relaid), (*taps, inner, channel))
-    buffer = lw.new_buffer(out, out.strides)
     at = [i * size + tap for i, size, tap in zip((row, column), window.size, taps)]
-    lw.graph.nodes.append(
-        Contraction(
-            lw.node_name(), lw.origin, taps, (n, row, column), (channel,), (inner,),
-            left, right, buffer, address((n, channel, *at), out.strides), out.dtype,
-        )
-    )  # fmt: skip
-    return _with_bias(lw, out, stored(buffer, out), bias)
+    loops = taps, pixels, (channel,), (inner,)
+    result = lw.contraction(out, loops, left, right, (n, channel, *at))
+    return _with_bias(lw, out, result, conv.bias)
 
 
 def _with_bias(
@@ -400,8 +384,7 @@ def _with_bias(
 def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> TensorValue:
     """The patches of images that windows cut without overlap, each in the order of the weight."""
     height, width = weight.sizes[2:]
-    sizes = (out.sizes[0], *out.sizes[2:], *weight.sizes[1:])
-    spec = Spec(sizes, contiguous_strides(sizes), x.dtype, torch.device("cpu"))
+    spec = contiguous((out.sizes[0], *out.sizes[2:], *weight.sizes[1:]), x.dtype)
 
     def under(index: Index) -> Index:
         return index[0], index[3], index[1] * height + index[4], index[2] * width + index[5]
@@ -409,45 +392,26 @@ def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> Te
     return lw.copied(lw.mapped(x, spec, under))
 
 
-def access(view: View, index: Index) -> Access:
-    return Access(view.buffer, view.offset + address(index, view.strides))
-
-
-def address(index: Index, strides: Sequence[Expr]) -> Expr:
-    return address_of(index, strides)
-
-
 # -- on a GPU --------------------------------------------------------------------------------------
 
 
-def of_channels(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    transposed: bool,
-    output_padding: Sequence[Any],
-    groups: int,
-) -> TensorValue:
+def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     """A small window over each channel by itself, channels innermost. What the images are made of
     is computed at each element of the window where that takes less than to write and read them.
     Raises NotLowered for all others."""
+    x, weight = conv.x, conv.weight
     if (
-        transposed
+        conv.transposed
         or len(out.sizes) != 4
         or out.dtype not in (torch.float32, *ops.HALVES)
-        or groups == 1
+        or conv.groups == 1
     ):
         raise NotLowered("a convolution for the library")
     if not out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
         raise NotLowered("not images whose channels lie side by side")
-    if not groups == out.sizes[1].constant == x.sizes[1].constant or ZERO in (*x.sizes, *out.sizes):
+    if not conv.is_depthwise(out) or ZERO in (*x.sizes, *out.sizes):
         raise NotLowered("groups of several channels")
-    window = Window.of(weight, stride, padding, dilation)
+    window = conv.window
     if not 1 < len(window.offsets()) <= MOST_TAPS:
         raise NotLowered("a large window")
     if weight.buffer is None:
@@ -457,53 +421,40 @@ def of_channels(
         margins is not None
         and x.buffer is None
         and not any((*margins.before[:2], *margins.after[:2]))
+        and (margins.number == 0 or not any(window.padding))
     ):
-        if margins.number == 0 or not any(window.padding):
-            x, number, before = margins.inner, float(margins.number), list(margins.before[2:])
+        x, number, before = margins.inner, float(margins.number), list(margins.before[2:])
     if not _is_less_than_memory(lw, out, x, len(window.offsets())):
         strides = channels_last_strides(x.sizes)
         if x.buffer is None and x.root is x:
             lw.realize(x, strides)
         elif lw.view(x).strides[1] is not ONE:
             x = lw.copied(x, strides)
-
-    taps: TensorValue = lw.mapped(
-        weight, _tap_spec(weight), lambda index: (index[2], ZERO, index[0], index[1])
-    )
+    taps = _taps(lw, weight)
     if (numel(out.sizes).constant or MANY_TAPS) * len(window.offsets()) >= MANY_TAPS:
         taps = lw.relaid(taps)
+    margin = [pad + first for pad, first in zip(window.padding, before)]
 
     def tap(index: Index, offset: tuple[int, ...]) -> int:
         """The input under one element of the window. What is read outside of it, at its border, is
         not used."""
-        inside: int | None = None
-        at = []
-        for i, size, k, step, pad, apart, first in zip(
-            index[2:], x.sizes[2:], offset, window.stride, window.padding, window.dilation, before
-        ):
-            position = place = i * step + (k * apart - pad - first)
-            if not known_less_equal(0, position):
-                holds, place = compare("ge", position, ZERO), maximum(place, 0)
-                inside = holds if inside is None else apply("logical_and", inside, holds)
-            if not known_less(position, size):
-                holds, place = compare("lt", position, size), minimum(place, size - 1)
-                inside = holds if inside is None else apply("logical_and", inside, holds)
-            at.append(place)
+        at = [place - pad for place, pad in zip(window.place(index[2:], offset), margin)]
+        condition = inside(at, x.sizes[2:])
+        for d, size in enumerate(x.sizes[2:]):
+            first, last = known_less_equal(0, at[d]), known_less(at[d], size)
+            if not first:
+                at[d] = maximum(at[d], 0)
+            if not last:
+                at[d] = minimum(at[d], size - 1)
         value = x.load((*index[:2], *at))
-        if inside is None:
-            return value
-        return apply("where", inside, value, ops.constant(number, ops.dtype_of(value)))
+        return apply("where", condition, value, ops.constant(number, ops.dtype_of(value)))
+
+    def terms(index: Index) -> Iterator[tuple[int, int]]:
+        for offset in window.offsets():
+            yield tap(index, offset), taps.load((*exprs(offset), index[1]))
 
     def compute(index: Index) -> int:
-        total: int | None = bias.load((index[1],)) if bias is not None else None
-        for offset in window.offsets():
-            value, factor = tap(index, offset), taps.load((*(ZERO + k for k in offset), index[1]))
-            if total is None:
-                total = apply("mul", value, factor)
-            else:
-                total = apply("fma", value, factor, total)
-        assert total is not None
-        return rounded(total, out.dtype)
+        return rounded(ops.weighted_sum(terms(index), conv.start(index)), out.dtype)
 
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
 
@@ -528,65 +479,37 @@ def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> 
 # -- contiguous ------------------------------------------------------------------------------------
 
 
-def depthwise(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    transposed: bool,
-    output_padding: Sequence[Any],
-    groups: int,
-) -> TensorValue:
+def depthwise(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     """A small window over each channel by itself. Raises NotLowered for all others."""
+    x, weight = conv.x, conv.weight
     rank = len(out.sizes) - 2
-    channels = out.sizes[1].constant
     if (
-        transposed
+        conv.transposed
         or out.dtype is not torch.float32
         or rank not in (1, 2)
         or len(x.sizes) != rank + 2
     ):
         raise NotLowered("a convolution for the library")
-    window = Window.of(weight, stride, padding, dilation)
-    one_to_one = groups == channels and groups > 1 and x.sizes[1].constant == channels
+    window = conv.window
+    one_to_one = conv.groups > 1 and conv.is_depthwise(out)
     rows = window.stride[-1] == 1 and x.strides[-1] is ONE  # neighbours in a row fill a vector
     if not one_to_one or not 1 <= len(window.offsets()) <= MOST_TAPS or not rows:
         raise NotLowered("a convolution for the library")
     lw.realize(x)
 
-    def tap(index: Index, offsets: tuple[int, ...]) -> tuple[int, int]:
-        """The input under one element of the window, 0 outside, and its weight."""
-        inside: int | None = None
-        at = []
-        for d, (k, step, before, apart) in enumerate(zip(offsets, *window[1:])):
-            position = index[d + 2] * step + (k * apart - before)
-            at.append(position)
-            bounds = [] if known_less_equal(0, position) else [("ge", ZERO)]
-            bounds += [] if known_less(position, x.sizes[d + 2]) else [("lt", x.sizes[d + 2])]
-            for name, bound in bounds:
-                holds = compare(name, position, bound)
-                inside = holds if inside is None else apply("logical_and", inside, holds)
-        factor = weight.load((index[1], ZERO, *[ZERO + k for k in offsets]))
-        if inside is None:
-            return x.load((*index[:2], *at)), factor
-        with ops.masked(inside):
-            value = x.load((*index[:2], *at))
-        return apply("where", inside, value, ops.constant(0.0, torch.float32)), factor
+    def terms(index: Index) -> Iterator[tuple[int, int]]:
+        """The input under each element of the window, 0 outside, and its weight."""
+        for offset in window.offsets():
+            at = [
+                place - pad for place, pad in zip(window.place(index[2:], offset), window.padding)
+            ]
+            condition = inside(at, x.sizes[2:])
+            factor = weight.load((index[1], ZERO, *exprs(offset)))
+            value = load_where(condition, x, (*index[:2], *at), torch.float32)
+            yield value, factor
 
     def compute(index: Index) -> int:
-        total: int | None = bias.load((index[1],)) if bias is not None else None
-        for offsets in window.offsets():
-            value, factor = tap(index, offsets)
-            if total is None:
-                total = apply("mul", value, factor)
-            else:
-                total = apply("fma", value, factor, total)
-        assert total is not None
-        return total
+        return ops.weighted_sum(terms(index), conv.start(index))
 
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
 

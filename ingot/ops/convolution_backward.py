@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,56 +22,48 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Contraction
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import compare, reshape_map
+from ingot.loops.lowering.index_maps import load_where, reshape_map, windows_on
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
     Spec,
     TensorValue,
     channels_last_strides,
+    contiguous,
     exprs,
     stored,
 )
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.convolution import (
     FEWEST_CHANNELS,
     FEWEST_PIXELS,
+    Convolution,
     Window,
-    access,
-    address,
     dense,
     in_channels_last,
+    pixel_loops,
 )
 from ingot.ops.op import op
-from ingot.ops.products import contract, contracts_in_full, transposed
+from ingot.ops.products import access, contract, contracts_in_full, transposed
 from ingot.torch_private import aten
-
-apply = ops.apply
 
 
 def convolution_backward(
     lw: Lowering,
     outs: Sequence[Spec | None],
     grad: TensorValue,
-    x: TensorValue,
-    weight: TensorValue,
-    bias_sizes: Any,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    is_transposed: bool,
-    output_padding: Sequence[Any],
-    groups: int,
-    mask: Sequence[bool],
+    *args: Any,
 ) -> tuple[TensorValue | None, ...]:
     """The gradients of the images, of the weight and of the bias that are used; None for others.
     Raises NotLowered before anything is written."""
+    x, weight, _, *settings, _ = args
+    conv = Convolution(x, weight, None, *settings)
     of_images, of_weight, of_bias = (out if used else None for out, used in zip(outs, lw.used))
     constant = all(
         size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes
     )
     plain = all(t.dtype is torch.float32 for t in (grad, x, weight))
-    if groups != 1 or not constant or grad.sizes[0] is ZERO or not plain:
+    if conv.groups != 1 or not constant or grad.sizes[0] is ZERO or not plain:
         raise NotLowered("a convolution for the library")
     if not lw.target.contracts:
         raise NotLowered("gradients for the library")
@@ -82,18 +74,17 @@ def convolution_backward(
         raise NotLowered("images that lie otherwise")
     if of_images is not None and (grad.sizes[1].constant or 0) < FEWEST_CHANNELS:
         raise NotLowered("short sums")
-    window = Window.of(weight, stride, padding, dilation)
+    window = conv.window
     found: list[TensorValue | None] = [None] * len(outs)
     if of_images is not None:
-        of = None
-        if is_transposed:
-            of = dense(lw, of_images, grad, weight, None, window)
-        found[0] = of or _of_images(lw, of_images, grad, weight, window)
-    if of_weight is not None:
-        if is_transposed:
-            large, small = (grad, x)
+        if conv.transposed:
+            found[0] = dense(lw, of_images, grad, weight, None, window)
         else:
-            large, small = (x, grad)
+            found[0] = _of_images(lw, of_images, grad, weight, window)
+    if of_weight is not None:
+        large, small = x, grad
+        if conv.transposed:
+            large, small = grad, x
         found[1] = _of_weight(lw, of_weight, large, small, window)
     if of_bias is not None:
         lw.realize_root(grad)
@@ -118,12 +109,12 @@ def _is_large(weight: TensorValue | Spec, small: TensorValue) -> bool:
     return small.sizes[0].constant is not None and _pixels(small) <= (weight.sizes[0].constant or 0)
 
 
-def _plain(sizes: Sequence[Expr]) -> Spec:
-    return Spec(tuple(sizes), contiguous_strides(sizes), torch.float32, torch.device("cpu"))
+def _row_major(sizes: Sequence[Expr]) -> Spec:
+    return contiguous(sizes, torch.float32)
 
 
 def _reshaped(lw: Lowering, x: TensorValue, *sizes: Expr) -> TensorValue:
-    return lw.mapped(x, _plain(sizes), reshape_map(sizes, x.sizes))
+    return lw.mapped(x, _row_major(sizes), reshape_map(sizes, x.sizes))
 
 
 def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
@@ -132,7 +123,7 @@ def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
     n, channels, height, width = x.sizes
     rows = lw.mapped(
         x,
-        _plain((n, height, width, channels)),
+        _row_major((n, height, width, channels)),
         lambda index: (index[0], index[3], index[1], index[2]),
     )
     return _reshaped(lw, rows, n * height * width, channels)
@@ -158,7 +149,7 @@ def _added_windows(
     channels = weight.sizes[1:]
     columns = _reshaped(lw, weight, results, product(channels))
     products = contract(
-        lw, _plain((n * height * width, product(channels))), _pixel_rows(lw, grad), columns
+        lw, _row_major((n * height * width, product(channels))), _pixel_rows(lw, grad), columns
     )
     windows = _reshaped(lw, products, n, height, width, *channels)
     if window.takes_all:
@@ -166,28 +157,18 @@ def _added_windows(
             windows, out, lambda index: (index[0], index[2], index[3], index[1], ZERO, ZERO)
         )
 
-    def compute(index: Index) -> int:
-        total: int | None = None
+    margins = window.padding
+
+    def terms(index: Index) -> Iterator[int]:
         for offset in window.offsets():
-            inside, place = ops.constant(True, torch.bool), []
-            for i, k, size, step, before, apart in zip(
-                index[2:], offset, (height, width), *window[1:]
-            ):
-                at = i + (before - k * apart)
-                place.append(at // step)
-                inside = apply("logical_and", inside, compare("ge", at, ZERO))
-                inside = apply("logical_and", inside, compare("lt", at // step, size))
-                if step > 1:
-                    inside = apply("logical_and", inside, compare("eq", at % step, ZERO))
-            with ops.masked(inside):
-                value = windows.load((index[0], *place, index[1], *exprs(offset)))
-            value = apply("where", inside, value, ops.constant(0.0, torch.float32))
-            if total is None:
-                total = value
-            else:
-                total = apply("add", total, value)
-        assert total is not None
-        return total
+            reach = zip(index[2:], offset, margins, window.dilation)
+            at = [i + (before - k * apart) for i, k, before, apart in reach]
+            place, begins = windows_on(at, window.stride, (height, width))
+            where = (index[0], *place, index[1], *exprs(offset))
+            yield load_where(begins, windows, where, torch.float32)
+
+    def compute(index: Index) -> int:
+        return ops.total_of(terms(index))
 
     return lw.computed(out, compute, [windows], cost=8 * len(window.offsets()), heavy=True)
 
@@ -238,17 +219,17 @@ def _turned_round(
     buffer = lw.new_buffer(out, strides)
     for residues in itertools.product(*axes):
         n, channel = loop_symbol("n", out.sizes[0]), loop_symbol("c", out.sizes[1])
-        row, column = (loop_symbol(name, r.places) for name, r in zip("hw", residues))
+        row, column = map(loop_symbol, "hw", [r.places for r in residues])
         at = [i * step + r.first for i, step, r in zip((row, column), window.stride, residues)]
-        target = address((n, channel, *at), strides)
+        target = address_of((n, channel, *at), strides)
         if not all(r.taps for r in residues):
-            nothing = _plain(exprs([*out.sizes[:2], *(r.places for r in residues)]))
+            nothing = _row_major(exprs([*out.sizes[:2], *(r.places for r in residues)]))
             zeros = lw.computed(nothing, lambda index: ops.constant(0.0, torch.float32), [], cost=0)
             apart = [stride * step for stride, step in zip(strides, (1, 1, *window.stride))]
             first = sum((stride * r.first for stride, r in zip(strides[2:], residues)), ZERO)
             lw.write(zeros, buffer, apart, first)
             continue
-        taps = tuple(loop_symbol(name, len(r.taps)) for name, r in zip("ij", residues))
+        taps = tuple(map(loop_symbol, "ij", [len(r.taps) for r in residues]))
         inner = loop_symbol("k", grad.sizes[1])
         under = [
             i + tap * r.apart + (r.source + margin)
@@ -277,7 +258,7 @@ def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> 
         return index[1], index[0], *at
 
     sizes = (weight.sizes[1], weight.sizes[0], *exprs([len(r.taps) for r in residues]))
-    return lw.relaid(lw.mapped(weight, _plain(sizes), under))
+    return lw.relaid(lw.mapped(weight, _row_major(sizes), under))
 
 
 # -- of the weight ---------------------------------------------------------------------------------
@@ -290,23 +271,16 @@ def _of_weight(
     gradient."""
     if len(window.offsets()) == 1 or _is_large(out, small):
         return _of_large_weight(lw, out, large, small, window)
-    n, row, column = (
-        loop_symbol(name, size) for name, size in zip("nhw", (small.sizes[0], *small.sizes[2:]))
-    )
+    n, row, column = pixels = pixel_loops(small.sizes)
     result, channel = loop_symbol("o", out.sizes[0]), loop_symbol("c", out.sizes[1])
-    taps = tuple(loop_symbol(name, size) for name, size in zip("ij", out.sizes[2:]))
-    at = [i * s + k * a for i, s, k, a in zip((row, column), window.stride, taps, window.dilation)]
+    taps = tuple(map(loop_symbol, "ij", out.sizes[2:]))
+    at = window.place((row, column), taps)
     left = access(lw.view(in_channels_last(lw, large, window.padding)), (n, channel, *at))
     right = access(lw.view(in_channels_last(lw, small, (0, 0))), (n, result, row, column))
-    spec = _plain((*out.sizes[2:], out.sizes[1], out.sizes[0]))
-    buffer = lw.new_buffer(spec, spec.strides)
-    lw.graph.nodes.append(
-        Contraction(
-            lw.node_name(), lw.origin, (), (*taps, channel), (result,), (n, row, column),
-            left, right, buffer, address((*taps, channel, result), spec.strides), out.dtype,
-        )
-    )  # fmt: skip
-    return lw.mapped(stored(buffer, spec), out, lambda index: (*index[2:], index[1], index[0]))
+    spec = _row_major((*out.sizes[2:], out.sizes[1], out.sizes[0]))
+    loops = (), (*taps, channel), (result,), pixels
+    summed = lw.contraction(spec, loops, left, right, (*taps, channel, result))
+    return lw.mapped(summed, out, lambda index: (*index[2:], index[1], index[0]))
 
 
 def _of_large_weight(
@@ -317,18 +291,14 @@ def _of_large_weight(
     sizes = (small.sizes[0], *small.sizes[2:], *out.sizes[1:])
 
     def under(index: Index) -> Index:
-        at = [
-            i * s + k * a
-            for i, s, k, a in zip(index[1:3], window.stride, index[4:], window.dilation)
-        ]
-        return index[0], index[3], *at
+        return index[0], index[3], *window.place(index[1:3], index[4:])
 
-    windows: TensorValue = lw.mapped(padded, _plain(sizes), under)
+    windows: TensorValue = lw.mapped(padded, _row_major(sizes), under)
     if not window.takes_all:
         windows = lw.copied(windows)
     rows = transposed(lw, _pixel_rows(lw, small))
     columns = _reshaped(lw, windows, rows.sizes[1], product(out.sizes[1:]))
-    products = contract(lw, _plain((out.sizes[0], product(out.sizes[1:]))), rows, columns)
+    products = contract(lw, _row_major((out.sizes[0], product(out.sizes[1:]))), rows, columns)
     return lw.mapped(products, out, reshape_map(out.sizes, products.sizes))
 
 

@@ -4,6 +4,7 @@ that is faster."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,12 +17,12 @@ from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.apart import mm_in_parts, suits
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, loop_symbol, product
-from ingot.loops.ir import Access, Contraction, View
+from ingot.loops.expr import ONE, ZERO, Expr, loop_symbol, product
+from ingot.loops.ir import Access, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored
+from ingot.loops.lowering.values import Spec, TensorValue, contiguous, dense_strides, numel
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
@@ -54,20 +55,12 @@ def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> 
     if rows is not None and rows <= FEW_ROWS and a.strides[-1] is ONE and b.strides[-2] is ONE:
         return _sums(lw, out, left, right)
     strides = dense_strides(out.sizes, out.strides)
-    spec = Spec(out.sizes, strides, out.dtype, out.device)
-    buffer = lw.new_buffer(spec, strides)
     batch = tuple(loop_symbol(f"b{d}", size) for d, size in enumerate(out.sizes[:-2]))
     row, column = loop_symbol("m", out.sizes[-2]), loop_symbol("n", out.sizes[-1])
     inner = loop_symbol("k", left.sizes[-1])
-    target = address_of((*batch, row, column), strides)
-    lw.graph.nodes.append(
-        Contraction(
-            lw.node_name(), lw.origin, batch, (row,), (column,), (inner,),
-            _access(a, (*batch, row, inner)), _access(b, (*batch, inner, column)), buffer, target,
-            out.dtype,
-        )
-    )  # fmt: skip
-    return stored(buffer, spec)
+    x, y = access(a, (*batch, row, inner)), access(b, (*batch, inner, column))
+    loops = batch, (row,), (column,), (inner,)
+    return lw.contraction(out._replace(strides=strides), loops, x, y, (*batch, row, column))
 
 
 def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
@@ -82,8 +75,8 @@ def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> Ten
     return lw.reduce(out, "sum", products, (len(sizes) - 1,), out.dtype, lambda value: value)
 
 
-def _access(view: View, loops: tuple[Symbol, ...]) -> Access:
-    return Access(view.buffer, address_of(loops, view.strides, view.offset))
+def access(view: View, index: Sequence[Expr]) -> Access:
+    return Access(view.buffer, address_of(index, view.strides, view.offset))
 
 
 def linear(
@@ -95,7 +88,7 @@ def linear(
     rows, inner = product(x.sizes[:-1]), weight.sizes[1]
     flat = _flattened(lw, x, (rows, inner))
     sizes = (rows, weight.sizes[0])
-    result = _product(lw, _contiguous(sizes, x), flat, transposed(lw, weight), bias)
+    result = _product(lw, contiguous(sizes, x.dtype), flat, transposed(lw, weight), bias)
     return lw.mapped(result, out, reshape_map(out.sizes, sizes))
 
 
@@ -112,9 +105,11 @@ def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
         raise NotLowered("a product that the library computes")
     columns = out.sizes or (ONE,)
     sizes = (*columns, *y.sizes)
-    matrix = lw.mapped(x, _contiguous(sizes, x), lambda index: index[len(index) - len(x.sizes) :])
-    row = lw.mapped(y, _contiguous((ONE, *y.sizes), y), lambda index: index[1:])
-    result = contract(lw, _contiguous((ONE, *columns), x), row, transposed(lw, matrix))
+    matrix = lw.mapped(
+        x, contiguous(sizes, x.dtype), lambda index: index[len(index) - len(x.sizes) :]
+    )
+    row = lw.mapped(y, contiguous((ONE, *y.sizes), y.dtype), lambda index: index[1:])
+    result = contract(lw, contiguous((ONE, *columns), x.dtype), row, transposed(lw, matrix))
     return lw.mapped(result, out, lambda index: (ZERO, *(index or (ZERO,))))
 
 
@@ -175,17 +170,13 @@ def _product(
     if bias is not None and adds_apart(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if bias is None:
+        plain: Any = torch.bmm
         if len(out.sizes) == 2:
             plain = torch.mm
-        else:
-            plain = torch.bmm
-        (called,) = lw.call(
-            mm_in_parts if _comes_in_parts(lw, out, x, y) else plain, [out], [x, y], out="out"
-        )
-    else:
-        (called,) = lw.call(torch.addmm, [out], [bias, x, y], out="out")
-    assert called is not None
-    return called
+        if _comes_in_parts(lw, out, x, y):
+            plain = mm_in_parts
+        return lw.result_of(plain, out, [x, y], out="out")
+    return lw.result_of(torch.addmm, out, [bias, x, y], out="out")
 
 
 def _scaled(
@@ -217,16 +208,12 @@ def _scaled(
 
 
 def _flattened(lw: Lowering, x: TensorValue, sizes: tuple[Expr, Expr]) -> TensorValue:
-    return lw.mapped(x, _contiguous(sizes, x), reshape_map(sizes, x.sizes))
-
-
-def _contiguous(sizes: tuple[Expr, ...], x: TensorValue) -> Spec:
-    return Spec(sizes, contiguous_strides(sizes), x.dtype, torch.device("cpu"))
+    return lw.mapped(x, contiguous(sizes, x.dtype), reshape_map(sizes, x.sizes))
 
 
 def transposed(lw: Lowering, x: TensorValue) -> TensorValue:
     """The matrix x.T, a view."""
-    spec = Spec(x.sizes[::-1], x.strides[::-1], x.dtype, torch.device("cpu"))
+    spec = Spec(x.sizes[::-1], x.strides[::-1], x.dtype)
     return lw.mapped(x, spec, lambda index: index[::-1])
 
 

@@ -11,7 +11,18 @@ import torch
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
-from ingot.loops.ir import Body, Buffer, Library, LoopGraph, Origin, Pointwise, Reduction, View
+from ingot.loops.ir import (
+    Access,
+    Body,
+    Buffer,
+    Contraction,
+    Library,
+    LoopGraph,
+    Origin,
+    Pointwise,
+    Reduction,
+    View,
+)
 from ingot.loops.lowering.values import (
     Index,
     MappedValue,
@@ -21,6 +32,7 @@ from ingot.loops.lowering.values import (
     dense_strides,
     loop_symbols,
     loops_over,
+    map_tree,
     numel,
     rounded,
     stored,
@@ -95,7 +107,7 @@ class Lowering:
                     "no-code", f"a {value.dtype} tensor cannot be laid out anew", self.origin.where
                 )
             strides = dense_strides(value.sizes, value.strides if strides is None else strides)
-            spec = Spec(value.sizes, strides, value.dtype, torch.device(self.target.device))
+            spec = Spec(value.sizes, strides, value.dtype)
             buffer = self.new_buffer(spec, strides)
             for piece, offset in value.pieces(strides):
                 self.write(piece, buffer, strides, offset)
@@ -223,7 +235,7 @@ class Lowering:
                 laid = strides
             else:
                 laid = dense_strides(out.sizes, found)
-        buffer = self.new_buffer(Spec(out.sizes, laid, held, out.device), laid)
+        buffer = self.new_buffer(Spec(out.sizes, laid, held), laid)
         target = address_of(counted, laid)
         self.graph.nodes.append(
             Reduction(
@@ -238,7 +250,7 @@ class Lowering:
                 held,
             )
         )
-        result = stored(buffer, Spec(out.sizes, strides, held, out.device))
+        result = stored(buffer, Spec(out.sizes, strides, held))
         if laid is not strides:
             result.place(buffer, laid)
         return result
@@ -254,6 +266,26 @@ class Lowering:
             [value],
             cost=1,
         )
+
+    def contraction(
+        self,
+        out: Spec,
+        loops: Sequence[tuple[Symbol, ...]],
+        left: Access,
+        right: Access,
+        place: Sequence[Expr],
+    ) -> TensorValue:
+        """A new tensor that has at `place` the sum of left * right; `loops` are those of the batch,
+        of rows, of columns and of the sum."""
+        batch, rows, columns, reduced = loops
+        buffer, at = self.new_buffer(out, out.strides), address_of(place, out.strides)
+        name, origin = self.node_name(), self.origin
+        self.graph.nodes.append(
+            Contraction(
+                name, origin, batch, rows, columns, reduced, left, right, buffer, at, out.dtype
+            )
+        )
+        return stored(buffer, out)
 
     # -- library calls -----------------------------------------------------------------------------
 
@@ -344,6 +376,14 @@ class Lowering:
             None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)
         ]
 
+    def result_of(
+        self, function: Any, spec: Spec, args: Sequence[Any], out: str | None = None
+    ) -> TensorValue:
+        """The only result of a call of a library."""
+        (result,) = self.call(function, [spec], args, out=out)
+        assert result is not None
+        return result
+
     def call_in_place(
         self, function: Any, start: TensorValue, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> TensorValue:
@@ -359,13 +399,13 @@ class Lowering:
 
     def arguments(self, tree: Any) -> Any:
         """`tree` with every `TensorValue` in it as a `View`."""
-        if isinstance(tree, TensorValue):
-            return self.view(tree)
-        if isinstance(tree, dict):
-            return {key: self.arguments(item) for key, item in tree.items()}
-        if isinstance(tree, (tuple, list)):
-            return type(tree)(self.arguments(item) for item in tree)
-        return tree
+
+        def argument(value: Any) -> Any:
+            if isinstance(value, TensorValue):
+                return self.view(value)
+            return value
+
+        return map_tree(argument, tree)
 
     def mapped(
         self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less, maximum, minimum
+from ingot.loops.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    as_expr,
+    known_less,
+    known_less_equal,
+    maximum,
+    minimum,
+)
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index
+from ingot.loops.lowering.values import Index, TensorValue
 from ingot.loops.spaces import contiguous_strides
 
 
@@ -93,3 +104,39 @@ def clamp(position: Expr, size: Expr) -> Expr:
 def compare(name: str, a: Expr | int, b: Expr | int) -> int:
     """A comparison of index expressions as a condition."""
     return ops.apply(name, ops.index(a), ops.index(b))
+
+
+def inside(place: Sequence[Expr], sizes: Sequence[Expr | int]) -> int:
+    """Whether a place is one of an array of `sizes`, as a condition."""
+    condition = ops.constant(True, torch.bool)
+    for position, size in zip(place, sizes):
+        if not known_less_equal(0, position):
+            condition = ops.apply("logical_and", condition, compare("ge", position, 0))
+        if not known_less(position, size):
+            condition = ops.apply("logical_and", condition, compare("lt", position, size))
+    return condition
+
+
+def windows_on(
+    place: Sequence[Expr], steps: Sequence[int], counts: Sequence[Expr | int]
+) -> tuple[list[Expr], int]:
+    """(which window begins at a place, whether one does): of `counts` windows in each dimension,
+    the first at 0 and the others `steps` apart."""
+    numbers, begins = [], ops.constant(True, torch.bool)
+    for at, step, count in zip(place, steps, counts):
+        number = at // step
+        numbers.append(number)
+        begins = ops.apply("logical_and", begins, compare("ge", at, 0))
+        begins = ops.apply("logical_and", begins, compare("lt", number, count))
+        if step > 1:
+            begins = ops.apply("logical_and", begins, compare("eq", at % step, 0))
+    return numbers, begins
+
+
+def load_where(
+    condition: int, x: TensorValue, index: Index, dtype: torch.dtype, other: float = 0.0
+) -> int:
+    """The element of `x` at an index where `condition` holds, else `other`."""
+    with ops.masked(condition):
+        value = ops.to(x.load(index), dtype)
+    return ops.apply("where", condition, value, ops.constant(other, dtype))

@@ -6,13 +6,20 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from ingot.errors import unsupported
-from ingot.loops.expr import ONE, ZERO, Expr
+from ingot.loops.expr import ONE, ZERO
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
-from ingot.loops.lowering.values import Spec, TensorValue, dense_strides, numel, stored, view_of
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    dense_strides,
+    map_tree,
+    numel,
+    same_strides,
+    stored,
+    view_of,
+)
 from ingot.loops.side_effects import has_effect
 from ingot.loops.spaces import contiguous_strides
 from ingot.torch_private import dispatch_has_kernel_for_dispatch_key
@@ -64,15 +71,15 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
     """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy
     before it having made its input contiguous, where a view of the original is all that the values
     need."""
-    if isinstance(tree, TensorValue):
-        if not _is_dense(tree) or _same_strides(tree, lw.view(tree).strides):
-            return tree
-        return lw.copied(tree)
-    if isinstance(tree, dict):
-        return {key: laid_out(lw, item) for key, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(laid_out(lw, item) for item in tree)
-    return tree
+
+    def relaid(value: Any) -> Any:
+        if not isinstance(value, TensorValue) or not _is_dense(value):
+            return value
+        if same_strides(value.sizes, value.strides, lw.view(value).strides):
+            return value
+        return lw.copied(value)
+
+    return map_tree(relaid, tree)
 
 
 def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue | None:
@@ -96,22 +103,18 @@ def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue 
     laid = tuple(
         ZERO if again else stride for again, stride in zip(repeated, contiguous_strides(wide))
     )
-    buffer = lw.new_buffer(Spec(sizes, laid, value.dtype, torch.device(lw.target.device)), laid)
+    buffer = lw.new_buffer(Spec(sizes, laid, value.dtype), laid)
     lw.write(
         TensorValue(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO
     )
     if value.root is value and value.buffer is not None:
-        return stored(buffer, Spec(value.sizes, laid, value.dtype, torch.device(lw.target.device)))
+        return stored(buffer, Spec(value.sizes, laid, value.dtype))
     value.place(buffer, laid)  # for other calls as well
     return value
 
 
 def _is_dense(spec: Spec | TensorValue) -> bool:
-    return _same_strides(spec, dense_strides(spec.sizes, spec.strides))
-
-
-def _same_strides(spec: Spec | TensorValue, strides: Sequence[Expr]) -> bool:
-    return all(a is b or size is ONE for size, a, b in zip(spec.sizes, spec.strides, strides))
+    return same_strides(spec.sizes, spec.strides, dense_strides(spec.sizes, spec.strides))
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from ingot.loops.lowering.values import (
     channels_last_strides,
     dense_strides,
     loops_over,
+    map_tree,
     numel,
     stored,
     view_of,
@@ -133,7 +134,7 @@ class _Walk:
         if self.hosts and moves(node, self.hosts):
             return self.move(node, args, kwargs)
         if self.hosts and node not in self.hosts:
-            args, kwargs = _mapped((args, kwargs), self.crossing)
+            args, kwargs = map_tree(self.crossing, (args, kwargs))
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
@@ -316,17 +317,15 @@ class _Walk:
 
     def value_of(self, tree: Any) -> Any:
         """Arguments with nodes replaced by their values and symbolic ints by expressions."""
-        if isinstance(tree, torch.fx.Node):
-            return self.values[tree]
-        if isinstance(tree, torch.SymInt):
-            return _to_expr(tree)
-        if isinstance(tree, dict):
-            return {key: self.value_of(item) for key, item in tree.items()}
-        if isinstance(tree, tuple):
-            return tuple(self.value_of(item) for item in tree)
-        if isinstance(tree, list):
-            return [self.value_of(item) for item in tree]
-        return tree
+
+        def value(item: Any) -> Any:
+            if isinstance(item, torch.fx.Node):
+                return self.values[item]
+            if isinstance(item, torch.SymInt):
+                return _to_expr(item)
+            return item
+
+        return map_tree(value, tree)
 
     # -- what the graph starts from ----------------------------------------------------------------
 
@@ -417,7 +416,7 @@ class _Walk:
 
     def spread(self, value: TensorValue) -> TensorValue:
         """`value` in memory of the strides that eager gives it, where its elements lie apart."""
-        spec = Spec(value.sizes, value.strides, value.dtype, torch.device(self.lw.target.device))
+        spec = Spec(value.sizes, value.strides, value.dtype)
         name = value.buffer or ""
         if name not in self.spreads:
             name = self.lw.new_buffer(spec, value.strides)
@@ -528,15 +527,6 @@ def _all_storable(tree: Any) -> bool:
     if isinstance(tree, (tuple, list)):
         return all(_all_storable(item) for item in tree)
     return True
-
-
-def _mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Nested tuples, lists and dicts with `function` of what they hold."""
-    if isinstance(tree, dict):
-        return {key: _mapped(item, function) for key, item in tree.items()}
-    if type(tree) in (tuple, list):
-        return type(tree)(_mapped(item, function) for item in tree)
-    return function(tree)
 
 
 def _to_expr(value: Any) -> Any:

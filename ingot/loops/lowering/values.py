@@ -4,7 +4,7 @@ yet."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,13 +32,21 @@ NOWHERE = Origin(())
 
 class Spec(NamedTuple):
     """What the fake predicts of a tensor: the layout is eager's, `strides` and `offset` in
-    elements."""
+    elements.
+
+    The device of a spec that lowering makes itself is never looked at.
+    """
 
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     dtype: torch.dtype
-    device: torch.device
+    device: torch.device = torch.device("cpu")
     offset: Expr = ZERO
+
+
+def contiguous(sizes: Sequence[Expr], dtype: torch.dtype) -> Spec:
+    """The spec of a row-major tensor."""
+    return Spec(tuple(sizes), contiguous_strides(sizes), dtype)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -195,6 +203,18 @@ def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
     return value
 
 
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Nested tuples, lists and dicts with `function` of what they hold."""
+    if isinstance(tree, dict):
+        return {key: map_tree(function, item) for key, item in tree.items()}
+    if not isinstance(tree, (tuple, list)):
+        return function(tree)
+    items = [map_tree(function, item) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(items)
+    return items
+
+
 def loops_over(sizes: Sequence[Expr], prefix: str = "i") -> Index:
     """A loop symbol per dimension, and 0 for those of size 1."""
     return tuple(
@@ -229,7 +249,7 @@ def view_of(value: TensorValue) -> View | None:
 def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr, ...]:
     """Strides without gaps or overlap that keep the order of dimensions which `strides` has."""
     plain = contiguous_strides(sizes)
-    if all(a is b or size is ONE for size, a, b in zip(sizes, strides, plain)):
+    if same_strides(sizes, strides, plain):
         return tuple(strides)
     if _is_packed(sizes, strides):
         return tuple(strides)
@@ -251,6 +271,11 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
     for k, stride in zip(order, packed):
         dense[k] = stride
     return tuple(strides[k] if sizes[k] is ONE else dense[k] for k in range(len(dense)))
+
+
+def same_strides(sizes: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    """Whether two layouts are one: the stride of a dimension of size 1 does not count."""
+    return all(x is y or size is ONE for size, x, y in zip(sizes, a, b))
 
 
 def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
