@@ -159,9 +159,7 @@ def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> Tenso
     if out.dtype in ops.INTS:
         if exponent < 0:
             raise NotLowered("a negative power of integers, which eager refuses")
-        return pointwise(
-            lw, out, lambda value: _whole_power(value, int(exponent)), [x], [out.dtype]
-        )
+        return pointwise(lw, out, lambda value: _whole_power(value, int(exponent)), [x])
     special = _POWERS.get(float(exponent))
     if out.dtype is torch.float16 and abs(exponent) == 0.5:
         special = None
@@ -171,7 +169,7 @@ def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> Tenso
             return special(value)
         return apply("pow", value, constant_like(value, rounded_number(exponent, out.dtype)))
 
-    return pointwise(lw, out, scalar, [x], [out.dtype])
+    return pointwise(lw, out, scalar, [x])
 
 
 def _square(x: int) -> int:
@@ -243,7 +241,7 @@ def _nan_to_num(
         finite = apply("where", apply("isinf", value), infinite, value)
         return apply("where", apply("isnan", value), default, finite)
 
-    return pointwise(lw, out, scalar, [x], [out.dtype])
+    return pointwise(lw, out, scalar, [x])
 
 
 def _angle(x: int) -> int:
@@ -332,7 +330,7 @@ def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 
             constant_like(value, power),
         )
 
-    return pointwise(lw, out, scalar, [x], [out.dtype])
+    return pointwise(lw, out, scalar, [x])
 
 
 def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -340,7 +338,7 @@ def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> Tens
         scalar = _half_neighbour(torch.finfo(out.dtype))
     else:
         scalar = simple("nextafter")
-    return pointwise(lw, out, scalar, [x, y], [out.dtype] * 2)
+    return pointwise(lw, out, scalar, [x, y])
 
 
 def _half_neighbour(limits: torch.finfo) -> Scalar:
@@ -396,7 +394,7 @@ def clamp_tensor(
         return value
 
     operands: list[Operand] = [x, *(bound for _, bound in used)]
-    return pointwise(lw, out, scalar, operands, [out.dtype] * len(operands))
+    return pointwise(lw, out, scalar, operands)
 
 
 # -- as other ops ----------------------------------------------------------------------------------

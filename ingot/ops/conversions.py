@@ -16,13 +16,13 @@ def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: obj
     memory."""
     if out.dtype is x.dtype:
         return lw.mapped(x, out, lambda index: index)
-    return pointwise(lw, out, lambda v: v, [x], [out.dtype])
+    return pointwise(lw, out, lambda v: v, [x])
 
 
 def copy(
     lw: Lowering, out: Spec, target: TensorValue, source: TensorValue, non_blocking: bool = False
 ) -> TensorValue:
-    return pointwise(lw, out, lambda v: v, [source], [out.dtype])
+    return pointwise(lw, out, lambda v: v, [source])
 
 
 OPS = (

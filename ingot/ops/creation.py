@@ -24,8 +24,7 @@ from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.index_maps import compare, reshape_map
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -181,7 +180,7 @@ def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> T
             sizes += [copies, size]
         if dim >= 0:
             place.append(None if size is ONE else len(sizes) - 1)
-    spec = Spec(tuple(sizes), contiguous_strides(sizes), out.dtype, out.device)
+    spec = contiguous(sizes, out.dtype)
 
     def index_map(index: Index) -> Index:
         return tuple(ZERO if k is None else index[k] for k in place)

@@ -46,7 +46,7 @@ def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) ->
         rest = rounded(apply("sub", constant_like(value, 1), value), step)
         return apply("log", rounded(apply("div", value, rest), step))
 
-    return pointwise(lw, out, scalar, [x], [out.dtype])
+    return pointwise(lw, out, scalar, [x])
 
 
 def _times_log(logarithm: str) -> Scalar:

@@ -23,7 +23,15 @@ from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, slice_start
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, broadcast_index, numel, rounded
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    broadcast_index,
+    contiguous,
+    numel,
+    rounded,
+)
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -49,9 +57,7 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
     def vector(lw: Lowering, value: Any) -> Any:
         if not isinstance(value, TensorValue) or value.sizes:
             return value
-        return lw.mapped(
-            value, Spec((ONE,), (ONE,), value.dtype, torch.device("cpu")), lambda index: ()
-        )
+        return lw.mapped(value, contiguous((ONE,), value.dtype), lambda index: ())
 
     def of_scalars(
         lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any

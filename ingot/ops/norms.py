@@ -361,17 +361,15 @@ def normalized(
     return pointwise(lw, out, scalar, operands, [dtype] * len(operands))
 
 
-def reciprocal_root(
-    lw: Lowering, variance: TensorValue, epsilon: float, device: torch.device
-) -> TensorValue:
+def reciprocal_root(lw: Lowering, variance: TensorValue, epsilon: float) -> TensorValue:
     """1 / sqrt(variance + epsilon), in memory."""
 
     def scalar(v: int) -> int:
         root = apply("sqrt", apply("add", v, ops.constant(epsilon, ops.dtype_of(v))))
         return apply("div", ops.constant(1, ops.dtype_of(v)), root)
 
-    spec = Spec(variance.sizes, variance.strides, variance.dtype, device)
-    return lw.realize(pointwise(lw, spec, scalar, [variance], [spec.dtype]))
+    spec = Spec(variance.sizes, variance.strides, variance.dtype)
+    return lw.realize(pointwise(lw, spec, scalar, [variance]))
 
 
 def native_layer_norm(
@@ -385,9 +383,8 @@ def native_layer_norm(
 ) -> tuple[TensorValue, ...]:
     rank = len(x.sizes)
     dims = tuple(range(rank - len(normalized_shape), rank))
-    device = outs[0].device
-    variance, average = moments(lw, x, dims, compute_dtype(x.dtype), device)
-    scale = reciprocal_root(lw, variance, epsilon, device)
+    variance, average = moments(lw, x, dims, compute_dtype(x.dtype))
+    scale = reciprocal_root(lw, variance, epsilon)
     result = normalized(lw, outs[0], x, average, scale, weight, bias)
     return result, dropped(lw, outs[1], average), dropped(lw, outs[2], scale)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -20,18 +20,10 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind, indexes
 from ingot.loops import ops
-from ingot.loops.expr import (
-    ONE,
-    ZERO,
-    Expr,
-    as_expr,
-    known_less,
-    known_less_equal,
-    maximum,
-    minimum,
-)
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import compare, reshape_map
+from ingot.loops.lowering.index_maps import compare, inside, load_where, reshape_map, windows_on
+from ingot.loops.lowering.pointwise import simple
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -39,6 +31,8 @@ from ingot.loops.lowering.values import (
     TensorValue,
     channels_last_strides,
     compute_dtype,
+    contiguous,
+    exprs,
     rounded,
 )
 from ingot.loops.spaces import address_of, contiguous_strides
@@ -53,16 +47,29 @@ MOST_TAPS = 27
 """Loads of a window in all dimensions that are written out."""
 
 
-def _per_dimension(values: Any, rank: int, default: Sequence[int]) -> list[int]:
-    if isinstance(values, (list, tuple)):
-        listed = list(values)
-    else:
-        listed = [values]
-    if not listed:
-        return list(default)
-    if len(listed) == 1:
-        return listed * rank
-    return listed
+Window = tuple[int, int, int, int]
+"""Along one dimension: the size, the step from one to the next, the padding and the dilation."""
+
+
+def _windows(rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> list[Window]:
+    """The window of each dimension; one that moves by no given step moves by its size."""
+
+    def per_dimension(values: Any) -> Sequence[int]:
+        if not isinstance(values, (list, tuple)):
+            return [values] * rank
+        if len(values) == 1:
+            return values * rank
+        return values
+
+    listed = map(per_dimension, (kernel, stride or kernel, padding, dilation))
+    return list(zip(*listed, strict=True))
+
+
+def _require_narrow(windows: Sequence[Window]) -> None:
+    if not all(isinstance(n, int) for window in windows for n in window):
+        raise NotLowered("a window of symbolic sizes")
+    if max(windows)[0] > WIDEST_WINDOW:
+        raise NotLowered("a wide window")
 
 
 def _along(
@@ -70,38 +77,22 @@ def _along(
     out: Spec,
     x: TensorValue,
     dim: int,
-    window: tuple[int, int, int, int],
-    combine: Callable[[int, int], int],
+    window: Window,
+    combine: str,
     neutral: float,
 ) -> TensorValue:
-    """Combine windows of (size, stride, padding, dilation) along one dimension; outside of `x` lies
-    `neutral`."""
+    """Combine windows along one dimension; outside of `x` lies `neutral`."""
     size, stride, padding, dilation = window
+    dtype = compute_dtype(out.dtype)
 
     def element(index: Index, k: int) -> int:
         position = index[dim] * stride + (k * dilation - padding)
-        inside = None
-        if not known_less_equal(0, position):
-            inside = compare("ge", position, 0)
-        if not known_less(position, x.sizes[dim]):
-            below = compare("lt", position, x.sizes[dim])
-            if inside is None:
-                inside = below
-            else:
-                inside = apply("logical_and", inside, below)
         at = (*index[:dim], position, *index[dim + 1 :])
-        if inside is None:
-            return ops.to(x.load(at), dtype)
-        with ops.masked(inside):
-            value = ops.to(x.load(at), dtype)
-        return apply("where", inside, value, ops.constant(neutral, dtype))
-
-    dtype = compute_dtype(out.dtype)
+        return load_where(inside([position], [x.sizes[dim]]), x, at, dtype, neutral)
 
     def compute(index: Index) -> int:
-        return rounded(
-            functools.reduce(combine, [element(index, k) for k in range(size)]), out.dtype
-        )
+        elements = [element(index, k) for k in range(size)]
+        return rounded(functools.reduce(simple(combine), elements), out.dtype)
 
     return lw.computed(out, compute, [x], cost=4 * size, heavy=True)
 
@@ -119,28 +110,15 @@ def _max_pool(
 ) -> tuple[TensorValue | None, ...]:
     if not outs[0].dtype.is_floating_point:
         raise NotLowered("the largest of integers")
-    sizes = _per_dimension(kernel, rank, ())
-    windows = list(
-        zip(
-            sizes,
-            _per_dimension(stride, rank, sizes),
-            _per_dimension(padding, rank, ()),
-            _per_dimension(dilation, rank, ()),
-        )
-    )
-    if max(sizes) > WIDEST_WINDOW or not all(
-        isinstance(n, int) for window in windows for n in window
-    ):
-        raise NotLowered("a wide window")
+    windows = _windows(rank, kernel, stride, padding, dilation)
+    _require_narrow(windows)
     if lw.used[1]:
         return _largest(lw, outs, x, windows)
-    return _windows(
-        lw, outs[0], x, windows, lambda a, b: apply("maximum", a, b), float("-inf")
-    ), None
+    return _pooled(lw, outs[0], x, windows, "maximum", float("-inf")), None
 
 
 def _largest(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, windows: Sequence[tuple[int, int, int, int]]
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, windows: Sequence[Window]
 ) -> tuple[TensorValue, ...]:
     """The largest elements of windows, and where they are in the flattened last dimensions: the
     first one, or the last NaN."""
@@ -162,18 +140,11 @@ def _largest(
             *(range(0, size * dilation, dilation) for size, _, _, dilation in windows)
         ):
             place = [start + offset for start, offset in zip(starts, offsets)]
-            inside = ops.constant(True, torch.bool)
-            for p, n in zip(place, extents):
-                for known, name, bound in (
-                    (known_less_equal(0, p), "ge", 0),
-                    (known_less(p, n), "lt", n),
-                ):
-                    if not known:
-                        inside = apply("logical_and", inside, compare(name, p, bound))
-            with ops.masked(inside):
+            counts = inside(place, extents)
+            with ops.masked(counts):
                 value = ops.to(x.load((*index[:-rank], *place)), dtype)
             better = apply("logical_or", apply("gt", value, best), apply("isnan", value))
-            better = apply("logical_and", better, inside)
+            better = apply("logical_and", better, counts)
             best, where = (
                 apply("where", better, value, best),
                 apply("where", better, flat(place), where),
@@ -186,12 +157,12 @@ def _largest(
     return values, lw.computed(outs[1], lambda index: search(index)[1], [x], heavy=True)
 
 
-def _windows(
+def _pooled(
     lw: Lowering,
     out: Spec,
     x: TensorValue,
-    windows: Sequence[tuple[int, int, int, int]],
-    combine: Callable[[int, int], int],
+    windows: Sequence[Window],
+    combine: str,
     neutral: float,
 ) -> TensorValue:
     """Pool the last dimensions, the first of them first: there, neighbours in memory are neighbours
@@ -203,7 +174,7 @@ def _windows(
             continue
         lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
-        spec = Spec(tuple(sizes), strides_like(sizes, out), out.dtype, out.device)
+        spec = spec_like(sizes, out, out.dtype)
         x = _along(lw, spec, x, first + k, window, combine, neutral)
     return lw.mapped(x, out, lambda index: index)
 
@@ -223,20 +194,8 @@ def _avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> TensorValue:
-    sizes = _per_dimension(kernel, rank, ())
-    windows = [
-        (*window, 1)
-        for window in zip(
-            sizes,
-            _per_dimension(stride, rank, sizes),
-            _per_dimension(padding, rank, ()),
-            strict=True,
-        )
-    ]
-    if max(sizes) > WIDEST_WINDOW or not all(
-        isinstance(n, int) for window in windows for n in window
-    ):
-        raise NotLowered("a wide window")
+    windows = _windows(rank, kernel, stride, padding)
+    _require_narrow(windows)
     extents = x.sizes[-rank:]
 
     def counts(index: Index) -> list[Expr]:
@@ -250,10 +209,10 @@ def _avg_pool(
             found.append(last - first)
         return found
 
-    total = _windows(lw, _wide(out), x, windows, lambda a, b: apply("add", a, b), 0.0)
-    return _averaged(
-        lw, out, total, counts if divisor is None else lambda index: [as_expr(divisor)]
-    )
+    total = _pooled(lw, _wide(out), x, windows, "add", 0.0)
+    if divisor is not None:
+        return _averaged(lw, out, total, lambda index: [as_expr(divisor)])
+    return _averaged(lw, out, total, counts)
 
 
 def _wide(out: Spec) -> Spec:
@@ -301,11 +260,9 @@ def adaptive_avg_pool(
             continue
         lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
-        spec = Spec(tuple(sizes), strides_like(sizes, out), wide.dtype, out.device)
+        spec = spec_like(sizes, out, wide.dtype)
         if n % m == 0:
-            x = _along(
-                lw, spec, x, first + k, (n // m, n // m, 0, 1), lambda a, b: apply("add", a, b), 0.0
-            )
+            x = _along(lw, spec, x, first + k, (n // m, n // m, 0, 1), "add", 0.0)
         else:
             x = _uneven(lw, spec, x, first + k, n, m)
 
@@ -329,19 +286,16 @@ def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -
     """The sums of n elements in m windows of unequal lengths."""
     dtype = out.dtype
 
-    def compute(index: Index) -> int:
+    def terms(index: Index) -> Iterator[int]:
         start, end = index[dim] * n // m, _end(index[dim], n, m)
-        total = None
         for k in range(_longest(n, m)):
             at = (*index[:dim], start + k, *index[dim + 1 :])
             with ops.masked(compare("lt", start + k, end)):
                 value = ops.to(x.load(at), dtype)
-            if total is None:
-                total = value
-            else:
-                total = apply("add", total, value)
-        assert total is not None
-        return total
+            yield value
+
+    def compute(index: Index) -> int:
+        return ops.total_of(terms(index))
 
     return lw.computed(out, compute, [x], cost=4 * _longest(n, m), heavy=True)
 
@@ -363,18 +317,21 @@ def _summed_blocks(
         )
         return (*index[:first], *spatial)
 
-    blocks = lw.mapped(
-        x, Spec(tuple(sizes), contiguous_strides(sizes), x.dtype, wide.device), index_map
-    )
+    blocks = lw.mapped(x, contiguous(sizes, x.dtype), index_map)
     return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
-def strides_like(sizes: Sequence[Expr], out: Spec) -> tuple[Expr, ...]:
-    """Dense strides in the order of `out`'s: channels last or contiguous."""
-    rank = len(sizes)
-    if rank < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:
-        return contiguous_strides(sizes)
-    return channels_last_strides(sizes)
+def spec_like(sizes: Sequence[Expr], out: Spec, dtype: torch.dtype) -> Spec:
+    """A dense spec in the order of `out`'s strides: channels last or contiguous."""
+    if len(sizes) < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:
+        return contiguous(sizes, dtype)
+    return Spec(tuple(sizes), channels_last_strides(sizes), dtype)
+
+
+def _count(size: int, window: Window) -> int:
+    """How many windows there are along a dimension."""
+    length, step, padding, dilation = window
+    return (size + 2 * padding - dilation * (length - 1) - 1) // step + 1
 
 
 # -- windows taken out -----------------------------------------------------------------------------
@@ -384,33 +341,28 @@ def im2col(
     lw: Lowering, out: Spec, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
     """(batch, channels * windows' elements, windows), first with a dimension for each of these."""
-    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
-        _per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride)
-    )
+    windows = _windows(2, kernel, stride, padding, dilation)
+    (kh, sh, ph, dh), (kw, sw, pw, dw) = windows
     height, width = (n.constant for n in x.sizes[-2:])
     if height is None or width is None:
         raise NotLowered("windows of symbolic sizes")
-    rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in
-                     ((height, ph, dh, kh, sh), (width, pw, dw, kw, sw)))  # fmt: skip
-    sizes = (*x.sizes[:-2], *map(as_expr, (kh, kw, rows, columns)))
-    spec = Spec(sizes, contiguous_strides(sizes), out.dtype, out.device)
+    rows, columns = map(_count, (height, width), windows)
+    spec = contiguous((*x.sizes[:-2], *exprs((kh, kw, rows, columns))), out.dtype)
     lw.realize_root(x)
 
     def compute(index: Index) -> int:
         *outer, i, j, row, column = index
         place = (row * sh + i * dh - ph, column * sw + j * dw - pw)
-        inside = ops.constant(True, torch.bool)
-        for p, n in zip(place, (height, width)):
-            inside = apply(
-                "logical_and",
-                inside,
-                apply("logical_and", compare("ge", p, 0), compare("lt", p, n)),
-            )
-        with ops.masked(inside if ph or pw else ops.constant(True, torch.bool)):
+        counts = ops.constant(True, torch.bool)
+        if ph or pw:
+            for p, n in zip(place, (height, width)):
+                within = apply("logical_and", compare("ge", p, 0), compare("lt", p, n))
+                counts = apply("logical_and", counts, within)
+        with ops.masked(counts):
             return x.load((*outer, *place))
 
-    windows = lw.computed(spec, compute, [x], cost=4)
-    return lw.mapped(windows, out, reshape_map(out.sizes, sizes))
+    taken = lw.computed(spec, compute, [x], cost=4)
+    return lw.mapped(taken, out, reshape_map(out.sizes, spec.sizes))
 
 
 def col2im(
@@ -425,41 +377,31 @@ def col2im(
 ) -> TensorValue:
     """Each element is the sum of the windows' elements that lie on it, taken in the order of the
     window."""
-    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
-        _per_dimension(v, 2, ()) for v in (kernel, dilation, padding, stride)
-    )
+    windows = _windows(2, kernel, stride, padding, dilation)
+    (kh, sh, ph, dh), (kw, sw, pw, dw) = windows
     height, width = (n.constant for n in out.sizes[-2:])
     if height is None or width is None or kh * kw > MOST_TAPS or ZERO in x.sizes:
         raise NotLowered("windows of symbolic sizes, or of very many elements")
-    rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in
-                     ((height, ph, dh, kh, sh), (width, pw, dw, kw, sw)))  # fmt: skip
-    windows = (*out.sizes[:-2], *map(as_expr, (kh, kw, rows, columns)))
-    taken = reshape_map(windows, x.sizes)
+    rows, columns = map(_count, (height, width), windows)
+    taken = reshape_map((*out.sizes[:-2], *exprs((kh, kw, rows, columns))), x.sizes)
     lw.realize_root(x)
     dtype = compute_dtype(out.dtype)
     side_by_side = (kh, kw, 1, 1, 0, 0) == (sh, sw, dh, dw, ph, pw)
     if side_by_side and (rows * kh, columns * kw) == (height, width):
-        tiled = (*out.sizes[:-2], *map(as_expr, (rows, kh, columns, kw)))
-        spec = Spec(tiled, contiguous_strides(tiled), out.dtype, out.device)
+        spec = contiguous((*out.sizes[:-2], *exprs((rows, kh, columns, kw))), out.dtype)
         moved = lw.mapped(x, spec, lambda i: taken((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
-        return lw.mapped(
-            lw.realize(lw.computed(spec, moved.load, [x])), out, reshape_map(out.sizes, tiled)
-        )
+        images = lw.realize(lw.computed(spec, moved.load, [x]))
+        return lw.mapped(images, out, reshape_map(out.sizes, spec.sizes))
 
     def compute(index: Index) -> int:
         *outer, h, w = index
         total = ops.constant(0, dtype)
         for i, j in product(range(kh), range(kw)):
-            inside, place = ops.constant(True, torch.bool), []
-            for at, s, n in ((h + ph - i * dh, sh, rows), (w + pw - j * dw, sw, columns)):
-                place.append(at // s)
-                inside = apply("logical_and", inside, compare("ge", at, 0))
-                inside = apply("logical_and", inside, compare("lt", at // s, n))
-                if s > 1:
-                    inside = apply("logical_and", inside, compare("eq", at % s, 0))
-            with ops.masked(inside):
-                value = ops.to(x.load(taken((*outer, as_expr(i), as_expr(j), *place))), dtype)
-            total = apply("where", inside, rounded(apply("add", total, value), out.dtype), total)
+            at = (h + ph - i * dh, w + pw - j * dw)
+            place, begins = windows_on(at, (sh, sw), (rows, columns))
+            with ops.masked(begins):
+                value = ops.to(x.load(taken((*outer, *exprs((i, j)), *place))), dtype)
+            total = apply("where", begins, rounded(apply("add", total, value), out.dtype), total)
         return total
 
     return lw.computed(out, compute, [x], cost=8 * kh * kw, heavy=True)

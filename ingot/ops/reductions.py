@@ -23,10 +23,9 @@ from ingot.graph.symbolic_views import is_symbolic
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, product
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.lowering.pointwise import pointwise, simple
+from ingot.loops.lowering.rules import NotLowered, Rule
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -51,10 +50,9 @@ def count_of(x: TensorValue, dims: Sequence[int]) -> Expr:
     return product(x.sizes[d] for d in dims)
 
 
-def kept(x: TensorValue, dims: Sequence[int], dtype: torch.dtype, device: torch.device) -> Spec:
+def kept(x: TensorValue, dims: Sequence[int], dtype: torch.dtype) -> Spec:
     """The spec of a reduction of `x` that keeps its dimensions."""
-    sizes = tuple(ONE if k in dims else size for k, size in enumerate(x.sizes))
-    return Spec(sizes, contiguous_strides(sizes), dtype, device)
+    return contiguous([ONE if k in dims else size for k, size in enumerate(x.sizes)], dtype)
 
 
 # -- plain reductions ------------------------------------------------------------------------------
@@ -129,48 +127,33 @@ def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorV
     )
 
 
-def amax(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return reduce_rounded(lw, out, "max", x, dims)
+def _extreme(kind: str) -> Rule:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+    ) -> TensorValue:
+        return reduce_rounded(lw, out, kind, x, dims)
+
+    return rule
 
 
-def amin(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return reduce_rounded(lw, out, "min", x, dims)
+def _truth(kind: str) -> Rule:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+    ) -> TensorValue:
+        axes, held = dims_of(dims, len(x.sizes)), out._replace(dtype=torch.bool)
+        result = lw.reduce(held, kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
+        return lw.rounded_to(out, result)  # of uint8 these are uint8
+
+    return rule
 
 
-def any_(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return _truth(lw, out, "any", x, dims)
+def _position(kind: str) -> Rule:
+    def rule(
+        lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+    ) -> TensorValue:
+        return position(lw, out, kind, x, dim)
 
-
-def all_(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return _truth(lw, out, "all", x, dims)
-
-
-def _truth(lw: Lowering, out: Spec, kind: str, x: TensorValue, dims: Dims) -> TensorValue:
-    axes = dims_of(dims, len(x.sizes))
-    result = lw.reduce(
-        out._replace(dtype=torch.bool), kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool)
-    )
-    return lw.rounded_to(out, result)  # of uint8 these are uint8
-
-
-def argmax(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
-) -> TensorValue:
-    return position(lw, out, "argmax", x, dim)
-
-
-def argmin(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
-) -> TensorValue:
-    return position(lw, out, "argmin", x, dim)
+    return rule
 
 
 def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None) -> TensorValue:
@@ -178,23 +161,15 @@ def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None
     return lw.reduce(out, kind, x, dims, compute_dtype(x.dtype), same, result_dtype=torch.int64)
 
 
-def max_dim(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
-) -> tuple[TensorValue, ...]:
-    return _with_position(lw, outs, "max", x, dim)
+def _with_position(kind: str) -> Rule:
+    def rule(
+        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+    ) -> tuple[TensorValue, ...]:
+        lw.share(x)
+        extreme = reduce_rounded(lw, outs[0], kind, x, dim)
+        return extreme, position(lw, outs[1], "arg" + kind, x, dim)
 
-
-def min_dim(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
-) -> tuple[TensorValue, ...]:
-    return _with_position(lw, outs, "min", x, dim)
-
-
-def _with_position(
-    lw: Lowering, outs: Sequence[Spec], kind: str, x: TensorValue, dim: int
-) -> tuple[TensorValue, ...]:
-    lw.share(x)
-    return reduce_rounded(lw, outs[0], kind, x, dim), position(lw, outs[1], "arg" + kind, x, dim)
+    return rule
 
 
 # -- moments and norms -----------------------------------------------------------------------------
@@ -205,21 +180,19 @@ def moments(
     x: TensorValue,
     dims: Sequence[int],
     dtype: torch.dtype,
-    device: torch.device,
     correction: Any = 0,
 ) -> tuple[TensorValue, TensorValue]:
     """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes."""
     lw.share(x)
-    spec = kept(x, dims, dtype, device)
+    spec = kept(x, dims, dtype)
     average = lw.realize(
         divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count_of(x, dims))
     )
     deviation = pointwise(
         lw,
-        Spec(x.sizes, contiguous_strides(x.sizes), dtype, device),
+        contiguous(x.sizes, dtype),
         lambda v, m: _square(apply("sub", v, m)),
         [x, average],
-        [dtype, dtype],
     )
     squares = lw.reduce(spec, "sum", deviation, dims, dtype, same)
     return _corrected(lw, spec, squares, count_of(x, dims), correction), average
@@ -274,10 +247,8 @@ def lower_std(
     keepdim: bool = False,
 ) -> TensorValue:
     variance = _variance(lw, out, x, dims, correction)[0]
-    spec = Spec(variance.sizes, variance.strides, variance.dtype, out.device)
-    return dropped(
-        lw, out, pointwise(lw, spec, lambda v: apply("sqrt", v), [variance], [spec.dtype])
-    )
+    spec = Spec(variance.sizes, variance.strides, variance.dtype)
+    return dropped(lw, out, pointwise(lw, spec, simple("sqrt"), [variance]))
 
 
 def lower_var_mean(
@@ -298,12 +269,7 @@ def _variance(
 ) -> tuple[TensorValue, TensorValue]:
     if correction is None:
         correction = 1
-    return moments(
-        lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), out.device, correction
-    )
-
-
-# -- softmax ---------------------------------------------------------------------------------------
+    return moments(lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), correction)
 
 
 # -- as other ops ----------------------------------------------------------------------------------
@@ -472,21 +438,21 @@ OPS = (
     ),
     op(aten.mean.default, aten.mean.dim, meta=reduction_meta, takes_no_elements=True, lower=mean),
     op(aten.nansum.default, decompose=nansum, meta=reduction_meta, takes_no_elements=True),
-    op(aten.amax.default, aten.max.default, meta=reduction_meta, lower=amax),
-    op(aten.amin.default, aten.min.default, meta=reduction_meta, lower=amin),
-    op(aten.max.dim, meta=reduction_meta, lower=max_dim),
-    op(aten.min.dim, meta=reduction_meta, lower=min_dim),
+    op(aten.amax.default, aten.max.default, meta=reduction_meta, lower=_extreme("max")),
+    op(aten.amin.default, aten.min.default, meta=reduction_meta, lower=_extreme("min")),
+    op(aten.max.dim, meta=reduction_meta, lower=_with_position("max")),
+    op(aten.min.dim, meta=reduction_meta, lower=_with_position("min")),
     op(aten.max.other, aten.min.other, meta=pointwise_meta),
     op(aten.aminmax.default, decompose=aminmax, meta=reduction_meta),
-    op(aten.argmax.default, meta=reduction_meta, lower=argmax),
-    op(aten.argmin.default, meta=reduction_meta, lower=argmin),
+    op(aten.argmax.default, meta=reduction_meta, lower=_position("argmax")),
+    op(aten.argmin.default, meta=reduction_meta, lower=_position("argmin")),
     op(
         aten.any.default,
         aten.any.dim,
         aten.any.dims,
         meta=reduction_meta,
         takes_no_elements=True,
-        lower=any_,
+        lower=_truth("any"),
     ),
     op(
         aten.all.default,
@@ -494,7 +460,7 @@ OPS = (
         aten.all.dims,
         meta=reduction_meta,
         takes_no_elements=True,
-        lower=all_,
+        lower=_truth("all"),
     ),
     op(
         aten.count_nonzero.default,

@@ -8,7 +8,7 @@ known, tables that belong to the program say it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +19,21 @@ from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind
 from ingot.loops import ops
-from ingot.loops.expr import ONE, Expr, as_expr
+from ingot.loops.expr import Expr
 from ingot.loops.ir import Buffer, Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, stored
+from ingot.loops.lowering.values import (
+    Index,
+    Spec,
+    TensorValue,
+    compute_dtype,
+    contiguous,
+    exprs,
+    stored,
+)
 from ingot.ops.op import op
-from ingot.ops.pooling import strides_like
+from ingot.ops.pooling import spec_like
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
@@ -73,13 +81,13 @@ def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | Non
         if len(tap.positions) * m > CHEAP_USES * n:
             lw.realize_root(x)
         sizes[first + k] = out.sizes[first + k]
-        spec = Spec(tuple(sizes), strides_like(sizes, out), compute_dtype(out.dtype), out.device)
+        spec = spec_like(sizes, out, compute_dtype(out.dtype))
         x = _along(lw, spec, x, first + k, tap)
     return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), lambda index: index))
 
 
 def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
-    spec = Spec(x.sizes, strides_like(x.sizes, out), compute_dtype(out.dtype), out.device)
+    spec = spec_like(x.sizes, out, compute_dtype(out.dtype))
 
     def compute(index: Index) -> int:
         value = ops.to(x.load(index), spec.dtype)
@@ -95,28 +103,23 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
     if taps.weights is not None:
         weights = [_table(lw, row) for row in taps.weights]
 
-    def compute(index: Index) -> int:
-        total, zero = None, ops.constant(0, out.dtype)
+    def terms(index: Index) -> Iterator[int]:
+        zero = ops.constant(0, out.dtype)
         for k in range(count):
             at = (*index[:dim], places[k](index[dim]), *index[dim + 1 :])
-            weight = None
-            if weights is not None:
-                weight = weights[k].load((index[dim],))
-            if taps.padded and weight is not None:
+            if weights is None:
+                yield ops.to(x.load(at), out.dtype)
+                continue
+            weight = weights[k].load((index[dim],))
+            read = ops.constant(True, torch.bool)
+            if taps.padded:
                 read = apply("eq", weight, weight)
-                with ops.masked(read):
-                    value = ops.to(x.load(at), out.dtype)
-                value = apply("where", read, apply("mul", value, weight), zero)
-            else:
+            with ops.masked(read):
                 value = ops.to(x.load(at), out.dtype)
-                if weight is not None:
-                    value = apply("mul", value, weight)
-            if total is None:
-                total = value
-            else:
-                total = apply("add", total, value)
-        assert total is not None
-        return total
+            yield apply("where", read, apply("mul", value, weight), zero)
+
+    def compute(index: Index) -> int:
+        return ops.total_of(terms(index))
 
     return lw.computed(out, compute, [x], cost=3 * count, heavy=count > 1)
 
@@ -146,7 +149,7 @@ def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
     else:
         name = f"table{len(graph.constants)}"
         graph.constants[name] = values.contiguous()
-    spec = Spec((as_expr(len(values)),), (ONE,), values.dtype, torch.device("cpu"))
+    spec = contiguous(exprs([len(values)]), values.dtype)
     graph.buffers[name] = Buffer(
         name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device
     )

@@ -8,6 +8,7 @@ neighbour the nearest number of 32 bits, so that a place that is not finite give
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,8 +20,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
@@ -89,16 +89,13 @@ def _sampled(
         right, bottom = apply("add", left, one), apply("add", top, one)
         to_right, to_bottom = apply("sub", across, left), apply("sub", down, top)
         to_left, to_top = apply("sub", one, to_right), apply("sub", one, to_bottom)
-        total = zero if on_gpu else None
-        for row, by_row in ((top, to_top), (bottom, to_bottom)):
-            for column, by_column in ((left, to_left), (right, to_right)):
-                value, weight = element(row, column), apply("mul", by_column, by_row)
-                if total is None:
-                    total = apply("mul", value, weight)
-                else:
-                    total = apply("fma", value, weight, total)
-        assert total is not None
-        return rounded(total, out.dtype)
+
+        def terms() -> Iterator[tuple[int, int]]:
+            for row, by_row in ((top, to_top), (bottom, to_bottom)):
+                for column, by_column in ((left, to_left), (right, to_right)):
+                    yield element(row, column), apply("mul", by_column, by_row)
+
+        return rounded(ops.weighted_sum(terms(), zero if on_gpu else None), out.dtype)
 
     return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
 
@@ -115,7 +112,7 @@ def _places(
     """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several
     channels need it."""
     sizes, last = grid.sizes[:-1], x.sizes[3 - number]
-    spec = Spec(sizes, contiguous_strides(sizes), compute_dtype(grid.dtype), torch.device("cpu"))
+    spec = contiguous(sizes, compute_dtype(grid.dtype))
     on_gpu = lw.target.device == "cuda"
     if on_gpu:
         lw.share(grid)

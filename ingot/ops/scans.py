@@ -84,7 +84,7 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
         if ZERO in x.sizes:
             raise NotLowered("a scan of nothing")
         if not x.sizes or x.sizes[dim] is ONE:
-            return pointwise(lw, out, _alone("" if not x.sizes else kind), [x], [out.dtype])
+            return pointwise(lw, out, _alone("" if not x.sizes else kind), [x])
         rows = product(size for d, size in enumerate(x.sizes) if d != dim % len(x.sizes))
         if kind == "logaddexp" and (rows.constant is None or rows.constant < FEWEST_ROWS):
             raise NotLowered(

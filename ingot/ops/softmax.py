@@ -16,10 +16,9 @@ from ingot.graph.meta.families import contiguous_self
 from ingot.graph.meta.untried import unless_known
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.pointwise import pointwise
+from ingot.loops.lowering.pointwise import pointwise, simple
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
 from ingot.ops.op import op
 from ingot.ops.reductions import kept, reduction_meta, same
 from ingot.torch_private import OpOverload, aten
@@ -79,27 +78,40 @@ def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) 
 # -- as loops: what has no elements, or is widened -------------------------------------------------
 
 
-def _shifted(
-    lw: Lowering, x: TensorValue, dim: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Spec, TensorValue, TensorValue]:
-    """(full spec, kept spec's maximum) of a softmax over `dim` computed in `dtype`."""
+def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    """The terms of a softmax over `dim`, e^(x - largest element), and the largest elements."""
     lw.share(x)
-    spec = kept(x, (dim,), dtype, device)
-    return spec, lw.reduce(spec, "max", x, (dim,), dtype, same), x
+    dtype = compute_dtype(out.dtype)
+    largest = lw.reduce(kept(x, (dim,), dtype), "max", x, (dim,), dtype, same)
+
+    def power(value: int, most: int) -> int:
+        return apply("exp", apply("sub", value, most))
+
+    return pointwise(lw, contiguous(x.sizes, dtype), power, [x, largest]), largest
+
+
+def _summed(lw: Lowering, powers: TensorValue, dim: int) -> TensorValue:
+    spec = kept(powers, (dim,), powers.dtype)
+    return lw.reduce(spec, "sum", powers, (dim,), powers.dtype, same)
+
+
+def _dim_of(x: TensorValue, dim: int) -> int:
+    if not x.sizes:
+        raise NotLowered("softmax of a scalar")
+    return dim % len(x.sizes)
 
 
 def lower_softmax(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
 ) -> TensorValue:
-    powers, total, _ = _powers(lw, out, x, dim)
-    dtype = powers.dtype
-    return pointwise(
-        lw,
-        out,
-        lambda p, t: apply("mul", p, apply("reciprocal", t)),
-        [powers, total],
-        [dtype, dtype],
-    )
+    dim = _dim_of(x, dim)
+    powers = lw.realize(_powers(lw, out, x, dim)[0])
+    total = _summed(lw, powers, dim)
+    return pointwise(lw, out, _share, [powers, total], [powers.dtype] * 2)
+
+
+def _share(power: int, total: int) -> int:
+    return apply("mul", power, apply("reciprocal", total))
 
 
 def safe_softmax(
@@ -108,52 +120,31 @@ def safe_softmax(
     """A softmax that is zero where all are -inf."""
     if dtype not in (None, x.dtype):
         raise NotLowered("a softmax in another dtype")
-    powers, total, largest = _powers(lw, out, x, dim)
+    dim = _dim_of(x, dim)
+    powers, largest = _powers(lw, out, x, dim)
+    total = _summed(lw, lw.realize(powers), dim)
 
     def scalar(p: int, t: int, m: int) -> int:
         nothing = apply("eq", m, ops.constant(-math.inf, powers.dtype))
         zero = ops.constant(0.0, powers.dtype)
-        return apply("where", nothing, zero, apply("mul", p, apply("reciprocal", t)))
+        return apply("where", nothing, zero, _share(p, t))
 
     return pointwise(lw, out, scalar, [powers, total, largest], [powers.dtype] * 3)
-
-
-def _powers(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int
-) -> tuple[TensorValue, TensorValue, TensorValue]:
-    """The terms of a softmax over `dim`, their sums, and the largest elements."""
-    if not x.sizes:
-        raise NotLowered("softmax of a scalar")
-    dim %= len(x.sizes)
-    dtype = compute_dtype(out.dtype)
-    spec, largest, x = _shifted(lw, x, dim, dtype, out.device)
-    full = Spec(x.sizes, contiguous_strides(x.sizes), dtype, out.device)
-    powers = pointwise(
-        lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype]
-    )
-    lw.realize(powers)
-    return powers, lw.reduce(spec, "sum", powers, (dim,), dtype, same), largest
 
 
 def lower_log_softmax(
     lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
 ) -> TensorValue:
-    if not x.sizes:
-        raise NotLowered("log_softmax of a scalar")
-    dim %= len(x.sizes)
-    dtype = compute_dtype(out.dtype)
-    spec, largest, x = _shifted(lw, x, dim, dtype, out.device)
-    full = Spec(x.sizes, contiguous_strides(x.sizes), dtype, out.device)
-    powers = pointwise(
-        lw, full, lambda v, m: apply("exp", apply("sub", v, m)), [x, largest], [dtype, dtype]
-    )
-    total = lw.reduce(spec, "sum", powers, (dim,), dtype, same)
-    logarithm = lw.realize(pointwise(lw, spec, lambda t: apply("log", t), [total], [dtype]))
+    dim = _dim_of(x, dim)
+    powers, largest = _powers(lw, out, x, dim)
+    total = _summed(lw, powers, dim)
+    spec = kept(x, (dim,), powers.dtype)
+    logarithm = lw.realize(pointwise(lw, spec, simple("log"), [total]))
 
     def scalar(v: int, m: int, log: int) -> int:
         return apply("sub", apply("sub", v, m), log)
 
-    return pointwise(lw, out, scalar, [x, largest, logarithm], [dtype] * 3)
+    return pointwise(lw, out, scalar, [x, largest, logarithm], [powers.dtype] * 3)
 
 
 # -- what they look like ---------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
         def scalar(value: int) -> int:
             return ops.to(function(ops.to(value, torch.float64)), stored)
 
-        return pointwise(lw, out, scalar, [x], [out.dtype])
+        return pointwise(lw, out, scalar, [x])
 
     return lower
 
@@ -160,7 +160,7 @@ def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
 def polygamma(lw: Lowering, out: Spec, order: int, x: TensorValue) -> TensorValue:
     if order != 0:  # near its poles eager's answer for the others is a matter of its own rounding
         raise NotLowered("a higher derivative of the gamma function")
-    return pointwise(lw, out, lambda value: apply("digamma", value), [x], [out.dtype])
+    return pointwise(lw, out, lambda value: apply("digamma", value), [x])
 
 
 # -- the gamma function of several dimensions ------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph.meta.families import exact_self, native
-from ingot.loops.expr import ONE, ZERO, Expr, as_expr, product
+from ingot.loops.expr import ZERO, Expr, as_expr, product
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import on_dim, reshape_map, slice_start
@@ -23,6 +23,7 @@ from ingot.loops.lowering.values import (
     TensorValue,
     broadcast_index,
     numel,
+    same_strides,
     stored,
     view_of,
 )
@@ -167,25 +168,18 @@ def as_strided_scatter(
         begin = ZERO
     else:
         begin = as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
+    shown = None
     if root is x.root:
         shown = view_of(x)
-    else:
-        shown = None
     if shown is None:
         if numel(x.sizes) is not numel(root.sizes):
             raise unsupported(
                 "no-code", "as_strided of a part of a value that is laid out anew", lw.origin.where
             )
         shown = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
-    (copy,) = lw.call(
-        _with_window,
-        [Spec(root.sizes, root.strides, root.dtype, out.device)],
-        [root, source, list(sizes), list(strides), begin],
-    )
-    assert copy is not None
-    return stored(
-        copy.buffer or "", Spec(out.sizes, shown.strides, out.dtype, out.device), shown.offset
-    )
+    whole = Spec(root.sizes, root.strides, root.dtype)
+    copy = lw.result_of(_with_window, whole, [root, source, list(sizes), list(strides), begin])
+    return stored(copy.buffer or "", out._replace(strides=shown.strides), shown.offset)
 
 
 def _with_window(
@@ -208,17 +202,17 @@ def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
 
 def _has_own_strides(lw: Lowering, root: TensorValue) -> bool:
     held = lw.graph.buffers[root.buffer or ""].strides
-    return all(a is b or size is ONE for size, a, b in zip(root.sizes, root.strides, held))
+    return same_strides(root.sizes, root.strides, held)
 
 
 # -- copies of views -------------------------------------------------------------------------------
 
 
 _COPIED = (
-    "alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t "
-    "transpose unbind "
-    "unfold unsqueeze"
-).split()
+    aten.alias, aten.as_strided, aten.detach, aten.diagonal, aten.expand, aten.permute, aten.select,
+    aten.slice, aten.split, aten.split_with_sizes, aten.squeeze, aten.t, aten.transpose,
+    aten.unbind, aten.unfold, aten.unsqueeze,
+)  # fmt: skip
 
 
 def _copy_of(view: OpOverload) -> Callable[..., Any]:
@@ -252,8 +246,8 @@ def unsafe_split_with_sizes(x: Tensor, sizes: Any, dim: int = 0) -> Any:
 
 
 def _copies() -> Iterator[Op]:
-    for name in _COPIED:
-        packet, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
+    for view in _COPIED:
+        packet = getattr(aten, f"{view.__name__}_copy")
         for overload in set(packet.overloads()) & set(view.overloads()):
             yield op(getattr(packet, overload), decompose=_copy_of(getattr(view, overload)))
 

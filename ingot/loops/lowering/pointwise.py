@@ -88,13 +88,15 @@ def pointwise(
     out: Spec,
     scalar: Scalar,
     operands: Sequence[Operand],
-    dtypes: Sequence[torch.dtype],
+    dtypes: Sequence[torch.dtype] | None = None,
 ) -> TensorValue:
-    """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, the result
-    rounded to `out.dtype`.
+    """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, or all as
+    `out.dtype`, to which the result is rounded.
 
     Raises NotLowered where the code generator lacks an op.
     """
+    if dtypes is None:
+        dtypes = [out.dtype] * len(operands)
     cost, heavy = measure(lw, scalar, tuple(compute_dtype(d) for d in dtypes))
     tensors = [operand for operand in operands if isinstance(operand, TensorValue)]
     for tensor in tensors:
