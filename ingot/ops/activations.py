@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph.checks import number_overflows
 from ingot.graph.decompositions import in_float32, rounded_once, widened
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.families import like_self, pointwise_meta
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
@@ -233,7 +233,7 @@ def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
 
 
 @unless_known
-def glu_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def glu_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, sizes = args[0], list(args[0].shape)
     dim = bind(op, args, kwargs)["dim"] % x.dim()
     if sizes[dim] % 2 != 0:
@@ -243,9 +243,7 @@ def glu_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
 
 
 @unless_known
-def log_sigmoid_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def log_sigmoid_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     """The result, and what the backward takes."""
     x = args[0]
     return fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)

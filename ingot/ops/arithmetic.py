@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ingot.graph.checks import overflows
 from ingot.graph.decompositions import quotient, rounded_once, widened
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.families import contiguous_self, pointwise_meta
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost, divides
@@ -31,7 +31,7 @@ from ingot.loops.lowering.pointwise import (
 )
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, rounded_number
-from ingot.ops.op import op
+from ingot.ops.op import op, scalar_op
 from ingot.torch_private import OpOverload, aten
 
 # -- as loops --------------------------------------------------------------------------------------
@@ -473,7 +473,7 @@ def times_number(x: Tensor, number: Any) -> Tensor:
 
 
 @by_look
-def contiguous_exponent(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def contiguous_exponent(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """A number to the power of a tensor."""
     return fresh(args[1].shape, dtype_of(op, args, kwargs))
 
@@ -492,7 +492,7 @@ _SCALES_EXACTLY = math.isfinite(
 """Since torch 2.12 or 2.13; 0 times infinity before."""
 
 
-def power_of_two_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def power_of_two_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """ldexp: the product with a power of 2, which is contiguous where it is of the default
     dtype."""
     x, exponent = args
@@ -506,7 +506,7 @@ def power_of_two_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     return pointwise_meta(op, (x, exponent), kwargs)
 
 
-def angle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def angle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return (contiguous_self if args[0].is_complex() else pointwise_meta)(op, args, kwargs)
 
 
@@ -519,18 +519,18 @@ def pow_refusal(exponent: Any, x: Any = None, **_: Any) -> str:
 
 
 OPS = (
-    op(aten.neg.default, cost=Cost.LIGHT, lower=elementwise(simple("neg"), 1)),
-    op(aten.sqrt.default, lower=elementwise(simple("sqrt"), 1)),
-    op(aten.rsqrt.default, lower=elementwise(simple("rsqrt"), 1)),
-    op(aten.reciprocal.default, lower=elementwise(simple("reciprocal"), 1)),
+    scalar_op(aten.neg.default, cost=Cost.LIGHT),
+    scalar_op(aten.sqrt.default),
+    scalar_op(aten.rsqrt.default),
+    scalar_op(aten.reciprocal.default),
     op(aten.abs.default, cost=Cost.LIGHT, lower=elementwise(_absolute, 1)),
     op(aten.sign.default, aten.sgn.default, lower=elementwise(_sign, 1)),
     op(aten.angle.default, meta=angle_meta, lower=elementwise(_angle, 1)),
-    op(aten.floor.default, lower=elementwise(_rounding("floor"), 1)),
-    op(aten.ceil.default, lower=elementwise(_rounding("ceil"), 1)),
-    op(aten.round.default, lower=elementwise(_rounding("round"), 1)),
+    *(
+        op(packet.default, lower=elementwise(_rounding(packet.__name__), 1))
+        for packet in (aten.floor, aten.ceil, aten.round, aten.trunc)
+    ),
     op(aten.round.decimals, lower=_round_decimals),
-    op(aten.trunc.default, lower=elementwise(_rounding("trunc"), 1)),
     op(aten.frac.default, lower=elementwise(_frac, 1)),
     op(aten.nan_to_num.default, lower=_nan_to_num),
     op(aten.deg2rad.default, decompose=deg2rad),
@@ -541,12 +541,13 @@ OPS = (
     op(aten.rsub.Scalar, meta=pointwise_meta, lower=elementwise(_rsub, 2, "summed")),
     op(aten.mul.Tensor, cost=Cost.LIGHT, lower=elementwise(_mul, 2, "scaled")),
     op(aten.mul.Scalar, decompose=times_number, lower=elementwise(_mul, 2, "scaled")),
-    op(
+    scalar_op(
         aten.div.Tensor,
         aten.div.Scalar,
+        operands=2,
+        dtype="scaled",
         may_raise=divides,
         cost=Cost.LIGHT,
-        lower=elementwise(simple("div"), 2, "scaled"),
     ),
     op(
         aten.div.Tensor_mode,
@@ -561,24 +562,19 @@ OPS = (
         may_raise=divides,
         lower=elementwise(_floor_divide, 2, "scaled"),
     ),
-    op(aten.fmod.Tensor, aten.fmod.Scalar, may_raise=divides, lower=elementwise(simple("fmod"), 2)),
-    op(
-        aten.remainder.Tensor,
-        aten.remainder.Scalar,
-        may_raise=divides,
-        lower=elementwise(simple("remainder"), 2),
-    ),
+    scalar_op(aten.fmod.Tensor, aten.fmod.Scalar, operands=2, may_raise=divides),
+    scalar_op(aten.remainder.Tensor, aten.remainder.Scalar, operands=2, may_raise=divides),
     op(aten.remainder.Scalar_Tensor, may_raise=divides),
-    op(aten.pow.Tensor_Tensor, lower=elementwise(simple("pow"), 2)),
-    op(aten.pow.Scalar, meta=contiguous_exponent, lower=elementwise(simple("pow"), 2)),
+    scalar_op(aten.pow.Tensor_Tensor, operands=2),
+    scalar_op(aten.pow.Scalar, operands=2, meta=contiguous_exponent),
     op(aten.pow.Tensor_Scalar, decompose=power, refuses=pow_refusal, lower=_pow_scalar),
     op(aten.ldexp.Tensor, decompose=ldexp, meta=power_of_two_meta),
     op(aten.hypot.default, lower=elementwise(_hypot, 2)),
-    op(aten.atan2.default, lower=elementwise(simple("atan2"), 2)),
-    op(aten.copysign.Tensor, aten.copysign.Scalar, lower=elementwise(simple("copysign"), 2)),
+    scalar_op(aten.atan2.default, operands=2),
+    scalar_op(aten.copysign.Tensor, aten.copysign.Scalar, operands=2),
     op(aten.nextafter.default, lower=_next_after),
     op(aten.heaviside.default, lower=elementwise(_heaviside, 2)),
-    op(aten.gcd.default, lower=elementwise(simple("gcd"), 2)),
+    scalar_op(aten.gcd.default, operands=2),
     op(aten.lcm.default, lower=elementwise(_least_common_multiple, 2)),
     op(aten.maximum.default, cost=Cost.LIGHT, lower=elementwise(_extreme("maximum"), 2)),
     op(aten.minimum.default, cost=Cost.LIGHT, lower=elementwise(_extreme("minimum"), 2)),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.untried import gradients_of
 from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr
@@ -216,9 +216,7 @@ def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
 # -- what it looks like ----------------------------------------------------------------------------
 
 
-def attention_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def attention_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     query, value = args[0], args[2]
     batch, heads, length, _ = query.shape
     sizes = (batch, heads, length, value.shape[3])
@@ -244,7 +242,7 @@ def _attention_keeps_layout() -> bool:
     return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
 
 
-def encoder_layer_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def encoder_layer_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[0].shape, args[0].dtype)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
@@ -517,7 +517,7 @@ def depthwise(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
 # -- what they look like, and what eager refuses ---------------------------------------------------
 
 
-def convolution_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def convolution_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, weight, _, stride, padding, dilation, transposed, output_padding, groups = args
     if geometry.is_empty(x) or geometry.is_empty(weight):
         return probe(op, args, kwargs)

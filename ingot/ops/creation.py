@@ -14,7 +14,7 @@ from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.checks import number_overflows, overflows
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.families import factory, formatted_copy, like_self, native, new_factory
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost, bind
@@ -194,38 +194,34 @@ def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> T
 # -- as other ops: what looks at a tensor's metadata only must not keep its value alive ------------
 
 
-def _filled(x: Tensor, sizes: Any, value: Any, dtype: Any, device: Any) -> Tensor:
+def _filled(
+    x: Tensor, sizes: Any, value: Any, dtype: Any = None, device: Any = None, **_: Any
+) -> Tensor:
     return aten.full.default(sizes, value, dtype=dtype or x.dtype, device=device or x.device)
 
 
-def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, 0, dtype, device)
+def zeros_like(x: Tensor, **options: Any) -> Tensor:
+    return _filled(x, x.shape, 0, **options)
 
 
-def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, 1, dtype, device)
+def ones_like(x: Tensor, **options: Any) -> Tensor:
+    return _filled(x, x.shape, 1, **options)
 
 
-def full_like(x: Tensor, value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, x.shape, value, dtype, device)
+def full_like(x: Tensor, value: Any, **options: Any) -> Tensor:
+    return _filled(x, x.shape, value, **options)
 
 
 def efficientzerotensor(size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
-def new_zeros(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, size, 0, dtype, device)
+def new_zeros(x: Tensor, size: Any, **options: Any) -> Tensor:
+    return _filled(x, size, 0, **options)
 
 
-def new_ones(x: Tensor, size: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _filled(x, size, 1, dtype, device)
-
-
-def new_full(
-    x: Tensor, size: Any, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
-) -> Tensor:
-    return _filled(x, size, value, dtype, device)
+def new_ones(x: Tensor, size: Any, **options: Any) -> Tensor:
+    return _filled(x, size, 1, **options)
 
 
 def empty_like(
@@ -279,7 +275,7 @@ def _is_legacy_empty(t: Tensor) -> bool:
 
 
 @by_look
-def cat_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def cat_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     tensors = [t for t in args[0] if not _is_legacy_empty(t)]
     if not tensors:
         return fresh((0,), dtype_of(op, args, kwargs))
@@ -298,7 +294,7 @@ def cat_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
 
 
 @by_look
-def stack_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def stack_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     tensors = args[0]
     sizes = list(tensors[0].shape)
     if not all(geometry.expect_same_sizes(t.shape, tensors[0].shape) for t in tensors):
@@ -316,13 +312,13 @@ def stack_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 @by_look
-def repeat_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def repeat_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     t, times = args
     sizes = [1] * (len(times) - t.dim()) + list(t.shape)
     return fresh([s * n for s, n in zip(sizes, times)], t.dtype)
 
 
-def arange_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def arange_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     bound = bind(op, args, kwargs)
     start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
     whole = not any(isinstance(v, (float, torch.SymFloat)) for v in (start, end, step))
@@ -344,13 +340,13 @@ def _arange_truncates() -> bool:
     return torch.arange(0, 1.5, 1.0, dtype=torch.int64, device="cpu").shape[0] == 1
 
 
-def empty_strided_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def empty_strided_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     *source, sizes, strides = args
     dtype = kwargs.get("dtype") or (source[0].dtype if source else torch.get_default_dtype())
     return fresh(sizes, dtype, strides)
 
 
-def empty_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def empty_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     format_ = kwargs.get("memory_format")
     last = format_ in (torch.channels_last, torch.channels_last_3d)
     strides = None
@@ -447,7 +443,7 @@ OPS = (
     op(aten.new_ones.default, decompose=new_ones, meta=new_factory, takes_no_elements=True),
     op(
         aten.new_full.default,
-        decompose=new_full,
+        decompose=_filled,
         meta=new_factory,
         refuses=full_refusal,
         takes_no_elements=True,

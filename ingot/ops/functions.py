@@ -11,17 +11,17 @@ from ingot.loops.lowering.pointwise import (
     constant_like,
     elementwise,
     pointwise,
-    simple,
 )
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, rounded, rounded_number
-from ingot.ops.op import op
+from ingot.ops.op import op, scalar_op
 from ingot.torch_private import aten
 
-_UNARY = """
-exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
-erf erfc erfinv lgamma digamma sigmoid
-"""
-"""Scalar ops of loop IR by the names that ATen has for them, too."""
+_UNARY = (
+    aten.exp, aten.exp2, aten.expm1, aten.log, aten.log2, aten.log10, aten.log1p, aten.sin,
+    aten.cos, aten.tan, aten.asin, aten.acos, aten.atan, aten.sinh, aten.cosh, aten.tanh,
+    aten.asinh, aten.acosh, aten.atanh, aten.erf, aten.erfc, aten.erfinv, aten.lgamma,
+    aten.digamma, aten.sigmoid,
+)  # fmt: skip
 
 
 def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
@@ -94,10 +94,7 @@ def _entropy(x: int) -> int:
 
 
 OPS = (
-    *(
-        op(getattr(aten, name).default, lower=elementwise(simple(name), 1))
-        for name in _UNARY.split()
-    ),
+    *(scalar_op(packet.default) for packet in _UNARY),
     op(aten.sinc.default, lower=elementwise(_sinc, 1)),
     op(aten.logit.default, lower=_logit),
     op(aten.special_entr.default, lower=elementwise(_entropy, 1)),

@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.families import contiguous_self, exact_self, new_factory
 from ingot.graph.meta.trials import probe
 from ingot.graph.meta.untried import unless_known
@@ -361,18 +361,18 @@ def isin_number(
 
 
 @by_look
-def embedding_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def embedding_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     weight, indices = args[0], args[1]
     return fresh((*indices.shape, *weight.shape[1:]), weight.dtype)
 
 
 @by_look
-def gather_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def gather_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[2].shape, args[0].dtype)
 
 
 @by_look
-def index_select_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def index_select_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     t, dim, index_meta = args
     sizes = list(t.shape)
     if sizes:
@@ -380,7 +380,7 @@ def index_select_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     return fresh(sizes, t.dtype)
 
 
-def index_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def index_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """Advanced indexing by integer tensors: the indexed dimensions become the indices' broadcast
     shape."""
     t, indices = args[0], list(args[1])
@@ -401,15 +401,11 @@ def index_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 @unless_known
-def embedding_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Tensor:
+def embedding_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh((args[2], args[0].shape[-1]), args[0].dtype)
 
 
-def embedding_bag_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def embedding_bag_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     """With the bag of each index, how many there are in each bag, and, of the largest, which those
     are."""
     bound = bind(op, args, kwargs)

@@ -28,9 +28,13 @@ from ingot.ops.op import op
 from ingot.torch_private import aten
 
 
-def _bitwise(name: str, logical: str) -> Scalar:
+def _bitwise(name: str) -> Scalar:
+    """An op of bits, which is a logical one of truth values."""
+
     def scalar(*values: int) -> int:
-        return apply(logical if ops.dtype_of(values[0]) is torch.bool else name, *values)
+        if ops.dtype_of(values[0]) is torch.bool:
+            return apply(name.replace("bitwise", "logical"), *values)
+        return apply(name, *values)
 
     return scalar
 
@@ -102,42 +106,34 @@ def masked_fill_refusal(x: Tensor, mask: Tensor, value: Any) -> str:
     return ""
 
 
-COMPARISONS = [
+_COMPARISONS = [
     op(
-        getattr(aten, name).Tensor,
-        getattr(aten, name).Scalar,
+        packet.Tensor,
+        packet.Scalar,
         cost=Cost.LIGHT,
-        lower=elementwise(_comparison(name), 2, "compare"),
+        lower=elementwise(_comparison(packet.__name__), 2, "compare"),
     )
-    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for packet in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
 ]
-LOGICAL = [
-    op(
-        getattr(aten, f"logical_{name}").default,
-        cost=Cost.LIGHT,
-        lower=elementwise(_logical(f"logical_{name}"), 2, "own"),
-    )
-    for name in ("and", "or", "xor")
+_LOGICAL = [
+    op(packet.default, cost=Cost.LIGHT, lower=elementwise(_logical(packet.__name__), 2, "own"))
+    for packet in (aten.logical_and, aten.logical_or, aten.logical_xor)
 ]
-BITWISE = [
-    op(
-        getattr(aten, f"bitwise_{name}").Tensor,
-        getattr(aten, f"bitwise_{name}").Scalar,
-        lower=elementwise(_bitwise(f"bitwise_{name}", f"logical_{name}"), 2),
-    )
-    for name in ("and", "or", "xor")
+_BITWISE = [
+    op(packet.Tensor, packet.Scalar, lower=elementwise(_bitwise(packet.__name__), 2))
+    for packet in (aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor)
 ]
 
 OPS = (
-    *COMPARISONS,
-    *LOGICAL,
-    *BITWISE,
+    *_COMPARISONS,
+    *_LOGICAL,
+    *_BITWISE,
     op(
         aten.logical_not.default,
         cost=Cost.LIGHT,
         lower=elementwise(_logical("logical_not"), 1, "own"),
     ),
-    op(aten.bitwise_not.default, lower=elementwise(_bitwise("bitwise_not", "logical_not"), 1)),
+    op(aten.bitwise_not.default, lower=elementwise(_bitwise("bitwise_not"), 1)),
     op(
         aten.bitwise_left_shift.Tensor,
         aten.bitwise_left_shift.Tensor_Scalar,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, in_float32, quotient, rounded_once
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind, indexes
 from ingot.loops.lowering.rules import LibraryCall
@@ -35,7 +35,7 @@ def _averaged(x: Tensor, reduction: int) -> Any:
 
 
 @unless_known
-def loss_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def loss_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """Of an input and a target of its shape."""
     sizes = ()
     if bind(op, args, kwargs)["reduction"] == 0:
@@ -44,14 +44,12 @@ def loss_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 @unless_known
-def loss_backward_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def loss_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[1].shape, args[1].dtype)
 
 
 @unless_known
-def nll_loss_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def nll_loss_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     x, target, reduction = args[0], args[1], args[3]
     return fresh(target.shape if reduction == 0 and x.dim() > 1 else (), x.dtype), fresh(
         (), x.dtype

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, quotient, widened
-from ingot.graph.meta.basis import Rule, fresh, like
+from ingot.graph.meta.basis import Args, Kwargs, Rule, fresh, like
 from ingot.graph.meta.trials import dtypes
 from ingot.graph.meta.untried import gradients_of, unless_known
 from ingot.graph.schemas import bind
@@ -392,9 +392,7 @@ def native_layer_norm(
 # -- what they look like, and what eager refuses ---------------------------------------------------
 
 
-def layer_norm_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def layer_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     t, normalized = args[0], len(args[1])
     stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
     small = (t, [1] * normalized, *args[2:])
@@ -402,9 +400,7 @@ def layer_norm_meta(
     return (fresh(t.shape, first), *(fresh(stats, dtype) for dtype in rest))
 
 
-def batch_norm_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     t = args[0]
     bound = bind(op, args, kwargs)
     training = bound.get("training", bound.get("train", False))
@@ -416,9 +412,7 @@ def batch_norm_meta(
     return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
 
 
-def group_norm_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def group_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     t, groups = args[0], args[6]
     small = (t, args[1], args[2], 1, 1, 1, 1, args[7])
     first, *rest = dtypes(op, small, {})
@@ -427,7 +421,7 @@ def group_norm_meta(
 
 
 def layer_norm_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor | None, ...]:
     return tuple(
         [like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])]
@@ -436,7 +430,7 @@ def layer_norm_backward_meta(
 
 @unless_known
 def batch_norm_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor | None, ...]:
     x, weight, mask = args[1], args[2], args[9]
     slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
@@ -446,32 +440,26 @@ def batch_norm_backward_meta(
     )
 
 
-def rms_norm_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def rms_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     t, normalized = args[0], len(args[1])
     stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
     return fresh(t.shape, t.dtype), fresh(stats, _accumulated(t.dtype))
 
 
-def rms_norm_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor | None, ...]:
+def rms_norm_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor | None, ...]:
     return tuple(
         [like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])]
     )
 
 
-def cudnn_batch_norm_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def cudnn_batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     x, training = args[0], args[5]
     stats = [fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)) for _ in range(2)]
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *stats, fresh((0,), torch.uint8)
 
 
 def cudnn_batch_norm_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor, ...]:
     x, weight = args[0], args[2]
     slopes = [fresh((x.shape[1],), weight.dtype) for _ in range(2)]
@@ -482,9 +470,7 @@ def with_wide_statistics(rule: Rule) -> Rule:
     """The rule of a norm whose mean and deviation are kept as they were accumulated."""
 
     @wraps(rule)
-    def widened(
-        op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Tensor, ...]:
+    def widened(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
         first, *stats = rule(op, args, kwargs)
         return first, *(fresh(t.shape, _accumulated(args[0].dtype)) for t in stats)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ingot.graph.meta.basis import Rule as MetaRule
 from ingot.graph.schemas import Cost
+from ingot.loops.lowering.pointwise import elementwise, simple
 from ingot.loops.lowering.rules import LibraryCall
 from ingot.torch_private import OpOverload
 
@@ -64,3 +65,9 @@ class Op:
 def op(*overloads: OpOverload, **facts: Any) -> Op:
     """The record of some overloads; `facts` are fields of `Op`."""
     return Op(overloads, **facts)
+
+
+def scalar_op(*overloads: OpOverload, operands: int = 1, dtype: str = "result", **facts: Any) -> Op:
+    """The record of an op that is, for each element, the scalar op of its own name."""
+    scalar = simple(overloads[0].overloadpacket.__name__)
+    return op(*overloads, lower=elementwise(scalar, operands, dtype), **facts)

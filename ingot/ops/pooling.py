@@ -16,7 +16,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind, indexes
 from ingot.loops import ops
@@ -426,7 +426,7 @@ def _max_pool_backward(rank: int) -> Callable[..., Any]:
 # -- what they look like, and what eager refuses ---------------------------------------------------
 
 
-def pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pool_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Max and average pooling with a window, in any rank."""
     bound = bind(op, args, kwargs)
     x = args[0]
@@ -468,9 +468,7 @@ def pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return values
 
 
-def adaptive_max_pool_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def adaptive_max_pool_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     x, target = args[0], args[1]
     sizes = (*x.shape[: x.dim() - len(target)], *target)
     strides = None
@@ -479,7 +477,7 @@ def adaptive_max_pool_meta(
     return fresh(sizes, x.dtype, strides), fresh(sizes, torch.int64, strides)
 
 
-def adaptive_avg_pool_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def adaptive_avg_pool_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, target = args[0], args[1]
     sizes = (*x.shape[: x.dim() - len(target)], *target)
     if op is aten._adaptive_avg_pool3d.default:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
@@ -248,7 +248,7 @@ def trace(x: Tensor) -> Tensor:
 
 
 @by_look
-def matmul_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def matmul_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """mm, bmm, mv, dot and their add* forms: the last two matrices decide."""
     left, right = [a for a in args if isinstance(a, Tensor)][-2:]
     if not geometry.expect_same(left.shape[-1], right.shape[max(right.dim() - 2, 0)]):
@@ -260,7 +260,7 @@ def matmul_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 @by_look
-def linear_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def linear_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, weight = args[0], args[1]
     return fresh((*x.shape[:-1], weight.shape[0]), x.dtype)
 

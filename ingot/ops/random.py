@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.families import factory, formatted_copy, like_self, plain_self
 from ingot.graph.schemas import is_mutable
 from ingot.ops.op import op
@@ -25,9 +25,7 @@ def dropout_backward(grad: Tensor, kept: Tensor, scale: float) -> Tensor:
     return grad * kept * scale
 
 
-def dropout_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def dropout_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     t, strides = args[0], geometry.preserved(args[0])
     return fresh(t.shape, t.dtype, strides), fresh(t.shape, torch.bool, strides)
 

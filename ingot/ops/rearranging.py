@@ -12,7 +12,7 @@ from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.checks import overflows
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.families import contiguous_self, like_self
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
@@ -233,7 +233,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
 
 
 @unless_known
-def folded_pad_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def folded_pad_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """Padding with what is there."""
     x, sizes, amounts = args[0], list(args[0].shape), args[1]
     for d, (before, after) in enumerate(zip(amounts[::2], amounts[1::2])):
@@ -245,7 +245,7 @@ def folded_pad_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
     return sized_as(op, sizes, tried_out(op, args, kwargs))
 
 
-def roll_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def roll_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """A clone where there are no elements. Else the parts before and behind a place are joined
     anew, one dimension after the other: in the memory format of both, of which one may be empty."""
     t, bound = args[0], bind(op, args, kwargs)
@@ -259,7 +259,7 @@ def roll_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return fresh(t.shape, t.dtype, geometry.suggested(t) if joined else None)
 
 
-def constant_pad_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def constant_pad_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     t, amounts = args[0], args[1]
     sizes = list(t.shape)
     for i in range(len(amounts) // 2):
@@ -270,7 +270,7 @@ def constant_pad_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 @unless_known
-def rot90_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def rot90_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     bound = bind(op, args, kwargs)
     x, k, (first, second) = args[0], bound.get("k", 1) % 4, bound.get("dims", (0, 1))
     if first % x.dim() == second % x.dim():
@@ -286,7 +286,7 @@ def rot90_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 @unless_known
-def pixel_shuffle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def pixel_shuffle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, factor = args
     if x.dim() < 3 or factor < 1 or x.shape[-3] % (factor * factor) != 0:
         raise EagerRaises(f"{op}: {tuple(x.shape)} cannot be shuffled by {factor}")
@@ -296,7 +296,7 @@ def pixel_shuffle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 @unless_known
-def pixel_unshuffle_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def pixel_unshuffle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, factor = args
     if x.dim() < 3 or factor < 1 or x.shape[-2] % factor != 0 or x.shape[-1] % factor != 0:
         raise EagerRaises(f"{op}: {tuple(x.shape)} cannot be shuffled back by {factor}")

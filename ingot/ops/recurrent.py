@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.loops.expr import ONE
@@ -60,9 +60,7 @@ def _of_window(*args: Any) -> Any:
 
 
 @unless_known
-def rnn_layer_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor | None, ...]:
+def rnn_layer_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor | None, ...]:
     """oneDNN does not say how large its workspace is: a window of one byte of it stands for it."""
     x, hidden, cell = args[0], args[5], args[6]
     sizes = [(*x.shape[:2], args[10]), hidden.shape, cell.shape]
@@ -72,24 +70,18 @@ def rnn_layer_meta(
 
 
 @unless_known
-def rnn_layer_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def rnn_layer_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
 
 
-def cudnn_rnn_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, ...]:
+def cudnn_rnn_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     x, _, hx, cx, _, hidden, projected, _, both, _, reserve = args
     output = fresh((*x.shape[:2], (projected or hidden) * (1 + both)), x.dtype)
     final = fresh(hx.shape, x.dtype), fresh((0,) if cx is None else cx.shape, x.dtype)
     return output, *final, fresh((reserve,), torch.uint8)
 
 
-def cudnn_rnn_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Tensor]:
+def cudnn_rnn_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> list[Tensor]:
     x, weights, hx, cx, *_ = args
     return [
         fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None

@@ -15,7 +15,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.decompositions import rounded_once, widened
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.families import pointwise_meta
 from ingot.graph.meta.trials import dtypes, probe, tried_out
 from ingot.graph.schemas import bind
@@ -408,7 +408,7 @@ def _reduced_dims(dim: Any, rank: int) -> set[int]:
 
 
 @by_look
-def reduction_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def reduction_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     bound = bind(op, args, kwargs)
     t = args[0]
     dims, keep = _reduced_dims(bound.get("dim"), t.dim()), bound.get("keepdim", False)

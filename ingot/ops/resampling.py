@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind
 from ingot.loops import ops
@@ -274,7 +274,7 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorVa
 # -- what they look like, and what eager refuses ---------------------------------------------------
 
 
-def resampled_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def resampled_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     """upsample_*: spatial sizes given, or by scale factors."""
     t, bound = args[0], bind(op, args, kwargs)
     if geometry.is_empty(t):

@@ -8,15 +8,16 @@ transposed: for each element the places that read it, with the weights they gave
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
-from ingot.ops.op import op
+from ingot.ops.op import Op, op
 from ingot.ops.resampling import (
     KEPT,
     Taps,
@@ -27,7 +28,7 @@ from ingot.ops.resampling import (
     resampled,
     weighted_taps,
 )
-from ingot.torch_private import aten
+from ingot.torch_private import OpOverload, aten
 
 MOST_TAPS = 16
 """Places along one dimension that read one element, which are written out."""
@@ -83,7 +84,7 @@ def _scattered(lw: Lowering, out: Spec, grad: TensorValue, taps: Sequence[Taps |
 # -- resampling ------------------------------------------------------------------------------------
 
 
-def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Rule:
     def rule(
         lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, *scales: float | None
     ) -> Any:
@@ -95,7 +96,7 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., Ten
     return rule
 
 
-def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorValue]:
+def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Rule:
     def rule(
         lw: Lowering,
         out: Spec,
@@ -133,7 +134,7 @@ def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> T
     return Taps(torch.tensor(positions), weights, padded=True)
 
 
-def _avg_pool(rank: int) -> Callable[..., TensorValue]:
+def _avg_pool(rank: int) -> Rule:
     def rule(
         lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, kernel: Sequence[int],
         stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
@@ -157,7 +158,7 @@ def _avg_pool(rank: int) -> Callable[..., TensorValue]:
     return rule
 
 
-def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
+def _adaptive_avg_pool(rank: int) -> Rule:
     def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
@@ -173,7 +174,7 @@ def _adaptive_avg_pool(rank: int) -> Callable[..., TensorValue]:
 # -- padding ---------------------------------------------------------------------------------------
 
 
-def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Rule:
     def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, pad: Sequence[Any]) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             before, after = pad[2 * (rank - 1 - d) : 2 * (rank - d)]
@@ -187,40 +188,49 @@ def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorV
     return rule
 
 
+def _each(rule: Callable[[int], Rule], *overloads: OpOverload, first: int = 1) -> Iterator[Op]:
+    """The records of an op in one dimension, or in `first`, and in each number more."""
+    for rank, overload in enumerate(overloads, first):
+        yield op(overload, lower=rule(rank))
+
+
 OPS = (
-    op(
-        aten.upsample_nearest1d_backward.default, lower=_nearest(1, aten.upsample_nearest1d.default)
+    *_each(
+        partial(_nearest, eager=aten.upsample_nearest1d.default),
+        aten.upsample_nearest1d_backward.default,
+        aten.upsample_nearest2d_backward.default,
+        aten.upsample_nearest3d_backward.default,
     ),
-    op(
-        aten.upsample_nearest2d_backward.default, lower=_nearest(2, aten.upsample_nearest1d.default)
-    ),
-    op(
-        aten.upsample_nearest3d_backward.default, lower=_nearest(3, aten.upsample_nearest1d.default)
-    ),
-    op(
+    *_each(
+        partial(_nearest, eager=aten._upsample_nearest_exact1d.default),
         aten._upsample_nearest_exact1d_backward.default,
-        lower=_nearest(1, aten._upsample_nearest_exact1d.default),
-    ),
-    op(
         aten._upsample_nearest_exact2d_backward.default,
-        lower=_nearest(2, aten._upsample_nearest_exact1d.default),
-    ),
-    op(
         aten._upsample_nearest_exact3d_backward.default,
-        lower=_nearest(3, aten._upsample_nearest_exact1d.default),
     ),
-    op(aten.upsample_linear1d_backward.default, lower=_weighted(1, linear_taps)),
-    op(aten.upsample_bilinear2d_backward.default, lower=_weighted(2, linear_taps)),
-    op(aten.upsample_trilinear3d_backward.default, lower=_weighted(3, linear_taps)),
+    *_each(
+        partial(_weighted, taps_of=linear_taps),
+        aten.upsample_linear1d_backward.default,
+        aten.upsample_bilinear2d_backward.default,
+        aten.upsample_trilinear3d_backward.default,
+    ),
     op(aten.upsample_bicubic2d_backward.default, lower=_weighted(2, cubic_taps)),
-    op(aten.avg_pool2d_backward.default, lower=_avg_pool(2)),
-    op(aten.avg_pool3d_backward.default, lower=_avg_pool(3)),
-    op(aten._adaptive_avg_pool2d_backward.default, lower=_adaptive_avg_pool(2)),
-    op(aten._adaptive_avg_pool3d_backward.default, lower=_adaptive_avg_pool(3)),
-    op(aten.reflection_pad1d_backward.default, lower=_pad(1, aten.reflection_pad1d.default)),
-    op(aten.reflection_pad2d_backward.default, lower=_pad(2, aten.reflection_pad1d.default)),
-    op(aten.reflection_pad3d_backward.default, lower=_pad(3, aten.reflection_pad1d.default)),
-    op(aten.replication_pad1d_backward.default, lower=_pad(1, aten.replication_pad1d.default)),
-    op(aten.replication_pad2d_backward.default, lower=_pad(2, aten.replication_pad1d.default)),
-    op(aten.replication_pad3d_backward.default, lower=_pad(3, aten.replication_pad1d.default)),
+    *_each(_avg_pool, aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default, first=2),
+    *_each(
+        _adaptive_avg_pool,
+        aten._adaptive_avg_pool2d_backward.default,
+        aten._adaptive_avg_pool3d_backward.default,
+        first=2,
+    ),
+    *_each(
+        partial(_pad, eager=aten.reflection_pad1d.default),
+        aten.reflection_pad1d_backward.default,
+        aten.reflection_pad2d_backward.default,
+        aten.reflection_pad3d_backward.default,
+    ),
+    *_each(
+        partial(_pad, eager=aten.replication_pad1d.default),
+        aten.replication_pad1d_backward.default,
+        aten.replication_pad2d_backward.default,
+        aten.replication_pad3d_backward.default,
+    ),
 )

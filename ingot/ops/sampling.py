@@ -9,12 +9,11 @@ neighbour the nearest number of 32 bits, so that a place that is not finite give
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
@@ -195,15 +194,13 @@ def _position(place: int, size: Expr) -> Expr:
 # -- what they look like ---------------------------------------------------------------------------
 
 
-def cudnn_grid_sampler_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Tensor:
+def cudnn_grid_sampler_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     images, grid = args
     return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
 
 
 def cudnn_grid_sampler_backward_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor, ...]:
     return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph.checks import along, source_of_dtype
-from ingot.graph.meta.basis import fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh
 from ingot.graph.meta.families import contiguous_self, masked
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import indexes
@@ -18,6 +18,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, product
 from ingot.loops.ir import Fault, Scan
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import unflattened
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
@@ -145,22 +146,19 @@ def masked_scatter(
         return mask.load(broadcast_index(index, mask.sizes))
 
     def in_order(index: Index) -> int:
-        return holds(tuple(index[0] // step % size for step, size in zip(steps, out.sizes)))
+        return holds(unflattened(index[0], out.sizes))
 
     listed = TensorValue((whole,), (ONE,), torch.bool, in_order, cost=1, origin=lw.origin)
     count = scan(lw, flat, "sum", listed, 0, lambda value: ops.to(value, torch.int64))
     lw.realize_root(source)
     fault = Fault(RuntimeError, "Number of elements of source < number of ones in mask")
-    source_steps = contiguous_strides(source.sizes)
 
     def compute(index: Index) -> int:
         taken, place = holds(index), address_of(index, steps)
         with ops.masked(taken):
             number = apply("sub", count.load((place,)), ops.constant(1, torch.int64))
             at = ops.indirect(number, there, fault)
-            new = source.load(
-                tuple(at // step % size for step, size in zip(source_steps, source.sizes))
-            )
+            new = source.load(unflattened(at, source.sizes))
         return apply("where", taken, new, x.load(broadcast_index(index, x.sizes)))
 
     return lw.computed(out, compute, [x, mask, source], cost=4)
@@ -170,9 +168,7 @@ def masked_scatter(
 
 
 @unless_known
-def cumulative_extreme_meta(
-    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def cumulative_extreme_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
     """The extremes, and where they are."""
     x = args[0]
     return fresh(x.shape, x.dtype), fresh(x.shape, torch.int64)

@@ -21,6 +21,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import unflattened
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
@@ -79,6 +80,27 @@ def write(
     )
 
 
+def _written(
+    lw: Lowering,
+    out: Spec,
+    x: TensorValue,
+    sizes: Sequence[Expr],
+    places: Places,
+    values: Values,
+    mode: str = "store",
+) -> TensorValue:
+    """A copy of `x` with values written to their places."""
+    result = copied(lw, out, x)
+    write(lw, result, sizes, places, values, mode)
+    return result
+
+
+def _mode(accumulate: bool) -> str:
+    if accumulate:
+        return "add"
+    return "store"
+
+
 _OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
 
 
@@ -128,20 +150,12 @@ def index_put(
         _broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values())
     )
     places = places_named(x, used, start, rank)
-    mode = "store"
-    if accumulate:
-        mode = "add"
-    source = lw.share(source)
-    result = copied(lw, out, x)
-    write(
-        lw,
-        result,
-        sizes,
-        places,
-        lambda index: source.load(broadcast_index(index, source.sizes)),
-        mode,
-    )
-    return result
+
+    def value(index: Index) -> int:
+        return source.load(broadcast_index(index, source.sizes))
+
+    lw.share(source)
+    return _written(lw, out, x, sizes, places, value, _mode(accumulate))
 
 
 def _put_where(
@@ -206,16 +220,10 @@ def put(
 
     def value(index: Index) -> int:
         flat = address_of(index, contiguous_strides(indices.sizes))
-        steps = contiguous_strides(source.sizes)
-        return source.load(tuple(flat // step % size for step, size in zip(steps, source.sizes)))
+        return source.load(unflattened(flat, source.sizes))
 
-    mode = "store"
-    if accumulate:
-        mode = "add"
-    source = lw.share(source)
-    result = copied(lw, out, x)
-    write(lw, result, indices.sizes, places, value, mode)
-    return result
+    lw.share(source)
+    return _written(lw, out, x, indices.sizes, places, value, _mode(accumulate))
 
 
 # -- along one dimension, at the places that a vector names ----------------------------------------
@@ -271,10 +279,8 @@ def index_add(
             return loaded
         return apply("mul", loaded, ops.constant(alpha, ops.dtype_of(loaded)))
 
-    source = lw.share(source)
-    result = copied(lw, out, x)
-    write(lw, result, source.sizes, places, value, "add")
-    return result
+    lw.share(source)
+    return _written(lw, out, x, source.sizes, places, value, "add")
 
 
 @of_vectors
@@ -285,10 +291,8 @@ def index_copy(
     _check_rows(x, dim, indices, source)
     fault = Fault(IndexError, f"index_copy_(): {_out_of_bounds(x, dim)}")
     places = _rows(lw, x, dim, indices, fault)
-    source = lw.share(source)
-    result = copied(lw, out, x)
-    write(lw, result, source.sizes, places, source.load)
-    return result
+    lw.share(source)
+    return _written(lw, out, x, source.sizes, places, source.load)
 
 
 @of_vectors
@@ -297,9 +301,8 @@ def index_fill(
 ) -> TensorValue:
     dim %= len(x.sizes)
     places = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)
-    result = copied(lw, out, x)
-    write(lw, result, _at(dim, x.sizes, indices.sizes[0]), places, _number(out.dtype, number))
-    return result
+    sizes = _at(dim, x.sizes, indices.sizes[0])
+    return _written(lw, out, x, sizes, places, _number(out.dtype, number))
 
 
 def _number(dtype: torch.dtype, number: Any) -> Values:
@@ -376,11 +379,8 @@ def scatter(
         _check_source(indices, source)
         value = lw.share(source).load
     if mode == "store":
-        result = copied(lw, out, x)
-        write(lw, result, indices.sizes, places, value)
-        return result
-    result = copied(lw, _wide(out), x)
-    write(lw, result, indices.sizes, places, value, mode)
+        return _written(lw, out, x, indices.sizes, places, value)
+    result = _written(lw, _wide(out), x, indices.sizes, places, value, mode)
     return lw.rounded_to(out, result)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ingot.errors import EagerRaises
+from ingot.graph.meta.basis import Args, Kwargs
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.graph.schemas import bind
@@ -100,7 +101,7 @@ def searchsorted(
 
 
 @unless_known
-def sorted_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def sorted_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """What is in other places along a dimension, and where it was; of topk, so many elements of
     it."""
     bound = bind(op, args, kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.graph.checks import along
 from ingot.graph.decompositions import rounded_once, widened
-from ingot.graph.meta.basis import by_look, fresh
+from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
 from ingot.graph.meta.families import contiguous_self
 from ingot.graph.meta.untried import unless_known
 from ingot.loops import ops
@@ -152,7 +151,7 @@ def lower_log_softmax(
 
 @by_look
 @unless_known
-def softmax_backward_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def softmax_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[0].shape, args[3])
 
 

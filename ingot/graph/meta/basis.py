@@ -11,6 +11,8 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.sequences import map_leaves
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 Rule = Callable[..., Any]
 
 BY_LOOK: set[Rule] = set()

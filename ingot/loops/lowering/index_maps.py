@@ -55,6 +55,12 @@ def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], I
     return index_map
 
 
+def unflattened(position: Expr, sizes: Sequence[Expr]) -> Index:
+    """The index of the element at a place of a row-major array."""
+    strides = contiguous_strides(sizes)
+    return tuple(position // stride % size for stride, size in zip(strides, sizes))
+
+
 def _groups(
     ours: list[int], theirs: list[int], new: Sequence[Expr], old: Sequence[Expr]
 ) -> list[tuple[list[int], list[int]]]:
