@@ -255,10 +255,8 @@ def _number_wins(extreme: str) -> Scalar:
     """fmax and fmin: NaN gives way to a number."""
 
     def scalar(a: int, b: int) -> int:
-        if ops.dtype_of(a) is torch.bool:
-            return apply("logical_or" if extreme == "maximum" else "logical_and", a, b)
         if ops.dtype_of(a) not in ops.FLOATS:
-            return apply(extreme, a, b)
+            return _extreme(extreme)(a, b)
         chosen = apply("where", apply("gt" if extreme == "maximum" else "lt", b, a), b, a)
         return apply("where", apply("isnan", a), b, chosen)
 

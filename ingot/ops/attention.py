@@ -20,7 +20,7 @@ from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, stored
+from ingot.loops.lowering.values import Spec, TensorValue, contiguous, stored
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
@@ -40,24 +40,19 @@ def scaled_dot_product_attention(
 ) -> tuple[TensorValue, TensorValue | None]:
     if dropout != 0.0:
         raise NotLowered("random numbers")
-    width = query.sizes[3].constant
-    if scale is None:
-        scale = 1 / math.sqrt(width or 1)
-    of_sums = None
+    logarithms = None
     if lw.used[1]:
-        of_sums = outs[1]
+        logarithms = outs[1]
     return attention(
-        lw,
-        outs[0],
-        query,
-        key,
-        value,
-        attn_mask,
-        scale,
-        causal=causal,
-        zero_rows=True,
-        logarithms=of_sums,
-    )
+        lw, outs[0], query, key, value, attn_mask, _scale(query, scale), causal=causal,
+        zero_rows=True, logarithms=logarithms,
+    )  # fmt: skip
+
+
+def _scale(query: TensorValue, scale: float | None) -> float:
+    if scale is None:
+        return 1 / math.sqrt(query.sizes[3].constant or 1)
+    return scale
 
 
 def own_attention(
@@ -66,21 +61,16 @@ def own_attention(
     scale: float, replaces: bool, zero_rows: bool, heads_last: bool,
 ) -> TensorValue:  # fmt: skip
     batch, heads, queries, _ = query.sizes
-    sizes: tuple[Expr, ...]
+    spec = contiguous((batch, heads, queries, value.sizes[3]), out.dtype)
     if heads_last:
-        sizes = (batch, queries, heads, value.sizes[3])
-    else:
-        sizes = (batch, heads, queries, value.sizes[3])
-    strides = contiguous_strides(sizes)
-    if heads_last:
-        sizes, strides = _swapped(sizes), _swapped(strides)
-    spec = Spec(sizes, strides, out.dtype, out.device)
+        strides = contiguous_strides(_swapped(spec.sizes))
+        spec = spec._replace(strides=_swapped(strides))
     result, _ = attention(
         lw, spec, query, key, value, mask, scale, zero_rows=zero_rows, replaces=replaces
     )
     if heads_last:
         return lw.mapped(result, out, _swapped)
-    return lw.mapped(result, out, reshape_map(out.sizes, sizes))
+    return lw.mapped(result, out, reshape_map(out.sizes, spec.sizes))
 
 
 def _swapped(items: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -107,19 +97,18 @@ def attention(
     _require(lw, query, key, value, mask)
     if out.strides[3] is not ONE and out.sizes[3] is not ONE:
         raise NotLowered("attention with another layout of the result")
-    window = None
-    if mask is not None:
-        window = _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
+    window = _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
     q, k, v = (_rows(lw, t) for t in (query, key, value))
-    result, sums = _new(lw, out), None if logarithms is None else _new(lw, logarithms)
+    result, sums, of_sums = _new(lw, out), None, None
+    if logarithms is not None:
+        sums = _new(lw, logarithms)
+        of_sums = stored(sums.buffer, logarithms)
     node = Attention(
         lw.node_name(), lw.origin, q, k, v, window, result, float(scale), causal, zero_rows,
         replaces, sums
     )  # fmt: skip
     lw.graph.nodes.append(node)
-    return stored(result.buffer, out), None if logarithms is None or sums is None else stored(
-        sums.buffer, logarithms
-    )
+    return stored(result.buffer, out), of_sums
 
 
 def attention_backward(
@@ -138,15 +127,12 @@ def attention_backward(
         raise NotLowered("gradients of attention over shared heads, or of another dtype")
     if any(out.strides[3] is not ONE and out.sizes[3] is not ONE for out in outs):
         raise NotLowered("gradients of attention that lie in another layout")
-    if scale is None:
-        scale = 1 / math.sqrt(query.sizes[3].constant or 1)
-    window = None
-    if attn_mask is not None:
-        window = _mask(lw, attn_mask, (*query.sizes[:3], key.sizes[2]))
+    window = _mask(lw, attn_mask, (*query.sizes[:3], key.sizes[2]))
     dy, q, k, v, y = (_rows(lw, t) for t in (tangent, query, key, value, result))
     sums, (dq, dk, dv) = lw.view(logarithms), (_new(lw, out) for out in outs)
     node = AttentionBackward(
-        lw.node_name(), lw.origin, dy, q, k, v, window, y, sums, dq, dk, dv, float(scale), causal
+        lw.node_name(), lw.origin, dy, q, k, v, window, y, sums, dq, dk, dv,
+        float(_scale(query, scale)), causal,
     )  # fmt: skip
     lw.graph.nodes.append(node)
     return tuple(stored(view.buffer, out) for view, out in zip(node.results, outs))
@@ -198,9 +184,11 @@ def _rows(lw: Lowering, value: TensorValue) -> View:
     )
 
 
-def _mask(lw: Lowering, mask: TensorValue, sizes: tuple[Expr, ...]) -> View:
-    """The mask's window, broadcast to `sizes`; its rows lie in consecutive elements or are all the
-    same."""
+def _mask(lw: Lowering, mask: TensorValue | None, sizes: tuple[Expr, ...]) -> View | None:
+    """The mask's window, if there is one, broadcast to `sizes`; its rows lie in consecutive
+    elements or are all the same."""
+    if mask is None:
+        return None
     same_rows = len(mask.sizes) < 2 or mask.sizes[-2] is ONE
     if same_rows:
         window = lw.view(mask)

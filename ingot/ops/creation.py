@@ -31,16 +31,9 @@ from ingot.torch_private import OpOverload, aten
 apply = ops.apply
 
 
-def full(lw: Lowering, out: Spec, like: object, *args: Any, **_: object) -> TensorValue:
+def full(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
+    """What is filled with the last argument."""
     return filled(lw, out, args[-1])
-
-
-def fill(lw: Lowering, out: Spec, like: object, number: Any) -> TensorValue:
-    return filled(lw, out, number)
-
-
-def scalar_tensor(lw: Lowering, out: Spec, number: Any, **_: object) -> TensorValue:
-    return filled(lw, out, number)
 
 
 def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
@@ -419,10 +412,10 @@ OPS = (
         cost=Cost.LIGHT,
         lower=full,
     ),
-    op(aten.fill.Scalar, meta=like_self, refuses=number_overflows, lower=fill),
+    op(aten.fill.Scalar, meta=like_self, refuses=number_overflows, lower=full),
     op(aten.fill.Tensor, meta=like_self, refuses=number_overflows),
     op(aten.zero.default, meta=like_self),
-    op(aten.scalar_tensor.default, meta=native, refuses=scalar_tensor_refusal, lower=scalar_tensor),
+    op(aten.scalar_tensor.default, meta=native, refuses=scalar_tensor_refusal, lower=full),
     op(aten.ones.default, meta=factory, takes_no_elements=True, lower=ones),
     op(aten.zeros.default, meta=factory, takes_no_elements=True, lower=zeros),
     op(aten.eye.default, aten.eye.m, meta=factory),

@@ -22,7 +22,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, slice_start
-from ingot.loops.lowering.rules import NotLowered
+from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import (
     Index,
     Spec,
@@ -148,9 +148,11 @@ def index_select(
 def index(
     lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]
 ) -> TensorValue:
-    """Advanced indexing: the indexed dimensions are replaced by those of the broadcast index
-    tensors, which stand where the first indexed dimension was if the indexed ones are adjacent,
-    else in front."""
+    """Advanced indexing: the index tensors' broadcast dimensions replace those that are indexed.
+
+    These stand where the first indexed dimension was if the indexed ones are adjacent, else in
+    front.
+    """
     used = {d: v for d, v in enumerate(indices) if v is not None}
     dims = sorted(used)
     rank = max((len(v.sizes) for v in used.values()), default=0)
@@ -163,8 +165,11 @@ def index(
 def places_named(
     x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int
 ) -> Callable[[Index], Index]:
-    """From a place among what is indexed to the place in `x`: `used` are the index tensors by
-    dimension of `x`, whose broadcast `rank` dimensions stand from `start` on."""
+    """The map from a place in the result of indexing to the place in `x`.
+
+    `used` are the index tensors by dimension of `x`, whose broadcast `rank` dimensions stand from
+    `start` on.
+    """
     faults = {  # eager counts the dimensions that are indexed
         d: Fault(IndexError, f"index out of bounds for dimension {k} with size {x.sizes[d]}")
         for k, d in enumerate(sorted(used))
@@ -249,30 +254,20 @@ def slice_scatter(
     )
 
 
-def tril(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
-    return _triangle(lw, out, x, "le", diagonal)
+def _triangle(relation: str) -> Rule:
+    """What is on one side of a diagonal: "le" below it, or "ge" above."""
 
+    def rule(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+        rows, columns = x.sizes[-2:]
+        within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are alike
 
-def triu(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
-    return _triangle(lw, out, x, "ge", diagonal)
+        def compute(i: Index) -> int:
+            value, kept = x.load(i), compare(relation, i[-1], i[-2] + within)
+            return apply("where", kept, value, ops.constant(0, ops.dtype_of(value)))
 
+        return lw.computed(out, compute, [x], cost=2)
 
-def _triangle(
-    lw: Lowering, out: Spec, x: TensorValue, relation: str, diagonal: int | Expr
-) -> TensorValue:
-    rows, columns = x.sizes[-2:]
-    within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are all alike
-
-    def compute(i: Index) -> int:
-        value = x.load(i)
-        return apply(
-            "where",
-            compare(relation, i[-1], i[-2] + within),
-            value,
-            ops.constant(0, ops.dtype_of(value)),
-        )
-
-    return lw.computed(out, compute, [x], cost=2)
+    return rule
 
 
 def diagonal_scatter(
@@ -563,6 +558,6 @@ OPS = (
     op(aten.select_backward.default, decompose=select_backward, meta=new_factory),
     op(aten.slice_backward.default, decompose=slice_backward, meta=new_factory),
     op(aten.diagonal_backward.default, decompose=diagonal_backward, meta=new_factory),
-    op(aten.tril.default, meta=contiguous_self, lower=tril),
-    op(aten.triu.default, meta=contiguous_self, lower=triu),
+    op(aten.tril.default, meta=contiguous_self, lower=_triangle("le")),
+    op(aten.triu.default, meta=contiguous_self, lower=_triangle("ge")),
 )

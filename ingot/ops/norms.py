@@ -6,7 +6,7 @@ A gradient that was not asked for is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -46,12 +46,23 @@ def _moments_of(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
 def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
     """That in which eager keeps mean and deviation: on a GPU as they were accumulated."""
     if x.device.type != "cpu":
-        if x.dtype in HALVES:
-            return torch.float32
+        return _accumulated(x.dtype)
+    return _dtype_of(weight, x)
+
+
+def _dtype_of(weight: Tensor | None, x: Tensor) -> torch.dtype:
+    if weight is None:
         return x.dtype
-    if weight is not None:
-        return weight.dtype
-    return x.dtype
+    return weight.dtype
+
+
+def _weighted(x: Tensor, weight: Tensor | None, shape: Sequence[Any] | None = None) -> Tensor:
+    """`x` times a weight, if there is one, which may be seen in another shape."""
+    if weight is None:
+        return x
+    if shape is None:
+        return x * widened(weight)
+    return x * widened(weight).view(shape)
 
 
 def layer_norm(
@@ -63,9 +74,7 @@ def layer_norm(
     wide = widened(x)
     mean, variance = _moments_of(wide, list(range(-len(shape), 0)))
     scale = torch.rsqrt(variance + eps)
-    y = (wide - mean) * scale
-    if weight is not None:
-        y = y * widened(weight)
+    y = _weighted((wide - mean) * scale, weight)
     if bias is not None:
         y = y + widened(bias)
     return y.to(x.dtype), mean.to(stats), scale.to(stats)
@@ -83,18 +92,14 @@ def group_norm(
 ) -> Any:
     if geometry.is_empty(x):
         return NotImplemented
-    if weight is not None:
-        stats = weight.dtype
-    else:
-        stats = x.dtype
+    stats = _dtype_of(weight, x)
     wide = widened(x).reshape(n, groups, channels // groups, space)
     mean, variance = _moments_of(wide, [2, 3])
     scale = torch.rsqrt(variance + eps)
-    y = (wide - mean) * scale
-    if weight is not None:
-        y = y * widened(weight).view(1, groups, channels // groups, 1)
+    shape = (1, groups, channels // groups, 1)
+    y = _weighted((wide - mean) * scale, weight, shape)
     if bias is not None:
-        y = y + widened(bias).view(1, groups, channels // groups, 1)
+        y = y + widened(bias).view(shape)
     return (
         y.reshape(x.shape).to(x.dtype),
         mean.view(n, groups).to(stats),
@@ -144,10 +149,7 @@ def _scaled_and_shifted(
     x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
-    if weight is None:
-        factor = scale
-    else:
-        factor = scale * widened(weight)
+    factor = _weighted(scale, weight)
     if bias is None:
         offset = -mean * factor
     else:
@@ -155,34 +157,18 @@ def _scaled_and_shifted(
     return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
 
 
-def cudnn_batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
+def cudnn_batch_norm(x: Tensor, *arguments: Any) -> Any:
     """The op that eager calls on a GPU, which writes the running statistics. Its last result is
     room for its backward, which needs none here."""
-    found = batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    if found is NotImplemented:
-        return found
-    return (*found, x.new_empty(0, dtype=torch.uint8))
+    results = batch_norm(x, *arguments)
+    if results is NotImplemented:
+        return results
+    return (*results, x.new_empty(0, dtype=torch.uint8))
 
 
-def batch_norm_inference(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    var: Tensor,
-    momentum: float,
-    eps: float,
-) -> Any:
-    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+def batch_norm_inference(*arguments: Any) -> Any:
+    in_full: list[Any] = [*arguments[:5], False, *arguments[5:]]
+    return batch_norm(*in_full)
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -190,6 +176,11 @@ def batch_norm_inference(
 
 def _summed(x: Tensor, dims: list[int], dtype: torch.dtype) -> Tensor:
     return (torch.sum(x, dims) if dims else x).to(dtype)
+
+
+def _asked_for(mask: Sequence[Any], *gradients: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
+    """Each gradient that was asked for; None for others."""
+    return tuple([gradient() if asked else None for asked, gradient in zip(mask, gradients)])
 
 
 def _normalized(
@@ -214,21 +205,14 @@ def layer_norm_backward(
     first = x.dim() - len(shape)
     outer, inner = list(range(first)), list(range(first, x.dim()))
     g = widened(grad)
-    if weight is None:
-        weighted = g
-    else:
-        weighted = g * widened(weight)
+    weighted = _weighted(g, weight)
     inward, y = _normalized(weighted, widened(x) - widened(mean), widened(scale), inner)
-    of_x = None
-    if mask[0]:
-        of_x = inward.to(x.dtype)
-    of_weight = None
-    if mask[1] and weight is not None:
-        of_weight = _summed(g * y, outer, weight.dtype)
-    of_bias = None
-    if mask[2] and bias is not None:
-        of_bias = _summed(g, outer, bias.dtype)
-    return of_x, of_weight, of_bias
+    return _asked_for(
+        (mask[0], mask[1] and weight is not None, mask[2] and bias is not None),
+        lambda: inward.to(x.dtype),
+        lambda: _summed(g * y, outer, _dtype_of(weight, x)),
+        lambda: _summed(g, outer, _dtype_of(bias, x)),
+    )
 
 
 def rms_norm_backward(
@@ -239,14 +223,12 @@ def rms_norm_backward(
     first = x.dim() - len(shape)
     outer, inner = list(range(first)), list(range(first, x.dim()))
     g, y = widened(grad), widened(x) * widened(scale)
-    if weight is None:
-        weighted = g
-    else:
-        weighted = g * widened(weight)
+    weighted = _weighted(g, weight)
     inward = (weighted - y * torch.mean(weighted * y, inner, keepdim=True)) * widened(scale)
-    return (
-        inward.to(x.dtype) if mask[0] else None,
-        _summed(g * y, outer, weight.dtype) if mask[1] and weight is not None else None,
+    return _asked_for(
+        (mask[0], mask[1] and weight is not None),
+        lambda: inward.to(x.dtype),
+        lambda: _summed(g * y, outer, _dtype_of(weight, x)),
     )
 
 
@@ -259,26 +241,16 @@ def group_norm_backward(
         return NotImplemented
     sizes = (n, groups, channels // groups, space)
     g, stats = widened(grad).reshape(sizes), (n, groups, 1, 1)
-    if weight is None:
-        weighted = g
-    else:
-        weighted = g * widened(weight).view(1, groups, channels // groups, 1)
+    weighted = _weighted(g, weight, (1, groups, channels // groups, 1))
     centered = widened(x).reshape(sizes) - widened(mean).view(stats)
     inward, y = _normalized(weighted, centered, widened(scale).view(stats), [2, 3])
-    if weight is None:
-        dtype = x.dtype
-    else:
-        dtype = weight.dtype
-    of_x = None
-    if mask[0]:
-        of_x = inward.reshape(x.shape).to(x.dtype)
-    of_weight = None
-    if mask[1]:
-        of_weight = _summed(g * y, [0, 3], dtype).view(-1)
-    of_bias = None
-    if mask[2]:
-        of_bias = _summed(g, [0, 3], dtype).view(-1)
-    return of_x, of_weight, of_bias
+    dtype = _dtype_of(weight, x)
+    return _asked_for(
+        mask,
+        lambda: inward.reshape(x.shape).to(x.dtype),
+        lambda: _summed(g * y, [0, 3], dtype).view(-1),
+        lambda: _summed(g, [0, 3], dtype).view(-1),
+    )
 
 
 def batch_norm_backward(
@@ -297,10 +269,7 @@ def batch_norm_backward(
     g, factor = widened(grad), widened(scale)
     centered = widened(x) - widened(mean).view(shape)
     total, moment = torch.sum(g, dims), torch.sum(g * centered, dims)
-    if weight is None:
-        slope = factor
-    else:
-        slope = factor * widened(weight)
+    slope = _weighted(factor, weight)
     inward = g
     if train:
         count = math.prod(x.shape[d] for d in dims)
@@ -309,30 +278,19 @@ def batch_norm_backward(
             - (total / count).view(shape)
             - centered * (moment * factor * factor / count).view(shape)
         )
-    if weight is None:
-        dtype = x.dtype
-    else:
-        dtype = weight.dtype
-    of_x = None
-    if mask[0]:
-        of_x = (inward * slope.view(shape)).to(x.dtype)
-    of_weight = None
-    if mask[1]:
-        of_weight = (moment * factor).to(dtype)
-    of_bias = None
-    if mask[2]:
-        of_bias = total.to(dtype)
-    return of_x, of_weight, of_bias
-
-
-def cudnn_batch_norm_backward(
-    x: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None,
-    running_var: Tensor | None,
-    mean: Tensor | None, scale: Tensor | None, eps: float, room: Tensor,
-) -> Any:  # fmt: skip
-    return batch_norm_backward(
-        grad, x, weight, running_mean, running_var, mean, scale, True, eps, (True, True, True)
+    dtype = _dtype_of(weight, x)
+    return _asked_for(
+        mask,
+        lambda: (inward * slope.view(shape)).to(x.dtype),
+        lambda: (moment * factor).to(dtype),
+        lambda: total.to(dtype),
     )
+
+
+def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, *arguments: Any) -> Any:
+    *tensors, eps, _ = arguments
+    in_full: list[Any] = [grad, x, *tensors, True, eps, (True, True, True)]
+    return batch_norm_backward(*in_full)
 
 
 # -- as loops: a layer norm of no elements ---------------------------------------------------------
@@ -478,7 +436,7 @@ def with_wide_statistics(rule: Rule) -> Rule:
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in HALVES:
         return torch.float32
     return dtype
 

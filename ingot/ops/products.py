@@ -160,15 +160,12 @@ def adds_apart(lw: Lowering, out: Spec) -> bool:
 def _product(
     lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None
 ) -> TensorValue:
+    if bias is not None and (contracts(lw, out) or adds_apart(lw, out)):
+        return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if contracts(lw, out):
-        result = contract(lw, out, x, y)
-        if bias is None:
-            return result
-        return _scaled(lw, out, result, bias, 1, 1)
+        return contract(lw, out, x, y)
     if out.strides != contiguous_strides(out.sizes):
         raise NotLowered("a product in another layout")
-    if bias is not None and adds_apart(lw, out):
-        return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if bias is None:
         plain: Any = torch.bmm
         if len(out.sizes) == 2:

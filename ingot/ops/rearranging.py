@@ -207,8 +207,12 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
     kept = len(batch)
     split = x.reshape(*batch, channels // (factor * factor), factor, factor, height, width)
     order = [*range(kept), *(kept + d for d in (0, 3, 1, 4, 2))]
-    sizes = (*batch, channels // (factor * factor), height * factor, width * factor)
-    return split.permute(order).clone().reshape(sizes)
+    return split.permute(order).clone().reshape(_shuffled(x, factor))
+
+
+def _shuffled(x: Tensor, factor: int) -> tuple[Any, ...]:
+    *batch, channels, height, width = x.shape
+    return (*batch, channels // (factor * factor), height * factor, width * factor)
 
 
 def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
@@ -218,8 +222,12 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
     kept = len(batch)
     split = x.reshape(*batch, channels, height // factor, factor, width // factor, factor)
     order = [*range(kept), *(kept + d for d in (0, 2, 4, 1, 3))]
-    sizes = (*batch, channels * factor * factor, height // factor, width // factor)
-    return split.permute(order).clone().reshape(sizes)
+    return split.permute(order).clone().reshape(_unshuffled(x, factor))
+
+
+def _unshuffled(x: Tensor, factor: int) -> tuple[Any, ...]:
+    *batch, channels, height, width = x.shape
+    return (*batch, channels * factor * factor, height // factor, width // factor)
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
@@ -290,8 +298,7 @@ def pixel_shuffle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, factor = args
     if x.dim() < 3 or factor < 1 or x.shape[-3] % (factor * factor) != 0:
         raise EagerRaises(f"{op}: {tuple(x.shape)} cannot be shuffled by {factor}")
-    *batch, channels, height, width = x.shape
-    sizes = (*batch, channels // (factor * factor), height * factor, width * factor)
+    sizes = _shuffled(x, factor)
     return fresh(sizes, x.dtype, geometry.suggested(x, sizes))
 
 
@@ -300,8 +307,7 @@ def pixel_unshuffle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     x, factor = args
     if x.dim() < 3 or factor < 1 or x.shape[-2] % factor != 0 or x.shape[-1] % factor != 0:
         raise EagerRaises(f"{op}: {tuple(x.shape)} cannot be shuffled back by {factor}")
-    *batch, channels, height, width = x.shape
-    sizes = (*batch, channels * factor * factor, height // factor, width // factor)
+    sizes = _unshuffled(x, factor)
     return fresh(sizes, x.dtype, geometry.suggested(x, sizes))
 
 

@@ -20,7 +20,7 @@ from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind
 from ingot.loops import ops
 from ingot.loops.expr import Expr
-from ingot.loops.ir import Buffer, Fault
+from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
@@ -30,7 +30,6 @@ from ingot.loops.lowering.values import (
     compute_dtype,
     contiguous,
     exprs,
-    stored,
 )
 from ingot.ops.op import op
 from ingot.ops.pooling import spec_like
@@ -149,11 +148,7 @@ def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
     else:
         name = f"table{len(graph.constants)}"
         graph.constants[name] = values.contiguous()
-    spec = contiguous(exprs([len(values)]), values.dtype)
-    graph.buffers[name] = Buffer(
-        name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device
-    )
-    return stored(name, spec)
+    return lw.declared(name, contiguous(exprs([len(values)]), values.dtype), "constant")
 
 
 # -- nearest neighbours ----------------------------------------------------------------------------

@@ -35,10 +35,6 @@ def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
     return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
 
 
-def squeeze(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
-    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
-
-
 def permute(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     inverse = {d % len(dims): k for k, d in enumerate(dims)}
     order = [inverse[k] for k in range(len(dims))]
@@ -88,7 +84,9 @@ def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr)
     return lw.mapped(x, out, lambda i: (*i[:dim], position, *i[dim:]))
 
 
-def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+def split(
+    lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
+) -> tuple[TensorValue, ...]:
     """The pieces of `x` along `dim`, one after the other."""
     pieces = []
     start = ZERO
@@ -97,12 +95,6 @@ def _parts(lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int) -> tupl
         pieces.append(lw.mapped(x, out, index))
         start = start + out.sizes[dim]
     return tuple(pieces)
-
-
-def split(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
-) -> tuple[TensorValue, ...]:
-    return _parts(lw, outs, x, dim)
 
 
 def unbind(
@@ -289,7 +281,7 @@ OPS = (
         aten.squeeze.dim,
         aten.squeeze.dims,
         aten.unsqueeze.default,
-        lower=squeeze,
+        lower=view,
     ),
     op(aten.permute.default, lower=permute),
     op(aten.transpose.int, lower=transpose),

@@ -88,6 +88,13 @@ class Lowering:
         self.graph.buffers[name] = buffer
         return name
 
+    def declared(self, name: str, spec: Spec, role: str, on_host: bool = False) -> TensorValue:
+        """A tensor that is in memory before the program runs."""
+        self.graph.buffers[name] = Buffer(
+            name, spec.dtype, spec.sizes, spec.strides, role, spec.device, on_host
+        )
+        return stored(name, spec)
+
     def another(self, name: str) -> str:
         """A new buffer like one that there is."""
         new = f"t{self._count}"
@@ -337,10 +344,7 @@ class Lowering:
         laid_anew = torch.empty_strided(sizes, laid, dtype=value.dtype, device=constant.device)
         self.graph.constants[name] = laid_anew.copy_(source)
         spec = Spec(value.sizes, strides, value.dtype, constant.device)
-        self.graph.buffers[name] = Buffer(
-            name, spec.dtype, spec.sizes, strides, "constant", spec.device
-        )
-        return stored(name, spec)
+        return self.declared(name, spec, "constant")
 
     def call(
         self,

@@ -4,7 +4,7 @@ into inputs."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch.fx
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, as_expr
-from ingot.loops.ir import Buffer, Library, LoopGraph, Origin, View
+from ingot.loops.ir import Library, LoopGraph, Origin, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
 from ingot.loops.lowering.library import call_aten, laid_out
@@ -115,9 +115,9 @@ class _Walk:
 
     def settle(self, value: Any) -> None:
         """Put in memory what the other side reads."""
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, TensorValue) and view_of(part) is None:
-                self.lw.realize(part)
+        for tensor in _tensors(value):
+            if view_of(tensor) is None:
+                self.lw.realize(tensor)
 
     def crossing(self, value: Any) -> Any:
         """A number on the CPU as a GPU's value: it is not where the CPU's tensor is."""
@@ -155,10 +155,7 @@ class _Walk:
         """A call of the library that takes tensors from one side to the other: they are laid out on
         their own."""
         outs = _specs(node.meta["val"], None)
-        if isinstance(outs, tuple) and not isinstance(outs, Spec):
-            listed = outs
-        else:
-            listed = (outs,)
+        listed = _listed(outs)
         if node in self.hosts:
             self.stand_beside(None)
             args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
@@ -178,10 +175,7 @@ class _Walk:
         outs = ()
         if is_tensor:
             outs = _specs(fake, None)
-        if isinstance(outs, tuple) and not isinstance(outs, Spec):
-            listed = outs
-        else:
-            listed = (outs,)
+        listed = _listed(outs)
         args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
         results = self.lw.call(node.target, listed, args, kwargs, binds=tuple(binds))
@@ -206,22 +200,17 @@ class _Walk:
     def check(self, node: torch.fx.Node) -> None:
         """Have all of a value computed whose computation may be an error, where no user does so
         anyway."""
-        value = self.values[node]
-        parts = [
-            v
-            for v in (value if isinstance(value, tuple) else (value,))
-            if isinstance(v, TensorValue)
-        ]
+        tensors = _tensors(self.values[node])
         if not node.meta.get("may_raise") and self.unchecked.keys().isdisjoint(
             node.all_input_nodes
         ):
             return
         if all(map(_reads_part, node.users)):
-            self.lw.graph.checked.update(self.lw.realize_root(v).buffer or "" for v in parts)
+            self.lw.graph.checked.update(self.lw.realize_root(v).buffer or "" for v in tensors)
         elif (
             node.meta.get("may_raise")
             or _owner(node) is not node
-            or all(v.buffer is None for v in parts)
+            or all(v.buffer is None for v in tensors)
         ):
             self.unchecked[node] = None
 
@@ -229,10 +218,8 @@ class _Walk:
         """Have all computed, here, whose computation may be an error: what follows must not happen
         then."""
         for node in self.unchecked:
-            value = self.values[node]
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, TensorValue):
-                    self.lw.graph.checked.add(self.lw.realize_root(part).buffer or "")
+            for tensor in _tensors(self.values[node]):
+                self.lw.graph.checked.add(self.lw.realize_root(tensor).buffer or "")
         self.unchecked.clear()
 
     def lowered(
@@ -254,10 +241,7 @@ class _Walk:
                 pass  # this form of the op has no rule
         if not isinstance(func, OpOverload):
             raise unsupported("no-code", f"{func} is not an ATen op", self.lw.origin.where)
-        if isinstance(outs, tuple) and not isinstance(outs, Spec):
-            listed = outs
-        else:
-            listed = (outs,)
+        listed = _listed(outs)
         wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
         if "layout" not in node.meta:
             args, kwargs = self.laid_as_in_eager(node, args, kwargs)
@@ -334,25 +318,19 @@ class _Walk:
         if not isinstance(fake, torch.Tensor):
             self.lw.graph.integers += 1
             return _to_expr(fake)
-        spec, graph = _spec(fake), self.lw.graph
-        name = f"in{len(graph.inputs)}"
-        on_host = node in self.hosts
-        graph.buffers[name] = Buffer(
-            name, spec.dtype, spec.sizes, spec.strides, "input", spec.device, on_host
-        )
-        graph.inputs.append(name)
-        self.lw.storage_offsets[name] = spec.offset
-        return stored(name, spec)
+        name = f"in{len(self.lw.graph.inputs)}"
+        self.lw.graph.inputs.append(name)
+        return self.outside_tensor(node, name, "input")
 
     def constant(self, node: torch.fx.Node) -> TensorValue:
-        spec, name = _spec(node.meta["val"]), f"c_{node.target}"
-        buffer = Buffer(
-            name, spec.dtype, spec.sizes, spec.strides, "constant", spec.device, node in self.hosts
-        )
-        self.lw.graph.buffers[name] = buffer
+        name = f"c_{node.target}"
         self.lw.graph.constants[name] = self.aten.constants[node.target]
+        return self.outside_tensor(node, name, "constant")
+
+    def outside_tensor(self, node: torch.fx.Node, name: str, role: str) -> TensorValue:
+        spec = _spec(node.meta["val"])
         self.lw.storage_offsets[name] = spec.offset
-        return stored(name, spec)
+        return self.lw.declared(name, spec, role, node in self.hosts)
 
     # -- what it ends with -------------------------------------------------------------------------
 
@@ -373,20 +351,20 @@ class _Walk:
                     outputs[k] = self.output(spec, node, owners)
                 else:
                     outputs[k] = _to_expr(spec.value)
-        there = [(k, n) for k, n in self.aten.mutations if n in self.hosts]
-        here = [(k, n) for k, n in self.aten.mutations if n not in self.hosts]
-        for finals in (here, there):  # what is here may read numbers from there
+        for host in (False, True):  # what is on the device may read numbers from the host
+            finals = [(k, n) for k, n in self.aten.mutations if (n in self.hosts) is host]
             self.stand_beside(finals[0][1] if finals else None)
-            self.write_back(
-                [(graph.inputs[position], self.values[node]) for position, node in finals]
-            )
-        graph.mutated = {graph.inputs[position] for position, _ in self.aten.mutations}
-        graph.uncounted = {graph.inputs[position] for position in self.aten.uncounted}
-        graph.lends = {graph.inputs[position] for position in self.aten.lends}
+            self.write_back([(graph.inputs[k], self.values[node]) for k, node in finals])
+        graph.mutated = self.input_names(dict(self.aten.mutations))
+        graph.uncounted = self.input_names(self.aten.uncounted)
+        graph.lends = self.input_names(self.aten.lends)
         graph.copies = [
             [self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies
         ]
         graph.outputs = [outputs[k] for k in range(len(outputs))]
+
+    def input_names(self, positions: Iterable[int]) -> set[str]:
+        return {self.lw.graph.inputs[position] for position in positions}
 
     def copy(self, copy: Any, outputs: dict[int, View | Expr]) -> dict[str, str]:
         """What takes the place of which buffer in a part that is like one in the graph."""
@@ -482,6 +460,19 @@ def _reads_part(node: torch.fx.Node) -> bool:
     if node.target is operator.getitem or node.target in READS_PART:
         return True
     return _is_empty(node)
+
+
+def _tensors(value: Any) -> list[TensorValue]:
+    """The tensors among the results of a node."""
+    results = value if isinstance(value, tuple) else (value,)
+    return [result for result in results if isinstance(result, TensorValue)]
+
+
+def _listed(outs: Any) -> tuple[Spec | None, ...]:
+    """What is known of the results of a node, of which there may be one."""
+    if isinstance(outs, Spec):
+        return (outs,)
+    return outs  # type: ignore[no-any-return]
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
