@@ -48,9 +48,12 @@ Build = Callable[[AtenGraph, Log], Built]
 
 
 class GraphOfBackward(NamedTuple):
-    """A backward as a graph: `aten` takes what the forward saves, the tangents that it `takes`
-    (zeros where none came in), and the values of the size symbols. The `picked` ones of its results
-    are the gradients of `gradient_inputs`."""
+    """A backward as a graph.
+
+    `aten` takes what the forward saves, the tangents that it `takes` (zeros where none came in),
+    and the values of the size symbols. The `picked` ones of its results are the gradients of
+    `gradient_inputs`.
+    """
 
     aten: AtenGraph
     takes: tuple[bool, ...]
@@ -67,11 +70,11 @@ class GraphOfBackward(NamedTuple):
 
 
 class Backwards:
-    """The backward programs of a forward: one for each choice of tangents that come in, and of
-    inputs whose gradients are asked for, compiled when it is first met.
+    """The backward programs of a forward, each compiled when it is first met.
 
-    Where what the forward saves for all tangents does not suffice for some of them, the gradients
-    are computed from the inputs if it `recomputes`; else the other tangents are zeros.
+    There is one for each choice of tangents that come in, and of inputs whose gradients are asked
+    for. Where what the forward saves for all tangents does not suffice for some of them, the
+    gradients are computed from the inputs if it `recomputes`; else the other tangents are zeros.
     """
 
     def __init__(

@@ -78,9 +78,11 @@ def suits(
     rows: int | None, depth: int | None, columns: int | None, of_left: Sequence[int | None],
     of_right: Sequence[int | None], dtype: torch.dtype,
 ) -> bool:  # fmt: skip
-    """Whether a product, of matrices with these strides, is to be computed in parts on a GPU if its
-    rows must be as long as they are, rather than with margins, as a copy of one operand, from which
-    the result is copied. Nothing is known of what is None."""
+    """Whether a GPU computes a product in parts if the result's rows may not be padded.
+
+    The other way is a product with margins: one operand is copied, and then the result. Matrices
+    have these strides; None stands for a size or stride that is not known.
+    """
     if (
         dtype not in (torch.float16, torch.bfloat16)
         or rows is None

@@ -260,8 +260,10 @@ class BodyBuilder:
     def copy(
         self, body: Body, visit: Visit | None = None, only: Sequence[int] | None = None
     ) -> dict[int, int]:
-        """Append the instructions of another body, or `only` those at some positions: from a
-        position there to that of the value here, which is what `visit` gives (`Body.rewrite`)."""
+        """Append the instructions of another body, or `only` those at some positions.
+
+        Gives the position here of each value there: the one that `visit` gives (`Body.rewrite`).
+        """
         positions: dict[int, int] = {}
         for old in range(len(body.instructions)) if only is None else only:
             i = body.instructions[old]
@@ -376,11 +378,11 @@ class Reduction(LoopNest):
 
 @dataclass(frozen=True)
 class Scan(Reduction):
-    """A reduction that tells of each step: for each point of `loops` and each place of the one loop
-    of `reduced`, store what has been reduced up to and with that place at `index`, which has that
-    loop, as `dtype`.
+    """A reduction that stores each step: what has been reduced up to a place, and with it.
 
-    `kind` is one of `SCANS`. Of equal extremes the last one counts, its position too.
+    It does so for each point of `loops` and each place of the one loop of `reduced`, at `index`,
+    which has that loop, as `dtype`. `kind` is one of `SCANS`. Of equal extremes the last one
+    counts, its position too.
     """
 
 

@@ -212,8 +212,10 @@ class Recorder(BodyBuilder):
         return symbol
 
     def body(self, *results: int) -> Body:
-        """The program that computes `results`, without what they do not need; an index may be out
-        of range, so it is looked at in any case."""
+        """The program that computes `results`, without what they do not need.
+
+        Indices are always looked at, since one may be out of range.
+        """
         return super().body(*results).without_dead()
 
 
@@ -330,8 +332,10 @@ _EXACT = ("neg", "abs", "copysign", "where")
 
 
 def _narrowed(r: Recorder, value: int, dtype: torch.dtype) -> int | None:
-    """A value that was widened from the half `dtype`, or is made of such by ops that leave nothing
-    to round, as a half; None if it is another."""
+    """A value as the half `dtype` if it was widened from one; None if it was not.
+
+    So are values made of such by ops that leave nothing to round.
+    """
     instruction = r.instructions[value]
     if instruction.op == "to":
         source = instruction.args[0]

@@ -14,9 +14,12 @@ Step = tuple[Any, ...]
 
 
 def postfix(expr: Expr | int, positions: Mapping[Symbol, int]) -> tuple[Step, ...]:
-    """The steps, in order: ("const", value), ("symbol", position in the table), or an operation on
-    the two topmost values: ("add",), ("sub",), ("mul",), ("floordiv",), ("mod",), ("max",),
-    ("min",). Raises KeyError for a symbol without a position."""
+    """The steps of an expression, in order.
+
+    Each is ("const", value), ("symbol", position in the table), or an operation on the two topmost
+    values: ("add",), ("sub",), ("mul",), ("floordiv",), ("mod",), ("max",), ("min",). Raises
+    KeyError for a symbol without a position.
+    """
     steps: list[Step] = []
     _append(as_expr(expr), positions, steps)
     return tuple(steps)

@@ -20,8 +20,11 @@ def is_positive(e: Expr) -> bool:
 
 
 def is_nonnegative(e: Expr) -> bool:
-    """Prove e >= 0: by intervals, then with indices moved to the end of their range where `e` is
-    least, then with each size written as its lower bound plus something nonnegative."""
+    """Prove e >= 0 by intervals, or by intervals of a simpler lower bound.
+
+    Indices are moved to the end of their range where `e` is least, then each size is written as its
+    lower bound plus something nonnegative.
+    """
     for _ in range(_MOST_STEPS):
         low, high = e.bounds
         if low is not None and low >= 0:

@@ -30,9 +30,12 @@ _keeps_graph = get_current_graph_task_keep_graph
 
 
 class Settings(NamedTuple):
-    """`mode` as cuDNN counts them; the widths of the state and of what it is projected to (0: not
-    at all); so many `layers`, of one direction or both. With `train` so many bytes of `reserve` are
-    kept for the backward."""
+    """The settings of a recurrent layer.
+
+    `mode` is as cuDNN counts them; then come the widths of the state and of what it is projected to
+    (0: not at all), and so many `layers`, of one direction or both. With `train` so many bytes of
+    `reserve` are kept for the backward.
+    """
 
     mode: int
     hidden: int

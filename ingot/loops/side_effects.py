@@ -30,9 +30,12 @@ def _may_act(op: OpOverload) -> bool:
 
 
 def acts(target: Any) -> bool:
-    """Whether the target of a call may do something beside giving its results, drawing random
-    numbers, and raising errors, which is what torch's own ops without results are for. What torch's
-    registries of side effects have is asked each time, since a program may add to them."""
+    """Whether a call of a target may do something beside giving its results.
+
+    Random numbers do not count, and neither do errors, for which torch's own ops without results
+    are. What torch's registries of side effects have is asked each time, since a program may add to
+    them.
+    """
     if not isinstance(target, OpOverload):
         return target in side_effectful_functions
     registered = target in side_effectful_functions or _is_registered(target)
@@ -57,6 +60,9 @@ def _draws(op: OpOverload) -> bool:
 
 
 def has_effect(target: Any) -> bool:
-    """Whether a call is more than its results: it keeps its place among the others of its kind, and
-    is neither dropped, nor shared, nor made again."""
+    """Whether a call is more than its results.
+
+    Such a call keeps its place among the others of its kind, and is neither dropped, nor shared,
+    nor made again.
+    """
     return isinstance(target, OpOverload) and _draws(target) or acts(target)

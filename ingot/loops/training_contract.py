@@ -20,9 +20,11 @@ Role = Literal["input", "output", "kept", "memory"]
 GradientState = Literal["none", "computed", "unreached"]
 
 Alias = str
-"""What an output window is to autograd, of the tensor that it shares a storage with: a "view",
-"one of several" views that an op gives at once (must not be written), "detached", its "data", a
-"view of data", or the "same" tensor."""
+"""What an output window is to autograd, of the tensor that it shares a storage with.
+
+It is a "view", "one of several" views that an op gives at once (must not be written), "detached",
+its "data", a "view of data", or the "same" tensor.
+"""
 
 SizePlace = tuple[int, str, int]
 """Where a size symbol is read in a call: (position, kind, dimension). The kinds "size", "stride"

@@ -460,9 +460,11 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
 
 
 def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> bool:
-    """Whether images are better computed at each of so many elements of a window than written and
-    read: they are made of little, of one other tensor whose neighbouring channels lie side by side,
-    or they are few."""
+    """Whether images are better computed at each element of a window than written and read.
+
+    They are if they are few, or made of little, of one other tensor whose neighbouring channels lie
+    side by side.
+    """
     if x.buffer is not None:
         return lw.view(x).strides[1] is ONE
     steps = lw.steps_of_loads(x, loops_over(x.sizes))
@@ -565,8 +567,11 @@ def convolution_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
 
 
 def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> bool:
-    """Whether eager's convolution gives its result channels last: where an operand lies so, and the
-    kernel that it chooses for these sizes knows of that layout."""
+    """Whether eager's convolution gives its result channels last.
+
+    It does if an operand lies so, and the kernel that it chooses for these sizes knows of that
+    layout.
+    """
     likely = geometry.like_channels_last(x) or geometry.like_channels_last(weight)
     if not likely or any(
         isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())

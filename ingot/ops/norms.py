@@ -186,8 +186,10 @@ def _asked_for(mask: Sequence[Any], *gradients: Callable[[], Tensor]) -> tuple[T
 def _normalized(
     grad: Tensor, centered: Tensor, scale: Tensor, dims: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """(gradient of x, y) where y = `centered` * `scale`, `centered` is x less its mean over `dims`,
-    and `scale` is 1 / its standard deviation there."""
+    """(gradient of x, y) where y = `centered` * `scale`.
+
+    `centered` is x less its mean over `dims`, and `scale` is 1 / its standard deviation there.
+    """
     y = centered * scale
     inward = (
         grad - torch.mean(grad, dims, keepdim=True) - y * torch.mean(grad * y, dims, keepdim=True)

@@ -142,11 +142,13 @@ def addmm(
 
 
 def adds_apart(lw: Lowering, out: Spec) -> bool:
-    """Whether a GPU computes the product alone, so that what is added to it is part of what comes
-    next: of few elements of float32, the library's sums are slower. Measured on an H200, us: [197,
-    768] to 768 21 with the bias and 16 without, [197, 3072] to 768 91 and 37, [850, 256] to 2048 31
-    and 31. Of symbolic sizes they may be few; where they are not, adding them takes little beside a
-    product in full precision."""
+    """Whether a GPU computes the product alone, so that what is added is part of what comes next.
+
+    Of few elements of float32, the library's sums are slower. Measured on an H200, us: [197, 768]
+    to 768 21 with the bias and 16 without, [197, 3072] to 768 91 and 37, [850, 256] to 2048 31 and
+    31. Of symbolic sizes they may be few; where they are not, adding them takes little beside a
+    product in full precision.
+    """
     few = numel(out.sizes).constant
     full = out.dtype is torch.float32 and contracts_in_full()
     return (

@@ -44,9 +44,11 @@ _INSIDE = Fault(IndexError, "a resampled place is inside of the tensor", False)
 
 
 class Taps(NamedTuple):
-    """For each output place along a dimension, the elements it reads (taps, places) and their
-    weights, if any: one of 0 counts, as it makes NaN of infinity. Where places read unequally many,
-    `padded` says that one of NaN is no tap."""
+    """The elements that each output place along a dimension reads (taps, places), with weights.
+
+    A weight of 0 counts, as it makes NaN of infinity. Where places read unequally many, `padded`
+    says that one of NaN is no tap.
+    """
 
     positions: torch.Tensor
     weights: torch.Tensor | None

@@ -181,17 +181,21 @@ class Lowering:
         return value
 
     def realize_root(self, value: TensorValue) -> TensorValue:
-        """Put what `value` is a view of in memory where that is hardly more work, else `value`
-        itself: gives which of the two, whose sizes may be others than those of `value`."""
+        """Put what `value` is a view of in memory if that is hardly more work, else `value` itself.
+
+        Gives which of the two, whose sizes may be others than those of `value`.
+        """
         root = value.root
         if root.finishes or numel(root.sizes) is numel(value.sizes):
             value = root
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
 
     def strides_of_loads(self, value: TensorValue, least: int = WINDOW) -> tuple[Expr, ...] | None:
-        """Another layout than eager's for a value that is made of many elements each, as a
-        convolution's is: where what is loaded for neighbours lies side by side along another
-        dimension, and apart along the innermost one."""
+        """Another layout than eager's for a value that is made of many elements each.
+
+        A convolution's is such a value: what is loaded for neighbours lies side by side along
+        another dimension, and apart along the innermost one.
+        """
         if value.cost < 2 * least - 1:  # loads, and as many operations but one
             return None
         index = loops_over(value.sizes)
@@ -282,8 +286,10 @@ class Lowering:
         right: Access,
         place: Sequence[Expr],
     ) -> TensorValue:
-        """A new tensor that has at `place` the sum of left * right; `loops` are those of the batch,
-        of rows, of columns and of the sum."""
+        """A new tensor that holds a sum of products, left * right, at `place`.
+
+        `loops` are those of the batch, of rows, of columns and of the sum.
+        """
         batch, rows, columns, reduced = loops
         buffer, at = self.new_buffer(out, out.strides), address_of(place, out.strides)
         name, origin = self.node_name(), self.origin
@@ -424,10 +430,13 @@ def laid_by_loads(
     loads: Sequence[Expr],
     least: int,
 ) -> tuple[Expr, ...] | None:
-    """Another layout for what is computed at `index` of so many `loads` where these, for neighbours
-    along the innermost dimension, lie apart, and for those along another, at least that many, side
-    by side. The dimensions that all of these loads take equal steps along follow, and the others,
-    where addresses are data, surround them."""
+    """Another layout for what is computed at `index`, or None if eager's will do.
+
+    It is for values whose `loads` lie apart for neighbours along the innermost dimension, and, for
+    those along another one, at least that many side by side: this one becomes the innermost. The
+    dimensions that all of these loads take equal steps along follow, and the others, where
+    addresses are data, surround them.
+    """
     steps = _steps_of_loads(index, loads)
     inner = [dim for dim, stride in enumerate(strides) if stride is ONE and dim in steps]
     beside = [dim for dim, found in steps.items() if len(found) >= least and set(found) == {1}]
@@ -449,8 +458,10 @@ def laid_by_loads(
 
 
 def _steps_of_loads(index: Sequence[Expr], loads: Sequence[Expr]) -> dict[int, list[int | None]]:
-    """For each dimension that is a loop, and each load that depends on it: how far apart the
-    elements of neighbours lie, None where that varies."""
+    """The distances of the elements of neighbours, for each dimension that is a loop.
+
+    There is one for each load that depends on the loop; None where it varies.
+    """
     steps: dict[int, list[int | None]] = {}
     for dim, symbol in enumerate(index):
         if isinstance(symbol, Symbol):

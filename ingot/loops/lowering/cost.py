@@ -1,5 +1,6 @@
-"""What a function of each element costs in a kernel of Ingot's and in eager's: where a kernel would
-do nothing else and is predicted to lose, eager's is called.
+"""What a function of each element costs in a kernel of Ingot's and in eager's.
+
+Eager's is called where a kernel would do nothing else and is predicted to lose.
 
 The figures were measured by `python -m benchmarks.costs` on two cores with 512-bit vectors: on
 Intel's, for which MKL, eager's library for many of them, has code of its own, and on AMD's, which

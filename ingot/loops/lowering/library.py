@@ -68,9 +68,11 @@ def _allocates_well(lw: Lowering, spec: Spec) -> bool:
 
 
 def laid_out(lw: Lowering, tree: Any) -> Any:
-    """`tree` with every tensor in it in the layout that was recorded: a kernel may rely on a copy
-    before it having made its input contiguous, where a view of the original is all that the values
-    need."""
+    """`tree` with every tensor in it in the layout that was recorded.
+
+    A kernel may rely on a copy before it that made its input contiguous, where a view of the
+    original is all that the values need.
+    """
 
     def relaid(value: Any) -> Any:
         if not isinstance(value, TensorValue) or not _is_dense(value):

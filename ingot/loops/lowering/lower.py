@@ -251,8 +251,10 @@ class _Walk:
         return results[0]
 
     def is_eagers(self, node: torch.fx.Node, out: Any, args: Any, kwargs: Any) -> bool:
-        """Whether a node that would be a kernel of its own, a function of each element of what is
-        in memory, is predicted to be faster in eager's."""
+        """Whether eager's kernel is predicted to be faster for a node that would be a kernel alone.
+
+        Such a node is a function of each element of what is in memory.
+        """
         if not self.lw.target.measured:
             return False
         if (
@@ -483,8 +485,10 @@ def _owner(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _surrounds(user: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Whether a user has a value in memory with zeros around it, and nowhere else: the gradients of
-    a transposed convolution, each of which reads the gradient of its result so."""
+    """Whether a user reads a value with zeros around it alone, in memory.
+
+    The gradients of a transposed convolution read the gradient of its result so.
+    """
     if user.target is not aten.convolution_backward.default or user.args[0] is not node:
         return False
     margins, is_transposed = user.args[5], user.args[7]

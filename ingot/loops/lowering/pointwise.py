@@ -43,8 +43,11 @@ def _category(dtype: torch.dtype) -> int:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """The dtype in which eager computes: tensors with dimensions outrank 0-dim tensors, which
-    outrank Python numbers, unless a lower rank has the higher category (bool < int < float)."""
+    """The dtype in which eager computes.
+
+    Tensors with dimensions outrank 0-dim tensors, which outrank Python numbers, unless a lower rank
+    has the higher category (bool < int < float).
+    """
     result: torch.dtype | None = None
     ranks: list[list[torch.dtype]] = [[], [], []]
     for operand in operands:

@@ -279,8 +279,10 @@ def same_strides(sizes: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) ->
 
 
 def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether each stride is the product of some other dimensions' sizes, in one order, as for no
-    value of a symbol need they be ordered by size."""
+    """Whether each stride is the product of some other dimensions' sizes, in one order.
+
+    Sizes that are symbols need not be ordered for that.
+    """
     left = {k for k, size in enumerate(sizes) if size is not ONE}
     step = ONE
     while left:
