@@ -146,6 +146,11 @@ class Body(NamedTuple):
         """The names of the buffers loaded."""
         return {i.attrs[0] for i in self.loads}
 
+    @property
+    def load_places(self) -> list[Expr]:
+        """The elements that are loaded, of whatever buffers."""
+        return [i.attrs[1] for i in self.loads]
+
     def places(self, buffer: str) -> list[Expr]:
         """The elements of a buffer that are loaded."""
         return [i.attrs[1] for i in self.loads if i.attrs[0] == buffer]
@@ -170,7 +175,7 @@ class Body(NamedTuple):
             return self
         builder = BodyBuilder()
         positions = builder.copy(self, only=needed)
-        return builder.body(*[positions[r] for r in self.results])
+        return builder.body(*map(positions.__getitem__, self.results))
 
     def rewrite(self, visit: Visit) -> Body:
         """The body in which each value is the one that `visit` gives for its instruction.
@@ -181,7 +186,7 @@ class Body(NamedTuple):
         """
         builder = BodyBuilder()
         positions = builder.copy(self, visit)
-        return builder.body(*[positions[r] for r in self.results])
+        return builder.body(*map(positions.__getitem__, self.results))
 
     def with_indices(self, f: Callable[[Expr], Expr]) -> Body:
         """The body with `f` applied to every index expression."""
@@ -247,7 +252,7 @@ class BodyBuilder:
         rows = FOLDS_OF.get(op)
         if rows is None:
             return self.append(instruction)
-        numbers = [self.constant_of(a) for a in args]
+        numbers = list(map(self.constant_of, args))
         of_floats = self.instructions[args[-1]].dtype.is_floating_point
         for row in rows:
             if row.holds(args, numbers, of_floats):
@@ -268,7 +273,7 @@ class BodyBuilder:
         for old in range(len(body.instructions)) if only is None else only:
             i = body.instructions[old]
             if i.args:
-                args = tuple([positions[a] for a in i.args])
+                args = tuple(map(positions.__getitem__, i.args))
                 i = Instruction(i.op, args, i.dtype, i.attrs)
             if visit is None:
                 positions[old] = self.append(i)
@@ -478,7 +483,7 @@ class Library(Node):
     binds: tuple[tuple[Symbol, int, int], ...] = ()
 
     def reads(self) -> set[str]:
-        return {v.buffer for v in views_in((self.args, self.kwargs))}
+        return buffers_of(views_in((self.args, self.kwargs)))
 
     def writes(self) -> tuple[str, ...]:
         return tuple(t for t in self.targets if t is not None) + self.mutates
@@ -517,7 +522,7 @@ class Attention(Node):
         return (*operands, self.mask)
 
     def reads(self) -> set[str]:
-        return {v.buffer for v in self.operands}
+        return buffers_of(self.operands)
 
     def writes(self) -> tuple[str, ...]:
         if self.logarithms is None:
@@ -560,10 +565,14 @@ class AttentionBackward(Node):
         return (self.of_query, self.of_key, self.of_value)
 
     def reads(self) -> set[str]:
-        return {v.buffer for v in self.operands}
+        return buffers_of(self.operands)
 
     def writes(self) -> tuple[str, ...]:
         return tuple(v.buffer for v in self.results)
+
+
+def buffers_of(views: Iterable[View]) -> set[str]:
+    return {view.buffer for view in views}
 
 
 def view_fields(node: Node) -> dict[str, View]:
@@ -640,7 +649,7 @@ class LoopGraph:
     @property
     def returned(self) -> set[str]:
         """The buffers that outputs show."""
-        return {view.buffer for view in self.outputs if isinstance(view, View)}
+        return buffers_of(views_in(self.outputs))
 
     @property
     def required(self) -> set[str]:

@@ -206,8 +206,7 @@ class JointContract:
     @property
     def refused_outputs(self) -> dict[int, Exception]:
         """The outputs through which autograd refuses to go back, with its errors."""
-        refused = {output.position: output.refused for output in self.outputs}
-        return {position: error for position, error in refused.items() if error is not None}
+        return {o.position: o.refused for o in self.outputs if o.refused is not None}
 
     @property
     def gradient_inputs(self) -> tuple[int, ...]:
@@ -227,8 +226,7 @@ class JointContract:
     def rebased_inputs(self) -> dict[int, int]:
         """The inputs that are written where autograd records it, and the outputs that stand for
         them."""
-        rebased = {slot.position: slot.rebased_as for slot in self.inputs}
-        return {position: output for position, output in rebased.items() if output is not None}
+        return {s.position: s.rebased_as for s in self.inputs if s.rebased_as is not None}
 
     @property
     def windows_in_node(self) -> tuple[OutputWindow, ...]:

@@ -38,5 +38,4 @@ RECORDS = _records()
 
 def table(field: str) -> dict[OpOverload, Any]:
     """A field of the records as a table by overload, of those that have it."""
-    column = {overload: getattr(record, field) for overload, record in RECORDS.items()}
-    return {overload: fact for overload, fact in column.items() if fact}
+    return {op: fact for op, record in RECORDS.items() if (fact := getattr(record, field))}

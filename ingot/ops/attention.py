@@ -18,7 +18,6 @@ from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, contiguous, stored
 from ingot.loops.spaces import contiguous_strides
@@ -70,7 +69,7 @@ def own_attention(
     )
     if heads_last:
         return lw.mapped(result, out, _swapped)
-    return lw.mapped(result, out, reshape_map(out.sizes, spec.sizes))
+    return lw.reshaped(result, out)
 
 
 def _swapped(items: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -50,6 +50,7 @@ from ingot.loops.lowering.values import (
     rounded,
     same_strides,
     stored,
+    strides_in_order,
 )
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
@@ -125,12 +126,14 @@ class Window(NamedTuple):
         """The elements of the window, in row-major order."""
         return list(product(*map(range, self.size)))
 
-    def place(self, index: Sequence[Expr], taps: Sequence[Expr | int]) -> list[Expr]:
-        """The place of the window's element `taps` in padded images, for the result at `index`."""
-        return [
-            i * step + tap * apart
-            for i, step, tap, apart in zip(index, self.stride, taps, self.dilation)
-        ]
+    def place(
+        self, index: Sequence[Expr], taps: Sequence[Expr | int], margin: Sequence[int] | None = None
+    ) -> list[Expr]:
+        """The place of the window's element `taps` for the result at `index`: in padded images, or
+        in images that have a margin."""
+        before = margin or [0] * len(self.size)
+        moves = zip(index, self.stride, taps, self.dilation, before)
+        return [i * step + tap * apart - pad for i, step, tap, apart, pad in moves]
 
 
 @dataclass(frozen=True)
@@ -343,9 +346,7 @@ def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     """Dense strides of images with a column's elements side by side, then the channels, then the
     columns."""
     outputs, channels, height, width = range(4)
-    order = (outputs, width, channels, height)
-    strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
-    return tuple(strides[d] for d in range(4))
+    return strides_in_order(sizes, (outputs, width, channels, height))
 
 
 def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
@@ -438,7 +439,7 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     def tap(index: Index, offset: tuple[int, ...]) -> int:
         """The input under one element of the window. What is read outside of it, at its border, is
         not used."""
-        at = [place - pad for place, pad in zip(window.place(index[2:], offset), margin)]
+        at = window.place(index[2:], offset, margin)
         condition = inside(at, x.sizes[2:])
         for d, size in enumerate(x.sizes[2:]):
             first, last = known_less_equal(0, at[d]), known_less(at[d], size)
@@ -502,9 +503,7 @@ def depthwise(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     def terms(index: Index) -> Iterator[tuple[int, int]]:
         """The input under each element of the window, 0 outside, and its weight."""
         for offset in window.offsets():
-            at = [
-                place - pad for place, pad in zip(window.place(index[2:], offset), window.padding)
-            ]
+            at = window.place(index[2:], offset, window.padding)
             condition = inside(at, x.sizes[2:])
             factor = weight.load((index[1], ZERO, *exprs(offset)))
             value = load_where(condition, x, (*index[:2], *at), torch.float32)

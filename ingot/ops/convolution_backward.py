@@ -22,7 +22,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Contraction
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import load_where, reshape_map, windows_on
+from ingot.loops.lowering.index_maps import load_where, windows_on
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -58,7 +58,7 @@ def convolution_backward(
     Raises NotLowered before anything is written."""
     x, weight, _, *settings, _ = args
     conv = Convolution(x, weight, None, *settings)
-    of_images, of_weight, of_bias = (out if used else None for out, used in zip(outs, lw.used))
+    of_images, of_weight, of_bias = lw.with_users(outs)
     constant = all(
         size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes
     )
@@ -114,7 +114,7 @@ def _row_major(sizes: Sequence[Expr]) -> Spec:
 
 
 def _reshaped(lw: Lowering, x: TensorValue, *sizes: Expr) -> TensorValue:
-    return lw.mapped(x, _row_major(sizes), reshape_map(sizes, x.sizes))
+    return lw.reshaped(x, _row_major(sizes))
 
 
 def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
@@ -299,7 +299,7 @@ def _of_large_weight(
     rows = transposed(lw, _pixel_rows(lw, small))
     columns = _reshaped(lw, windows, rows.sizes[1], product(out.sizes[1:]))
     products = contract(lw, _row_major((out.sizes[0], product(out.sizes[1:]))), rows, columns)
-    return lw.mapped(products, out, reshape_map(out.sizes, products.sizes))
+    return lw.reshaped(products, out)
 
 
 def separate_gradients(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:

@@ -21,7 +21,7 @@ from ingot.graph.schemas import Cost, bind
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.lowering.context import WINDOW, Lowering
-from ingot.loops.lowering.index_maps import compare, reshape_map
+from ingot.loops.lowering.index_maps import compare, with_place
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
@@ -137,7 +137,7 @@ def _joined_at(parts: list[tuple[TensorValue, Expr]], dim: int, index: Index) ->
         if result is not None:
             inside = apply("logical_and", inside, compare("lt", position, part.sizes[dim]))
         with ops.masked(inside):
-            value = part.load((*index[:dim], position, *index[dim + 1 :]))
+            value = part.load(with_place(index, dim, position))
         if result is None:
             result = value
         else:
@@ -181,7 +181,7 @@ def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> T
     written: TensorValue = lw.mapped(x, spec, index_map)
     if len(sizes) > len(repeats):
         written = lw.copied(written)
-    return lw.mapped(written, out, reshape_map(out.sizes, sizes))
+    return lw.reshaped(written, out)
 
 
 # -- as other ops: what looks at a tensor's metadata only must not keep its value alive ------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import compare, slice_start
+from ingot.loops.lowering.index_maps import compare, slice_start, with_place
 from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import (
     Index,
@@ -36,6 +36,8 @@ from ingot.ops.op import op
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
+
+T = TypeVar("T")
 
 _OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
 INDEX_TYPES = (torch.int64, torch.int32)
@@ -121,7 +123,7 @@ def gather(
 
     def compute(index: Index) -> int:
         at = strict(indices.load(index), x.sizes[dim], fault)
-        return x.load((*index[:dim], at, *index[dim + 1 :]))
+        return x.load(with_place(index, dim, at))
 
     return looked_up(lw, out, x, [indices], compute)
 
@@ -140,7 +142,7 @@ def index_select(
 
     def compute(index: Index) -> int:
         at = strict(indices.load((index[dim],)), x.sizes[dim], fault)
-        return x.load((*index[:dim], at, *index[dim + 1 :]))
+        return x.load(with_place(index, dim, at))
 
     return looked_up(lw, out, x, [indices], compute)
 
@@ -153,13 +155,24 @@ def index(
     These stand where the first indexed dimension was if the indexed ones are adjacent, else in
     front.
     """
-    used = {d: v for d, v in enumerate(indices) if v is not None}
-    dims = sorted(used)
+    used = by_dimension(indices)
     rank = max((len(v.sizes) for v in used.values()), default=0)
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    start = dims[0] if adjacent else 0
-    places = places_named(x, used, start, rank)
+    places = places_named(x, used, start_of(used), rank)
     return looked_up(lw, out, x, list(used.values()), lambda place: x.load(places(place)))
+
+
+def by_dimension(indices: Sequence[T | None]) -> dict[int, T]:
+    """The index tensors by the dimension that they index."""
+    return {d: index for d, index in enumerate(indices) if index is not None}
+
+
+def start_of(used: Mapping[int, object]) -> int:
+    """Where the dimensions of the index tensors stand in the result: in place of the indexed ones
+    if these are adjacent, else in front."""
+    dims = sorted(used)
+    if dims == list(range(dims[0], dims[-1] + 1)):
+        return dims[0]
+    return 0
 
 
 def places_named(
@@ -250,7 +263,7 @@ def slice_scatter(
         return condition
 
     return overlaid(
-        lw, out, x, source, inside, lambda i: (*i[:dim], (i[dim] - first) // step, *i[dim + 1 :])
+        lw, out, x, source, inside, lambda i: with_place(i, dim, (i[dim] - first) // step)
     )
 
 
@@ -383,13 +396,14 @@ def index_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
         why = "indexing with a mask: the size of the result depends on the data"
         raise unsupported("mask-size", why)
     indices += [None] * (t.dim() - len(indices))
-    used = [d for d, i in enumerate(indices) if i is not None]
-    shape = geometry.broadcast(*[indices[d].shape for d in used])
+    used = by_dimension(indices)
+    shape = geometry.broadcast(*[index.shape for index in used.values()])
     rest = [t.shape[d] for d in range(t.dim()) if d not in used]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    before = used[0] if adjacent else 0
+    before = start_of(used)
     sizes = (*rest[:before], *shape, *rest[before:])
-    plain = (not rest or t.is_contiguous()) and all(indices[d].is_contiguous() for d in used)
+    plain = (not rest or t.is_contiguous()) and all(
+        index.is_contiguous() for index in used.values()
+    )
     if plain:
         return fresh(sizes, t.dtype)
     return probe(op, args, kwargs)

@@ -130,7 +130,7 @@ def batch_norm(
         )
         stats = _dtype_of_statistics(x, running_mean)
         return y, x.new_empty(0, dtype=stats), x.new_empty(0, dtype=stats)
-    dims = [d for d in range(x.dim()) if d != 1]
+    dims = [0, *range(2, x.dim())]
     count = count_of_elements(x, dims)
     if count == 1:
         return NotImplemented  # eager raises
@@ -266,7 +266,7 @@ def batch_norm_backward(
         assert running_mean is not None and running_var is not None
         mean, scale = running_mean, torch.rsqrt(widened(running_var) + eps)
     assert mean is not None and scale is not None
-    dims = [d for d in range(x.dim()) if d != 1]
+    dims = [0, *range(2, x.dim())]
     shape = (1, -1, *[1] * (x.dim() - 2))
     g, factor = widened(grad), widened(scale)
     centered = widened(x) - widened(mean).view(shape)
@@ -352,12 +352,16 @@ def native_layer_norm(
 # -- what they look like, and what eager refuses ---------------------------------------------------
 
 
+def _statistics(sizes: Sequence[Any], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    return [fresh(sizes, dtype) for dtype in dtypes]
+
+
 def layer_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     t, normalized = args[0], len(args[1])
     stats = [*t.shape[: t.dim() - normalized], *[1] * normalized]
     small = (t, [1] * normalized, *args[2:])
     first, *rest = dtypes(op, small, kwargs)
-    return (fresh(t.shape, first), *(fresh(stats, dtype) for dtype in rest))
+    return (fresh(t.shape, first), *_statistics(stats, rest))
 
 
 def batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
@@ -369,7 +373,7 @@ def batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor,
         stats = (t.shape[1],)
     else:
         stats = (0,)
-    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
+    return (fresh(t.shape, first, geometry.suggested(t)), *_statistics(stats, rest))
 
 
 def group_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
@@ -377,15 +381,18 @@ def group_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor,
     small = (t, args[1], args[2], 1, 1, 1, 1, args[7])
     first, *rest = dtypes(op, small, {})
     stats = (t.shape[0], groups)
-    return (fresh(t.shape, first, geometry.suggested(t)), *(fresh(stats, dtype) for dtype in rest))
+    return (fresh(t.shape, first, geometry.suggested(t)), *_statistics(stats, rest))
 
 
 def layer_norm_backward_meta(
     op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor | None, ...]:
-    return tuple(
-        [like(t, t is not None and wanted) for t, wanted in zip((args[1], *args[5:7]), args[7])]
-    )
+    return _alike((args[1], *args[5:7]), args[7])
+
+
+def _alike(tensors: Sequence[Any], mask: Mask) -> tuple[Tensor | None, ...]:
+    """Gradients, of those that there are and that were asked for."""
+    return tuple([like(t, t is not None and asked) for t, asked in zip(tensors, mask)])
 
 
 @unless_known
@@ -407,9 +414,7 @@ def rms_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, T
 
 
 def rms_norm_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor | None, ...]:
-    return tuple(
-        [like(t, t is not None and wanted) for t, wanted in zip((args[1], args[4]), args[5])]
-    )
+    return _alike((args[1], args[4]), args[5])
 
 
 def cudnn_batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:

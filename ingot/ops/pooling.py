@@ -22,7 +22,14 @@ from ingot.graph.schemas import bind, indexes
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, maximum, minimum
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import compare, inside, load_where, reshape_map, windows_on
+from ingot.loops.lowering.index_maps import (
+    compare,
+    inside,
+    load_where,
+    reshape_map,
+    windows_on,
+    with_place,
+)
 from ingot.loops.lowering.pointwise import simple
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
@@ -31,6 +38,7 @@ from ingot.loops.lowering.values import (
     TensorValue,
     channels_last_strides,
     compute_dtype,
+    constants,
     contiguous,
     exprs,
     rounded,
@@ -87,7 +95,7 @@ def _along(
 
     def element(index: Index, k: int) -> int:
         position = index[dim] * stride + (k * dilation - padding)
-        at = (*index[:dim], position, *index[dim + 1 :])
+        at = with_place(index, dim, position)
         return load_where(inside([position], [x.sizes[dim]]), x, at, dtype, neutral)
 
     def compute(index: Index) -> int:
@@ -229,8 +237,7 @@ def _averaged(
 
     def compute(index: Index) -> int:
         found = counts(index)
-        known = [c.constant for c in found]
-        count = ops.constant(prod(c for c in known if c is not None), dtype)
+        count = ops.constant(prod(c for c in constants(found) if c is not None), dtype)
         for c in found:
             if c.constant is None:
                 count = apply("mul", count, ops.index(c, dtype))
@@ -244,10 +251,9 @@ def adaptive_avg_pool(
 ) -> TensorValue:
     """Window i of n elements in m reaches from i*n // m to the ceiling of (i+1)*n / m."""
     rank = len(target)
-    pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
-    if any(n is None or not m for n, m in pairs):
-        raise NotLowered("adaptive pooling of symbolic sizes, or to nothing")
-    known = [(n, m) for n, m in pairs if n is not None and m is not None]
+    known = constant_lengths(x, out, rank)
+    if not all(m for _, m in known):
+        raise NotLowered("adaptive pooling to nothing")
     wide, first = _wide(out), len(x.sizes) - rank
     if all(n % m == 0 for n, m in known) and max(n // m for n, m in known) > WIDEST_WINDOW:
         total = _summed_blocks(lw, wide, x, first, known)
@@ -289,7 +295,7 @@ def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -
     def terms(index: Index) -> Iterator[int]:
         start, end = index[dim] * n // m, _end(index[dim], n, m)
         for k in range(_longest(n, m)):
-            at = (*index[:dim], start + k, *index[dim + 1 :])
+            at = with_place(index, dim, start + k)
             with ops.masked(compare("lt", start + k, end)):
                 value = ops.to(x.load(at), dtype)
             yield value
@@ -321,6 +327,18 @@ def _summed_blocks(
     return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
+def constant_lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
+    """The last sizes of a tensor, each with that of the result; NotLowered where one is a
+    symbol."""
+    pairs = []
+    for pair in zip(x.sizes[-rank:], out.sizes[-rank:]):
+        n, m = constants(pair)
+        if n is None or m is None:
+            raise NotLowered("windows over symbolic sizes")
+        pairs.append((n, m))
+    return pairs
+
+
 def spec_like(sizes: Sequence[Expr], out: Spec, dtype: torch.dtype) -> Spec:
     """A dense spec in the order of `out`'s strides: channels last or contiguous."""
     if len(sizes) < 4 or out.strides[1] is not ONE or out.sizes[1] is ONE:
@@ -343,7 +361,7 @@ def im2col(
     """(batch, channels * windows' elements, windows), first with a dimension for each of these."""
     windows = _windows(2, kernel, stride, padding, dilation)
     (kh, sh, ph, dh), (kw, sw, pw, dw) = windows
-    height, width = (n.constant for n in x.sizes[-2:])
+    height, width = constants(x.sizes[-2:])
     if height is None or width is None:
         raise NotLowered("windows of symbolic sizes")
     rows, columns = map(_count, (height, width), windows)
@@ -362,7 +380,7 @@ def im2col(
             return x.load((*outer, *place))
 
     taken = lw.computed(spec, compute, [x], cost=4)
-    return lw.mapped(taken, out, reshape_map(out.sizes, spec.sizes))
+    return lw.reshaped(taken, out)
 
 
 def col2im(
@@ -379,7 +397,7 @@ def col2im(
     window."""
     windows = _windows(2, kernel, stride, padding, dilation)
     (kh, sh, ph, dh), (kw, sw, pw, dw) = windows
-    height, width = (n.constant for n in out.sizes[-2:])
+    height, width = constants(out.sizes[-2:])
     if height is None or width is None or kh * kw > MOST_TAPS or ZERO in x.sizes:
         raise NotLowered("windows of symbolic sizes, or of very many elements")
     rows, columns = map(_count, (height, width), windows)
@@ -391,7 +409,7 @@ def col2im(
         spec = contiguous((*out.sizes[:-2], *exprs((rows, kh, columns, kw))), out.dtype)
         moved = lw.mapped(x, spec, lambda i: taken((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
         images = lw.realize(lw.computed(spec, moved.load, [x]))
-        return lw.mapped(images, out, reshape_map(out.sizes, spec.sizes))
+        return lw.reshaped(images, out)
 
     def compute(index: Index) -> int:
         *outer, h, w = index

@@ -20,9 +20,15 @@ from ingot.loops.apart import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Access, View
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, contiguous, dense_strides, numel
+from ingot.loops.lowering.values import (
+    Spec,
+    TensorValue,
+    constants,
+    contiguous,
+    dense_strides,
+    numel,
+)
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
@@ -86,10 +92,10 @@ def linear(
     if len(weight.sizes) != 2 or ZERO in out.sizes or ZERO in x.sizes:
         raise NotLowered("a linear of vectors, or of nothing")
     rows, inner = product(x.sizes[:-1]), weight.sizes[1]
-    flat = _flattened(lw, x, (rows, inner))
+    flat = lw.reshaped(x, contiguous((rows, inner), x.dtype))
     sizes = (rows, weight.sizes[0])
     result = _product(lw, contiguous(sizes, x.dtype), flat, transposed(lw, weight), bias)
-    return lw.mapped(result, out, reshape_map(out.sizes, sizes))
+    return lw.reshaped(result, out)
 
 
 def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -206,10 +212,6 @@ def _scaled(
     return value
 
 
-def _flattened(lw: Lowering, x: TensorValue, sizes: tuple[Expr, Expr]) -> TensorValue:
-    return lw.mapped(x, contiguous(sizes, x.dtype), reshape_map(sizes, x.sizes))
-
-
 def transposed(lw: Lowering, x: TensorValue) -> TensorValue:
     """The matrix x.T, a view."""
     spec = Spec(x.sizes[::-1], x.strides[::-1], x.dtype)
@@ -221,8 +223,8 @@ def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> 
     given to it where they are faster."""
     if lw.target.device != "cuda" or len(out.sizes) != 2:
         return False
-    left, right = ([n.constant for n in lw.view(value).strides] for value in (x, y))
-    rows, depth, columns = (n.constant for n in (*x.sizes, out.sizes[1]))
+    left, right = constants(lw.view(x).strides), constants(lw.view(y).strides)
+    rows, depth, columns = constants((*x.sizes, out.sizes[1]))
     return suits(rows, depth, columns, left, right, out.dtype)
 
 

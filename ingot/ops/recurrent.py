@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh, like
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.loops.expr import ONE
@@ -26,15 +26,14 @@ def rnn_layer(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tuple[Any, ..
     shown = outs[3] is not None and outs[3].sizes == (ONE,)
     if not args[-1] and not shown:  # not training
         raise NotLowered("the op itself will do")
-    wanted = [out if used else None for out, used in zip(outs, lw.used)]
-    return tuple(lw.call(_with_window if shown else _with_workspace, wanted, laid_out(lw, args)))
+    function = _with_window if shown else _with_workspace
+    return tuple(lw.call(function, lw.with_users(outs), laid_out(lw, args)))
 
 
 def rnn_layer_backward(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tuple[Any, ...]:
     if args[-1].sizes != (ONE,):
         raise NotLowered("the op itself will do")
-    wanted = [out if used else None for out, used in zip(outs, lw.used)]
-    return tuple(lw.call(_of_window, wanted, laid_out(lw, args)))
+    return tuple(lw.call(_of_window, lw.with_users(outs), laid_out(lw, args)))
 
 
 def _with_workspace(*args: Any) -> Any:
@@ -70,8 +69,8 @@ def rnn_layer_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor |
 
 
 @unless_known
-def rnn_layer_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
-    return tuple([fresh(t.shape, t.dtype) for t in args[:7]])
+def rnn_layer_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+    return tuple(map(like, args[:7]))
 
 
 def cudnn_rnn_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:

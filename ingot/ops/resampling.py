@@ -22,6 +22,7 @@ from ingot.loops import ops
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.index_maps import with_place
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -32,7 +33,7 @@ from ingot.loops.lowering.values import (
     exprs,
 )
 from ingot.ops.op import op
-from ingot.ops.pooling import spec_like
+from ingot.ops.pooling import constant_lengths, spec_like
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply
@@ -60,10 +61,10 @@ KEPT = Taps(torch.zeros((0, 0), dtype=torch.int64), None)
 
 
 def lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
-    pairs = [(n.constant, m.constant) for n, m in zip(x.sizes[-rank:], out.sizes[-rank:])]
-    if any(not n or not m or m > LONGEST_TABLE for n, m in pairs):
-        raise NotLowered("resampling of symbolic sizes, of nothing, or to very many places")
-    return [(n, m) for n, m in pairs if n is not None and m is not None]
+    pairs = constant_lengths(x, out, rank)
+    if any(n == 0 or not 0 < m <= LONGEST_TABLE for n, m in pairs):
+        raise NotLowered("resampling of nothing, or to very many places")
+    return pairs
 
 
 def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
@@ -107,7 +108,7 @@ def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> Ten
     def terms(index: Index) -> Iterator[int]:
         zero = ops.constant(0, out.dtype)
         for k in range(count):
-            at = (*index[:dim], places[k](index[dim]), *index[dim + 1 :])
+            at = with_place(index, dim, places[k](index[dim]))
             if weights is None:
                 yield ops.to(x.load(at), out.dtype)
                 continue

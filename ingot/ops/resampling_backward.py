@@ -52,14 +52,16 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
     count = max(map(len, readers))
     if not 0 < count <= MOST_TAPS:
         raise NotLowered("an element that very many places read")
-    found = [[(place, weight) for (place, _), weight in r.items()] for r in readers]
-    full = [f + [((f[-1] if f else (0, 0))[0], math.nan)] * (count - len(f)) for f in found]
-    positions = torch.tensor([[f[k][0] for f in full] for k in range(count)])
-    of_places = torch.tensor([[f[k][1] for f in full] for k in range(count)], dtype=dtype)
-    padded = any(len(f) < count for f in found)
-    return Taps(
-        positions, of_places if padded or not bool((of_places == 1).all()) else None, padded
-    )
+    positions, of_places = [[[fill] * n for _ in range(count)] for fill in (0, math.nan)]
+    for element, reads in enumerate(readers):
+        for k, ((place, _), weight) in enumerate(reads.items()):
+            of_places[k][element] = weight
+            for row in positions[k:]:
+                row[element] = place
+    listed, padded = torch.tensor(of_places, dtype=dtype), min(map(len, readers)) < count
+    if not padded and bool((listed == 1).all()):
+        return Taps(torch.tensor(positions), None)
+    return Taps(torch.tensor(positions), listed, padded)
 
 
 def _backward(

@@ -9,11 +9,12 @@ neighbour the nearest number of 32 bits, so that a place that is not finite give
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import Args, Kwargs, fresh, like
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
@@ -199,10 +200,8 @@ def cudnn_grid_sampler_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tenso
     return fresh((*images.shape[:2], *grid.shape[1:3]), images.dtype)
 
 
-def cudnn_grid_sampler_backward_meta(
-    op: OpOverload, args: Args, kwargs: Kwargs
-) -> tuple[Tensor, ...]:
-    return tuple([fresh(t.shape, t.dtype) for t in args[:2]])
+def cudnn_grid_sampler_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+    return tuple(map(like, args[:2]))
 
 
 OPS = (

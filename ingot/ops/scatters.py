@@ -18,10 +18,10 @@ from ingot.graph.geometry import bad_dims
 from ingot.graph.meta.families import like_self, plain_self
 from ingot.graph.schemas import indexes
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less_equal, product
+from ingot.loops.expr import ONE, ZERO, Expr, known_less_equal, product
 from ingot.loops.ir import Fault, Pointwise
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import unflattened
+from ingot.loops.lowering.index_maps import unflattened, with_place
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
@@ -36,7 +36,15 @@ from ingot.loops.lowering.values import (
     rounded,
 )
 from ingot.loops.spaces import address_of, contiguous_strides
-from ingot.ops.indexing import INDEX_TYPES, index_refusal, of_vectors, places_named, strict
+from ingot.ops.indexing import (
+    INDEX_TYPES,
+    by_dimension,
+    index_refusal,
+    of_vectors,
+    places_named,
+    start_of,
+    strict,
+)
 from ingot.ops.op import op
 from ingot.torch_private import aten
 
@@ -113,10 +121,6 @@ def _check_indices(*indices: TensorValue) -> None:
         raise NotLowered("an index that is not an integer")
 
 
-def _at(dim: int, index: Index, place: Expr | Symbol) -> Index:
-    return (*index[:dim], place, *index[dim + 1 :])
-
-
 # -- at several index tensors ----------------------------------------------------------------------
 
 
@@ -128,7 +132,7 @@ def index_put(
     source: TensorValue,
     accumulate: bool = False,
 ) -> TensorValue:
-    used = {d: v for d, v in enumerate(indices) if v is not None}
+    used = by_dimension(indices)
     if len(used) == 1 and not accumulate and source.dtype is out.dtype:
         ((first, mask),) = used.items()
         if (
@@ -140,10 +144,8 @@ def index_put(
     _check_indices(*used.values())
     if not used or not x.sizes or any(x.sizes[d] is ZERO for d in used):
         raise NotLowered("index_put at no indices, or into nothing")
-    dims = sorted(used)
     shape = _broadcast([v.sizes for v in used.values()])
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    start, rank = dims[0] if adjacent else 0, len(shape)
+    start, rank = start_of(used), len(shape)
     rest = [size for d, size in enumerate(x.sizes) if d not in used]
     sizes = (*rest[:start], *shape, *rest[start:])
     _check(
@@ -240,13 +242,13 @@ def _rows(
     def places(index: Index) -> Index:
         position = indices.load((index[dim],))
         find = ops.indirect if wraps else strict
-        return _at(dim, index, find(position, x.sizes[dim], fault))
+        return with_place(index, dim, find(position, x.sizes[dim], fault))
 
     return places
 
 
 def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorValue) -> None:
-    _check(len(indices.sizes) == 1 and source.sizes == _at(dim, x.sizes, indices.sizes[0]))
+    _check(len(indices.sizes) == 1 and source.sizes == with_place(x.sizes, dim, indices.sizes[0]))
 
 
 @of_vectors
@@ -301,7 +303,7 @@ def index_fill(
 ) -> TensorValue:
     dim %= len(x.sizes)
     places = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)
-    sizes = _at(dim, x.sizes, indices.sizes[0])
+    sizes = with_place(x.sizes, dim, indices.sizes[0])
     return _written(lw, out, x, sizes, places, _number(out.dtype, number))
 
 
@@ -345,7 +347,7 @@ def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
         )
     )
     fault = Fault(RuntimeError, _out_of_bounds(x, dim))
-    return lambda index: _at(dim, index, strict(indices.load(index), x.sizes[dim], fault))
+    return lambda index: with_place(index, dim, strict(indices.load(index), x.sizes[dim], fault))
 
 
 def _check_source(indices: TensorValue, source: TensorValue) -> None:

@@ -15,7 +15,7 @@ from ingot.graph.meta.families import exact_self, native
 from ingot.loops.expr import ZERO, Expr, as_expr, product
 from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
-from ingot.loops.lowering.index_maps import on_dim, reshape_map, slice_start
+from ingot.loops.lowering.index_maps import on_dim, slice_start
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -32,7 +32,7 @@ from ingot.torch_private import OpOverload, aten
 
 
 def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
-    return lw.mapped(x, out, reshape_map(out.sizes, x.sizes))
+    return lw.reshaped(x, out)
 
 
 def permute(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:

@@ -23,6 +23,7 @@ from ingot.loops.ir import (
     Reduction,
     View,
 )
+from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.values import (
     Index,
     MappedValue,
@@ -199,11 +200,11 @@ class Lowering:
         if value.cost < 2 * least - 1:  # loads, and as many operations but one
             return None
         index = loops_over(value.sizes)
-        loads = [i.attrs[1] for i in self.body_of(value, index).loads]
-        return laid_by_loads(value.sizes, value.strides, index, loads, least)
+        places = self.body_of(value, index).load_places
+        return laid_by_loads(value.sizes, value.strides, index, places, least)
 
     def steps_of_loads(self, value: TensorValue, index: Index) -> dict[int, list[int | None]]:
-        return _steps_of_loads(index, [i.attrs[1] for i in self.body_of(value, index).loads])
+        return _steps_of_loads(index, self.body_of(value, index).load_places)
 
     def finish(self, value: TensorValue, users: int) -> TensorValue:
         """Decide for a node's value whether it stays lazy."""
@@ -241,7 +242,7 @@ class Lowering:
             places = list(range(len(index)))
         counted = [ZERO if k in dims else index[k] for k in places]
         if self.target.device == "cuda" and not self.returned:
-            found = laid_by_loads(out.sizes, strides, counted, [i.attrs[1] for i in body.loads], 1)
+            found = laid_by_loads(out.sizes, strides, counted, body.load_places, 1)
             if found is None:
                 laid = strides
             else:
@@ -422,6 +423,14 @@ class Lowering:
     ) -> MappedValue:
         return MappedValue(base, out.sizes, out.strides, index_map)
 
+    def reshaped(self, base: TensorValue, out: Spec) -> MappedValue:
+        """A view of as many elements, in row-major order."""
+        return self.mapped(base, out, reshape_map(out.sizes, base.sizes))
+
+    def with_users(self, outs: Sequence[Spec | None]) -> list[Spec | None]:
+        """The results of the ATen node that have a user; None for others."""
+        return [out if used else None for out, used in zip(outs, self.used)]
+
 
 def laid_by_loads(
     sizes: Sequence[Expr],
@@ -465,17 +474,22 @@ def _steps_of_loads(index: Sequence[Expr], loads: Sequence[Expr]) -> dict[int, l
     steps: dict[int, list[int | None]] = {}
     for dim, symbol in enumerate(index):
         if isinstance(symbol, Symbol):
-            linear = [load.linear((symbol,)) for load in loads if symbol in load.symbols]
-            steps[dim] = [None if found is None else found[1][symbol].constant for found in linear]
+            steps[dim] = [_distance(load, symbol) for load in loads if symbol in load.symbols]
     return steps
+
+
+def _distance(load: Expr, symbol: Symbol) -> int | None:
+    step = load.step(symbol)
+    if step is None:
+        return None
+    return step.constant
 
 
 def _step(symbol: Expr, loads: Sequence[Expr]) -> int | None:
     """How far apart the elements of neighbours along a loop lie, if that is one distance above 0
     for all loads."""
     assert isinstance(symbol, Symbol)
-    linear = [load.linear((symbol,)) for load in loads]
-    steps = {None if found is None else found[1].get(symbol, ZERO).constant for found in linear}
+    steps = {_distance(load, symbol) for load in loads}
     step = None
     if len(steps) == 1:
         step = steps.pop()

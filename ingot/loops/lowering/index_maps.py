@@ -88,7 +88,12 @@ def _groups(
 def on_dim(dim: int, rank: int, f: Callable[[Expr], Expr]) -> Callable[[Index], Index]:
     """The index map that changes one coordinate."""
     dim %= max(rank, 1)
-    return lambda index: (*index[:dim], f(index[dim]), *index[dim + 1 :])
+    return lambda index: with_place(index, dim, f(index[dim]))
+
+
+def with_place(index: Index, dim: int, place: Expr) -> Index:
+    """An index with another place along one dimension."""
+    return (*index[:dim], place, *index[dim + 1 :])
 
 
 def slice_start(start: int | Expr | None, size: Expr) -> Expr:

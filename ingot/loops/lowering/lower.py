@@ -242,7 +242,7 @@ class _Walk:
         if not isinstance(func, OpOverload):
             raise unsupported("no-code", f"{func} is not an ATen op", self.lw.origin.where)
         listed = _listed(outs)
-        wanted = [out if used else None for out, used in zip(listed, self.lw.used)]
+        wanted = self.lw.with_users(listed)
         if "layout" not in node.meta:
             args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         results = call_aten(self.lw, func, wanted, args, kwargs)
@@ -286,17 +286,12 @@ class _Walk:
     def laid_as_in_eager(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """The arguments with copies of those to which a pass gave another layout: a library's
         result may lie as its argument does."""
-        relaid = [
-            n
-            for n in node.all_input_nodes
-            if "layout" in n.meta and isinstance(self.values[n], TensorValue)
-        ]
-        if not relaid:
+        kept = {n: self.values[n] for n in node.all_input_nodes if "layout" in n.meta}
+        kept = {n: value for n, value in kept.items() if isinstance(value, TensorValue)}
+        if not kept:
             return args, kwargs
-        kept = {n: self.values[n] for n in relaid}
-        self.values.update(
-            (n, self.lw.copied(kept[n], _spec(n.meta["val"]).strides)) for n in relaid
-        )
+        for n, value in kept.items():
+            self.values[n] = self.lw.copied(value, _spec(n.meta["val"]).strides)
         changed = self.value_of(node.args), self.value_of(dict(node.kwargs))
         self.values.update(kept)
         return changed

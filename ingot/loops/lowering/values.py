@@ -3,7 +3,7 @@ yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -266,11 +266,8 @@ def dense_strides(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[Expr,
         ):
             at -= 1
         order.insert(at, k)
-    packed = contiguous_strides([sizes[k] for k in order])
-    dense = list(plain)
-    for k, stride in zip(order, packed):
-        dense[k] = stride
-    return tuple(strides[k] if sizes[k] is ONE else dense[k] for k in range(len(dense)))
+    dense = strides_in_order(sizes, order)
+    return tuple(s if size is ONE else d for size, s, d in zip(sizes, strides, dense))
 
 
 def same_strides(sizes: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) -> bool:
@@ -296,9 +293,13 @@ def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
 
 def channels_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     """Dense strides with the second dimension innermost."""
-    order = (0, *range(2, len(sizes)), 1)
+    return strides_in_order(sizes, (0, *range(2, len(sizes)), 1))
+
+
+def strides_in_order(sizes: Sequence[Expr], order: Sequence[int]) -> tuple[Expr, ...]:
+    """Dense strides with the dimensions in an order, the outermost first."""
     strides = dict(zip(order, contiguous_strides([sizes[d] for d in order])))
-    return tuple(strides[d] for d in range(len(sizes)))
+    return tuple([strides[d] for d in range(len(sizes))])
 
 
 def numel(sizes: Sequence[Expr]) -> Expr:
@@ -312,5 +313,9 @@ def broadcast_index(index: Index, sizes: Sequence[Expr]) -> Index:
     return tuple(ZERO if size is ONE else i for i, size in zip(inner, sizes))
 
 
+def constants(numbers: Iterable[Expr]) -> list[int | None]:
+    return [number.constant for number in numbers]
+
+
 def exprs(values: Sequence[int | Expr]) -> tuple[Expr, ...]:
-    return tuple(as_expr(v) for v in values)
+    return tuple(map(as_expr, values))
