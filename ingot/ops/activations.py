@@ -17,9 +17,9 @@ from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.graph.schemas import Cost, bind
 from ingot.loops import ops
-from ingot.loops.lowering.pointwise import apply, constant_like, elementwise
+from ingot.loops.lowering.pointwise import apply, constant_like
 from ingot.ops.arithmetic import clamped
-from ingot.ops.op import op
+from ingot.ops.op import op, unary
 from ingot.torch_private import OpOverload, aten
 
 _SIXTH = in_float32(1 / 6)
@@ -264,8 +264,8 @@ def threshold_refusal(x: Tensor, threshold: float, value: float) -> str:
 
 
 OPS = (
-    op(aten.relu.default, cost=Cost.LIGHT, lower=elementwise(_relu, 1)),
-    op(aten.gelu.default, lower=elementwise(_gelu, 1)),
+    unary(aten.relu.default, scalar=_relu, cost=Cost.LIGHT),
+    unary(aten.gelu.default, scalar=_gelu),
     op(aten.gelu_backward.default, decompose=gelu_backward),
     op(aten.sigmoid_backward.default, decompose=sigmoid_backward),
     op(aten.tanh_backward.default, decompose=tanh_backward),
@@ -292,8 +292,8 @@ OPS = (
     op(aten.threshold_backward.default, decompose=threshold_backward, last_operand_first=True),
     op(aten.glu.default, decompose=glu, meta=glu_meta),
     op(aten.glu_backward.default, decompose=glu_backward),
-    op(aten.softshrink.default, refuses=softshrink_refusal, lower=elementwise(_softshrink, 1)),
-    op(aten.hardshrink.default, lower=elementwise(_hardshrink, 1)),
+    unary(aten.softshrink.default, scalar=_softshrink, refuses=softshrink_refusal),
+    unary(aten.hardshrink.default, scalar=_hardshrink),
     op(
         aten.softshrink_backward.default,
         aten.hardshrink_backward.default,

@@ -9,11 +9,10 @@ from ingot.loops.lowering.pointwise import (
     Scalar,
     apply,
     constant_like,
-    elementwise,
     pointwise,
 )
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, rounded, rounded_number
-from ingot.ops.op import op, scalar_op
+from ingot.ops.op import binary, op, unary
 from ingot.torch_private import aten
 
 _UNARY = (
@@ -94,22 +93,19 @@ def _entropy(x: int) -> int:
 
 
 OPS = (
-    *(scalar_op(packet.default) for packet in _UNARY),
-    op(aten.sinc.default, lower=elementwise(_sinc, 1)),
+    *(unary(packet.default) for packet in _UNARY),
+    unary(aten.sinc.default, scalar=_sinc),
     op(aten.logit.default, lower=_logit),
-    op(aten.special_entr.default, lower=elementwise(_entropy, 1)),
-    op(aten.logaddexp.default, lower=elementwise(_log_add_exp("exp", None), 2)),
-    op(aten.logaddexp2.default, lower=elementwise(_log_add_exp("exp2", 1 / math.log(2)), 2)),
-    op(
-        aten.xlogy.Tensor,
-        aten.xlogy.Scalar_Other,
-        aten.xlogy.Scalar_Self,
-        lower=elementwise(_times_log("log"), 2),
+    unary(aten.special_entr.default, scalar=_entropy),
+    binary(aten.logaddexp.default, scalar=_log_add_exp("exp", None)),
+    binary(aten.logaddexp2.default, scalar=_log_add_exp("exp2", 1 / math.log(2))),
+    binary(
+        aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self, scalar=_times_log("log")
     ),
-    op(
+    binary(
         aten.special_xlog1py.default,
         aten.special_xlog1py.other_scalar,
         aten.special_xlog1py.self_scalar,
-        lower=elementwise(_times_log("log1p"), 2),
+        scalar=_times_log("log1p"),
     ),
 )

@@ -19,12 +19,11 @@ from ingot.loops.lowering.pointwise import (
     apply,
     constant,
     constant_like,
-    elementwise,
     pointwise,
     simple,
 )
 from ingot.loops.lowering.values import Spec, TensorValue
-from ingot.ops.op import op
+from ingot.ops.op import binary, op, unary
 from ingot.torch_private import aten
 
 
@@ -107,20 +106,21 @@ def masked_fill_refusal(x: Tensor, mask: Tensor, value: Any) -> str:
 
 
 _COMPARISONS = [
-    op(
+    binary(
         packet.Tensor,
         packet.Scalar,
+        scalar=_comparison(packet.__name__),
+        dtype="compare",
         cost=Cost.LIGHT,
-        lower=elementwise(_comparison(packet.__name__), 2, "compare"),
     )
     for packet in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
 ]
 _LOGICAL = [
-    op(packet.default, cost=Cost.LIGHT, lower=elementwise(_logical(packet.__name__), 2, "own"))
+    binary(packet.default, scalar=_logical(packet.__name__), dtype="own", cost=Cost.LIGHT)
     for packet in (aten.logical_and, aten.logical_or, aten.logical_xor)
 ]
 _BITWISE = [
-    op(packet.Tensor, packet.Scalar, lower=elementwise(_bitwise(packet.__name__), 2))
+    binary(packet.Tensor, packet.Scalar, scalar=_bitwise(packet.__name__))
     for packet in (aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor)
 ]
 
@@ -128,27 +128,23 @@ OPS = (
     *_COMPARISONS,
     *_LOGICAL,
     *_BITWISE,
-    op(
-        aten.logical_not.default,
-        cost=Cost.LIGHT,
-        lower=elementwise(_logical("logical_not"), 1, "own"),
-    ),
-    op(aten.bitwise_not.default, lower=elementwise(_bitwise("bitwise_not"), 1)),
-    op(
+    unary(aten.logical_not.default, scalar=_logical("logical_not"), dtype="own", cost=Cost.LIGHT),
+    unary(aten.bitwise_not.default, scalar=_bitwise("bitwise_not")),
+    binary(
         aten.bitwise_left_shift.Tensor,
         aten.bitwise_left_shift.Tensor_Scalar,
-        lower=elementwise(simple("shift_left"), 2),
+        scalar=simple("shift_left"),
     ),
-    op(
+    binary(
         aten.bitwise_right_shift.Tensor,
         aten.bitwise_right_shift.Tensor_Scalar,
-        lower=elementwise(simple("shift_right"), 2),
+        scalar=simple("shift_right"),
     ),
-    op(aten.isnan.default, lower=elementwise(_float_test("isnan"), 1, "own")),
-    op(aten.isinf.default, lower=elementwise(_float_test("isinf"), 1, "own")),
-    op(aten.isposinf.default, lower=elementwise(_infinite("eq", math.inf), 1, "own")),
-    op(aten.isneginf.default, lower=elementwise(_infinite("eq", -math.inf), 1, "own")),
-    op(aten.signbit.default, lower=elementwise(_sign_bit, 1, "own")),
+    unary(aten.isnan.default, scalar=_float_test("isnan"), dtype="own"),
+    unary(aten.isinf.default, scalar=_float_test("isinf"), dtype="own"),
+    unary(aten.isposinf.default, scalar=_infinite("eq", math.inf), dtype="own"),
+    unary(aten.isneginf.default, scalar=_infinite("eq", -math.inf), dtype="own"),
+    unary(aten.signbit.default, scalar=_sign_bit, dtype="own"),
     op(aten.where.self, cost=Cost.LIGHT, lower=where),
     op(
         aten.masked_fill.Scalar,

@@ -14,7 +14,7 @@ from typing import Any
 
 from ingot.graph.meta.basis import Rule as MetaRule
 from ingot.graph.schemas import Cost
-from ingot.loops.lowering.pointwise import elementwise, simple
+from ingot.loops.lowering.pointwise import Scalar, elementwise, simple
 from ingot.loops.lowering.rules import LibraryCall
 from ingot.torch_private import OpOverload
 
@@ -67,7 +67,26 @@ def op(*overloads: OpOverload, **facts: Any) -> Op:
     return Op(overloads, **facts)
 
 
-def scalar_op(*overloads: OpOverload, operands: int = 1, dtype: str = "result", **facts: Any) -> Op:
-    """The record of an op that is, for each element, the scalar op of its own name."""
-    scalar = simple(overloads[0].overloadpacket.__name__)
-    return op(*overloads, lower=elementwise(scalar, operands, dtype), **facts)
+def unary(*overloads: OpOverload, scalar: Scalar | None = None, **facts: Any) -> Op:
+    """The record of an op of each element; see `_of_elements`."""
+    return _of_elements(1, overloads, scalar, **facts)
+
+
+def binary(*overloads: OpOverload, scalar: Scalar | None = None, **facts: Any) -> Op:
+    """The record of an op of each element of two arguments; see `_of_elements`."""
+    return _of_elements(2, overloads, scalar, **facts)
+
+
+def _of_elements(
+    operands: int,
+    overloads: tuple[OpOverload, ...],
+    scalar: Scalar | None,
+    dtype: str = "result",
+    **facts: Any,
+) -> Op:
+    """The record of an op that is `scalar`, or the scalar op of its own name, of each element.
+
+    `dtype` says in which dtype to compute; see `elementwise`.
+    """
+    named = scalar or simple(overloads[0].overloadpacket.__name__)
+    return op(*overloads, lower=elementwise(named, operands, dtype), **facts)
