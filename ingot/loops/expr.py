@@ -177,20 +177,20 @@ class Expr:
 
         Symbols that do not occur are left out of the coefficients.
         """
-        wanted = self.symbols.intersection(symbols)
-        if not wanted:
+        own = self.symbols.intersection(symbols)
+        if not own:
             return self, {}
         offset: dict[Monomial, int] = {}
-        parts: dict[Symbol, dict[Monomial, int]] = {}
+        slopes: dict[Symbol, dict[Monomial, int]] = {}
         for monomial, coefficient in self._coefficients.items():
-            inside = [atom for atom in monomial if not wanted.isdisjoint(atom.symbols)]
+            inside = [atom for atom in monomial if not own.isdisjoint(atom.symbols)]
             if not inside:
                 offset[monomial] = coefficient
             elif len(inside) == 1 and isinstance(inside[0], Symbol):
-                parts.setdefault(inside[0], {})[without(monomial, inside[0])] = coefficient
+                slopes.setdefault(inside[0], {})[without(monomial, inside[0])] = coefficient
             else:
                 return None
-        return _polynomial(offset), {symbol: _polynomial(part) for symbol, part in parts.items()}
+        return _polynomial(offset), {symbol: _polynomial(slope) for symbol, slope in slopes.items()}
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -389,10 +389,10 @@ _remainders: dict[tuple[Expr, Expr], Expr] = {}
 
 def integer(value: int) -> Expr:
     """The constant expression `value`."""
-    found = _integers.get(value)
-    if found is None:
-        found = _integers[value] = _polynomial({(): int(value)})
-    return found
+    expr = _integers.get(value)
+    if expr is None:
+        expr = _integers[value] = _polynomial({(): int(value)})
+    return expr
 
 
 def as_expr(value: int | Expr) -> Expr:
@@ -456,17 +456,17 @@ def _polynomial(coefficients: dict[Monomial, int], may_recombine: bool = False) 
     if 0 in coefficients.values():
         coefficients = {m: c for m, c in coefficients.items() if c}
     key = frozenset(coefficients.items())
-    found = _polynomials.get(key)
-    if found is None:
+    expr = _polynomials.get(key)
+    if expr is None:
         if may_recombine and len(coefficients) > 1:
             merged = _recombine(coefficients)
             if merged is not None:
                 _polynomials[key] = merged
                 return merged
-        found = Expr()
-        found._prepare(dict(sorted(coefficients.items(), key=polynomials.graded_order)))
-        found = _polynomials.setdefault(key, found)
-    return found
+        expr = Expr()
+        expr._prepare(dict(sorted(coefficients.items(), key=polynomials.graded_order)))
+        expr = _polynomials.setdefault(key, expr)
+    return expr
 
 
 def _recombine(coefficients: dict[Monomial, int]) -> Expr | None:
@@ -503,32 +503,32 @@ _LONGEST_QUOTIENT = 16  # terms, by a divisor of several terms
 def floor_div(a: Expr, n: Expr) -> Expr:
     """`a // n`, simplified. A constant negative divisor is allowed; a symbolic one must be
     positive."""
-    found = _divisions.get((a, n))
-    if found is None:
+    division = _divisions.get((a, n))
+    if division is None:
         if n.constant is not None and n.constant <= 0:
-            found = (
+            division = (
                 integer(a.constant // 0)
                 if n is ZERO and a.constant is not None
                 else floor_div(-a, -n)
             )
         else:
             quotient, _, inner, modulus, _ = _split(a, n)
-            found = quotient + _divide_atom(inner, modulus)
-        _divisions[a, n] = found
-    return found
+            division = quotient + _divide_atom(inner, modulus)
+        _divisions[a, n] = division
+    return division
 
 
 def mod(a: Expr, n: Expr) -> Expr:
     """`a % n`, simplified; `n` must be positive."""
-    found = _remainders.get((a, n))
-    if found is None:
+    remainder = _remainders.get((a, n))
+    if remainder is None:
         if n.constant is not None and n.constant <= 0:
             raise ZeroDivisionError(
                 f"{a} % {n}: the divisor of an index expression must be positive"
             )
         _, step, inner, modulus, rest = _split(_unwrap_mods(a, n), n)
-        found = _remainders[a, n] = step * _remainder_atom(inner, modulus) + rest
-    return found
+        remainder = _remainders[a, n] = step * _remainder_atom(inner, modulus) + rest
+    return remainder
 
 
 def _divide_atom(a: Expr, n: Expr) -> Expr:

@@ -162,11 +162,11 @@ class Body(NamedTuple):
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """The positions of what the values at `roots` are computed from, and `roots`, in order."""
-        found = set(roots)
-        for position in range(max(found, default=-1), -1, -1):
-            if position in found:
-                found.update(self.instructions[position].args)
-        return sorted(found)
+        positions = set(roots)
+        for position in range(max(positions, default=-1), -1, -1):
+            if position in positions:
+                positions.update(self.instructions[position].args)
+        return sorted(positions)
 
     def without_dead(self) -> Body:
         """The body without what its results do not need. Lookups stay, with what they need."""

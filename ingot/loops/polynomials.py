@@ -108,10 +108,10 @@ def common_divisors(
 ) -> list[tuple[int, tuple[T, ...]]]:
     """The terms but 1, as (coefficient, monomial), that `size * monomial` has in common with some
     term of `a`, the largest first."""
-    found: dict[tuple[int, tuple[T, ...]], None] = {}
+    divisors: dict[tuple[int, tuple[T, ...]], None] = {}
     for other, coefficient in a.items():
         if other:
             shared = math.gcd(size, coefficient), common_factor(monomial, other)
             if shared != (1, ()):
-                found[shared] = None
-    return sorted(found, key=lambda term: (len(term[1]), term[0]), reverse=True)
+                divisors[shared] = None
+    return sorted(divisors, key=lambda term: (len(term[1]), term[0]), reverse=True)

@@ -65,7 +65,7 @@ def _run(
     to: Settings,
 ) -> list[Tensor]:
     widths = to.hidden, to.projected, to.layers
-    made = aten._cudnn_rnn.default(
+    results = aten._cudnn_rnn.default(
         x,
         weights,
         _each(weights, to),
@@ -81,7 +81,7 @@ def _run(
         [],
         None,
     )
-    return list(made)
+    return list(results)
 
 
 def _backward(
@@ -95,11 +95,11 @@ def _backward(
         flat = _laid_out([w.clone() for w in weights], x.shape[2], to)
     if _keeps_graph() or torch.cuda.is_current_stream_capturing():  # it is overwritten
         reserve = reserve.clone()
-    wanted, widths = [True, True, cx is not None, of_weights], (to.hidden, to.projected, to.layers)
+    mask, widths = [True, True, cx is not None, of_weights], (to.hidden, to.projected, to.layers)
     *states, of_each = aten._cudnn_rnn_backward.default(
         x, weights, _each(weights, to), flat, hx, cx, output, d_output, d_hy, d_cy, to.mode,
         *widths, False, 0.0,
-        to.train, to.both, [], None, reserve, wanted,
+        to.train, to.both, [], None, reserve, mask,
     )  # fmt: skip
     return [*(states if cx is not None else states[:2]), *(of_each if of_weights else ())]
 
@@ -156,10 +156,10 @@ def _each(weights: Sequence[Tensor], to: Settings) -> int:
 def _laid_out(weights: list[Tensor], width: int, to: Settings) -> Tensor:
     """Memory with the weights, as cuDNN wants them, which become windows on it."""
     each, widths = _each(weights, to), (to.hidden, to.projected, to.layers)
-    made: Tensor = aten._cudnn_rnn_flatten_weight.default(
+    flat: Tensor = aten._cudnn_rnn_flatten_weight.default(
         weights, each, width, to.mode, *widths, False, to.both
     )
-    return made
+    return flat
 
 
 def _flat(x: Tensor, weights: list[Tensor], to: Settings) -> Tensor | None:
@@ -191,5 +191,5 @@ def _places(
 ) -> tuple[list[int], int]:
     """Where each weight begins, in bytes, and how many elements there are in all."""
     weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    made = _laid_out(weights, width, to)
-    return [w.data_ptr() - made.data_ptr() for w in weights], made.numel()
+    flat = _laid_out(weights, width, to)
+    return [w.data_ptr() - flat.data_ptr() for w in weights], flat.numel()

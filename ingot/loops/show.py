@@ -39,10 +39,10 @@ def show(graph: LoopGraph) -> str:
     lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if not b.is_temporary]
     for symbol, position, kind, dim in graph.symbols:
         if kind == "value":
-            given = f"input {position}"
+            place = f"input {position}"
         else:
-            given = f"{graph.inputs[position]}.{kind}({dim})"
-        lines.append(f"size {symbol} = {given}")
+            place = f"{graph.inputs[position]}.{kind}({dim})"
+        lines.append(f"size {symbol} = {place}")
     for node in graph.nodes:
         lines += ["", *show_node(node, graph)]
     for name, new in (pair for copies in graph.copies for copy in copies for pair in copy.items()):

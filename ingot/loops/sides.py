@@ -16,20 +16,20 @@ _CPU = torch.device("cpu")
 def device_of(graph: torch.fx.Graph) -> tuple[torch.device, str]:
     """The device of a graph's tensors, and where it is first seen; a GPU where there are CPU
     tensors besides. Raises Unsupported for any other two devices."""
-    found: dict[torch.device, str] = {}
+    places: dict[torch.device, str] = {}
     for node in graph.nodes:
         for tensor in _tensors(node):
-            if (device := tensor.device) not in found:
-                found[device] = node.meta.get("where", "")
-    others = [device for device in found if device != _CPU]
-    if len(others) > 1 or (len(found) > 1 and others[0].type != "cuda"):
+            if (device := tensor.device) not in places:
+                places[device] = node.meta.get("where", "")
+    others = [device for device in places if device != _CPU]
+    if len(others) > 1 or (len(places) > 1 and others[0].type != "cuda"):
         raise unsupported(
             "device",
-            f"tensors on several devices: {', '.join(map(str, found))}",
-            [*found.values()][1],
+            f"tensors on several devices: {', '.join(map(str, places))}",
+            [*places.values()][1],
         )
-    device = next(iter(others or found), _CPU)
-    return device, found.get(device, "")
+    device = next(iter(others or places), _CPU)
+    return device, places.get(device, "")
 
 
 def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
@@ -38,12 +38,12 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     device, _ = device_of(graph)
     if device == _CPU:
         return frozenset()
-    found = set()
+    hosts = set()
     for node in graph.nodes:
         tensors = list(_tensors(node))
         if not tensors or any(t.device != _CPU for t in tensors):
             continue
-        found.add(node)
+        hosts.add(node)
         if node.op != "call_function" or node.target is aten._to_copy.default:
             continue
         if "binds" in node.meta or any(
@@ -51,7 +51,7 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
         ):
             what = f"{node.target} of tensors on the CPU, beside those on {device}"
             raise unsupported("device", what, node.meta.get("where", ""))
-    return frozenset(found)
+    return frozenset(hosts)
 
 
 def moves(node: torch.fx.Node, hosts: frozenset[torch.fx.Node]) -> bool:

@@ -206,7 +206,7 @@ class _Check:
 
     def body(self, body: Body, symbols: set[Symbol], empty: bool) -> set[Symbol]:
         """Check every instruction; returns the value symbols that the body makes."""
-        made: set[Symbol] = set()
+        values: set[Symbol] = set()
         for position, i in enumerate(body.instructions):
             self.require(
                 all(0 <= a < position for a in i.args), f"%{position} ({i.op}) uses a later value"
@@ -217,14 +217,14 @@ class _Check:
                     index: Expr = i.attrs[0]
                 else:
                     index = i.attrs[1]
-                unknown = index.symbols - symbols - made
+                unknown = index.symbols - symbols - values
                 self.require(not unknown, f"%{position} ({i.op}) has unknown symbols {unknown}")
             if i.op == "indirect":
-                made.add(i.attrs[0])
+                values.add(i.attrs[0])
             self.typed(position, i, types)
             if i.op == "load" and not i.args and not empty:
                 self.within(self.graph.buffers[i.attrs[0]], *_range(i.attrs[1]))
-        return made
+        return values
 
     def typed(self, position: int, i: Instruction, types: Sequence[torch.dtype]) -> None:
         problem = _type_problem(i, types, self.graph)

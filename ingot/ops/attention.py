@@ -143,10 +143,10 @@ def _require(
     """Raises NotLowered for what the kernels do not take."""
     if not lw.target.contracts:
         raise NotLowered("attention for the library")
-    given = [query, key, value, *([mask] if mask is not None else [])]
-    if any(t.dtype is not torch.float32 for t in given):
+    tensors = [query, key, value, *([mask] if mask is not None else [])]
+    if any(t.dtype is not torch.float32 for t in tensors):
         raise NotLowered("attention of another dtype")
-    if any((n.bounds[0] or 0) < 1 for t in given for n in t.sizes):
+    if any((n.bounds[0] or 0) < 1 for t in tensors for n in t.sizes):
         raise NotLowered("attention of sizes that may be 0")
     if any(t.sizes[k].constant is None for t in (query, key, value) for k in (1, 3)):
         raise NotLowered("attention of heads or widths that are not known")
@@ -241,8 +241,8 @@ def _self_attention(
 ) -> Tensor:
     """Attention of (batch, token, feature) to itself, with one projection for queries, keys and
     values. A token does not see what the mask is not zero for; one that sees nothing is NaN."""
-    parts = aten.linear(x, weight, bias).split(x.shape[2], 2)
-    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in parts)
+    projections = aten.linear(x, weight, bias).split(x.shape[2], 2)
+    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in projections)
     if mask is None:
         return (
             aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0]

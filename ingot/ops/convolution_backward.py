@@ -75,21 +75,21 @@ def convolution_backward(
     if of_images is not None and (grad.sizes[1].constant or 0) < FEWEST_CHANNELS:
         raise NotLowered("short sums")
     window = conv.window
-    found: list[TensorValue | None] = [None] * len(outs)
+    results: list[TensorValue | None] = [None] * len(outs)
     if of_images is not None:
         if conv.transposed:
-            found[0] = dense(lw, of_images, grad, weight, None, window)
+            results[0] = dense(lw, of_images, grad, weight, None, window)
         else:
-            found[0] = _of_images(lw, of_images, grad, weight, window)
+            results[0] = _of_images(lw, of_images, grad, weight, window)
     if of_weight is not None:
         large, small = x, grad
         if conv.transposed:
             large, small = grad, x
-        found[1] = _of_weight(lw, of_weight, large, small, window)
+        results[1] = _of_weight(lw, of_weight, large, small, window)
     if of_bias is not None:
         lw.realize_root(grad)
-        found[2] = lw.reduce(of_bias, "sum", grad, (0, 2, 3), of_bias.dtype, lambda value: value)
-    return tuple(found)
+        results[2] = lw.reduce(of_bias, "sum", grad, (0, 2, 3), of_bias.dtype, lambda value: value)
+    return tuple(results)
 
 
 def _lies_channels_last(*images: TensorValue | Spec) -> bool:
@@ -192,7 +192,7 @@ class _Residue(NamedTuple):
 
 
 def _residues(places: int, size: int, step: int, padding: int, dilation: int) -> list[_Residue]:
-    found = []
+    residues = []
     for first in range(min(step, places)):
         taps = [k for k in reversed(range(size)) if (first + padding - k * dilation) % step == 0]
         if taps:
@@ -201,8 +201,8 @@ def _residues(places: int, size: int, step: int, padding: int, dilation: int) ->
             source, apart = (0, 1)
         if len(taps) > 1:
             apart = (taps[0] - taps[1]) * dilation // step
-        found.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, apart))
-    return found
+        residues.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, apart))
+    return residues
 
 
 def _turned_round(

@@ -126,10 +126,10 @@ def _converted(lw: Lowering, spec: Spec, t: TensorValue) -> TensorValue:
     return lw.computed(spec, lambda index: rounded(ops.to(t.load(index), dtype), spec.dtype), [t])
 
 
-def _joined_at(parts: list[tuple[TensorValue, Expr]], dim: int, index: Index) -> int:
+def _joined_at(pieces: list[tuple[TensorValue, Expr]], dim: int, index: Index) -> int:
     """The value at `index`, chosen among the parts from the last to the first."""
     result: int | None = None
-    for part, start in reversed(parts):
+    for part, start in reversed(pieces):
         position = index[dim] - start
         inside = ops.constant(True, torch.bool)
         if start is not ZERO:

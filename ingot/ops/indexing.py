@@ -64,11 +64,11 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
     def of_scalars(
         lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any
     ) -> TensorValue:
-        given = [vector(lw, value) for value in args]
+        arguments = [vector(lw, value) for value in args]
         if out.sizes:
-            return rule(lw, out, vector(lw, x), *given, **keywords)
+            return rule(lw, out, vector(lw, x), *arguments, **keywords)
         result = rule(
-            lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *given, **keywords
+            lw, out._replace(sizes=(ONE,), strides=(ONE,)), vector(lw, x), *arguments, **keywords
         )
         return lw.mapped(result, out, lambda index: (ZERO,))
 
@@ -86,8 +86,8 @@ def looked_up(
     they are few, else in memory before."""
     if any(p.dtype not in INDEX_TYPES for p in positions):
         raise NotLowered("an index that is not an integer")
-    found, there = numel(out.sizes).constant, numel(x.sizes).constant
-    if x.root.cost and (found is None or there is None or found * FEW > there):
+    count, elements = numel(out.sizes).constant, numel(x.sizes).constant
+    if x.root.cost and (count is None or elements is None or count * FEW > elements):
         lw.realize_root(x)
     return lw.computed(out, compute, [x, *positions], cost=2)
 
@@ -351,10 +351,10 @@ def isin(
         return NotImplemented
     if count == 0:
         return torch.full(x.shape, invert, dtype=torch.bool, device=x.device)
-    found = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
+    is_member = torch.any(x.unsqueeze(-1) == members.reshape(-1), -1)
     if invert:
-        return torch.logical_not(found)
-    return found
+        return torch.logical_not(is_member)
+    return is_member
 
 
 def isin_number(

@@ -170,15 +170,15 @@ def nll_loss_backward(
     if x.dim() < 2 or geometry.is_empty(x):
         return NotImplemented
     shape = (1, -1, *[1] * (x.dim() - 2))
-    classes, wanted = torch.arange(x.shape[1], device=x.device).view(shape), target.unsqueeze(1)
+    classes, targets = torch.arange(x.shape[1], device=x.device).view(shape), target.unsqueeze(1)
     slope = -(grad / total if reduction == _MEAN else grad)
     if reduction == 0:
         slope = slope.unsqueeze(1)
     if weight is not None:
         slope = slope * weight.view(shape)
-    hit = torch.eq(classes, wanted)
+    hit = torch.eq(classes, targets)
     if not isinstance(x.shape[1], int) or 0 <= ignored < x.shape[1]:
-        hit = torch.logical_and(hit, torch.ne(wanted, ignored))
+        hit = torch.logical_and(hit, torch.ne(targets, ignored))
     return torch.where(hit, slope, 0)
 
 

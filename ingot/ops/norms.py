@@ -308,8 +308,8 @@ def normalized(
     bias: TensorValue | None,
 ) -> TensorValue:
     """(x - average) * scale * weight + bias, in the compute dtype, rounded once."""
-    parts = [("sub", average), ("mul", scale), ("mul", weight), ("add", bias)]
-    steps = [(name, operand) for name, operand in parts if operand is not None]
+    affine = [("sub", average), ("mul", scale), ("mul", weight), ("add", bias)]
+    steps = [(name, operand) for name, operand in affine if operand is not None]
 
     def scalar(value: int, *operands: int) -> int:
         for (name, _), operand in zip(steps, operands):

@@ -106,12 +106,12 @@ def _padded(
     middle = out.sizes[-1] - first - last
     if not known_less_equal(0, middle):
         raise NotLowered("padding of nothing that is left")
-    parts = [part(middle, lambda i: i + first - left)]
+    pieces = [part(middle, lambda i: i + first - left)]
     if first:
-        parts.insert(0, part(as_expr(first), lambda i: first - i if mirrored else ZERO))
+        pieces.insert(0, part(as_expr(first), lambda i: first - i if mirrored else ZERO))
     if last:
-        parts.append(part(as_expr(last), lambda i: size - 2 - i if mirrored else size - 1))
-    return join(lw, out, parts, rank - 1)
+        pieces.append(part(as_expr(last), lambda i: size - 2 - i if mirrored else size - 1))
+    return join(lw, out, pieces, rank - 1)
 
 
 def _rule(position: Callable[[Expr, Expr], Expr], mirrored: bool) -> Callable[..., TensorValue]:

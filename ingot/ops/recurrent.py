@@ -50,9 +50,9 @@ def _with_window(*args: Any) -> Any:
 
 
 def _of_window(*args: Any) -> Any:
-    *given, window = args
+    *arguments, window = args
     workspace = window.as_strided((window.untyped_storage().nbytes(),), (1,), 0)
-    return aten.mkldnn_rnn_layer_backward.default(*given, workspace)
+    return aten.mkldnn_rnn_layer_backward.default(*arguments, workspace)
 
 
 # -- what they look like ---------------------------------------------------------------------------

@@ -72,44 +72,26 @@ def reduce_rounded(
 
 
 def sum_(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
 ) -> TensorValue:
     return reduce_rounded(lw, out, "sum", x, dims)
 
 
 def prod(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
 ) -> TensorValue:
     """In float64 for float32: each factor adds its rounding to the error, in whatever order they
     are multiplied."""
     if out.dtype is torch.float32:
-        held = torch.float64
+        accumulator = torch.float64
     else:
-        held = compute_dtype(out.dtype)
+        accumulator = compute_dtype(out.dtype)
     axes = dims_of(dims, len(x.sizes))
-    return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, held, same))
+    return lw.rounded_to(out, lw.reduce(out, "prod", x, axes, accumulator, same))
 
 
 def mean(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
 ) -> TensorValue:
     axes = dims_of(dims, len(x.sizes))
     total = lw.reduce(out, "sum", x, axes, compute_dtype(out.dtype), same)
@@ -129,7 +111,7 @@ def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorV
 
 def _extreme(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
     ) -> TensorValue:
         return reduce_rounded(lw, out, kind, x, dims)
 
@@ -138,7 +120,7 @@ def _extreme(kind: str) -> Rule:
 
 def _truth(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, keepdim: bool = False
+        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
     ) -> TensorValue:
         axes, held = dims_of(dims, len(x.sizes)), out._replace(dtype=torch.bool)
         result = lw.reduce(held, kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
@@ -149,7 +131,7 @@ def _truth(kind: str) -> Rule:
 
 def _position(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, keepdim: bool = False
+        lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, *_: object, **__: object
     ) -> TensorValue:
         return position(lw, out, kind, x, dim)
 
@@ -163,7 +145,7 @@ def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None
 
 def _with_position(kind: str) -> Rule:
     def rule(
-        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, keepdim: bool = False
+        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, *_: object, **__: object
     ) -> tuple[TensorValue, ...]:
         lw.share(x)
         extreme = reduce_rounded(lw, outs[0], kind, x, dim)
@@ -232,7 +214,7 @@ def lower_var(
     dims: Any = None,
     *,
     correction: Any = None,
-    keepdim: bool = False,
+    **_: object,
 ) -> TensorValue:
     return dropped(lw, out, _variance(lw, out, x, dims, correction)[0])
 
@@ -244,7 +226,7 @@ def lower_std(
     dims: Any = None,
     *,
     correction: Any = None,
-    keepdim: bool = False,
+    **_: object,
 ) -> TensorValue:
     variance = _variance(lw, out, x, dims, correction)[0]
     spec = Spec(variance.sizes, variance.strides, variance.dtype)
@@ -258,7 +240,7 @@ def lower_var_mean(
     dims: Any = None,
     *,
     correction: Any = None,
-    keepdim: bool = False,
+    **_: object,
 ) -> tuple[TensorValue, ...]:
     results = _variance(lw, outs[0], x, dims, correction)
     return tuple(dropped(lw, out, value) for out, value in zip(outs, results))

@@ -44,8 +44,8 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
         weights = torch.ones(taps.positions.shape)
     else:
         weights = taps.weights
-    for elements, given in zip(taps.positions.tolist(), weights.tolist()):
-        for place, (element, weight) in enumerate(zip(elements, given)):
+    for elements, factors in zip(taps.positions.tolist(), weights.tolist()):
+        for place, (element, weight) in enumerate(zip(elements, factors)):
             if not math.isnan(weight):
                 key = place, math.copysign(weight != 0, weight)
                 readers[element][key] = readers[element].get(key, 0) + weight

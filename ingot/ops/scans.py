@@ -77,10 +77,10 @@ def _cumulative(kind: str) -> Callable[..., TensorValue]:
     def rule(
         lw: Lowering, out: Spec, x: TensorValue, dim: int, *, dtype: Any = None
     ) -> TensorValue:
-        held = _accumulator(out.dtype)
+        accumulator = _accumulator(out.dtype)
 
         def element(value: int) -> int:
-            return ops.to(rounded(value, out.dtype), held)
+            return ops.to(rounded(value, out.dtype), accumulator)
 
         if ZERO in x.sizes:
             raise NotLowered("a scan of nothing")

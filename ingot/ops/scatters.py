@@ -481,9 +481,9 @@ def index_copy_refusal(x: Tensor, dim: int, index: Tensor, source: Tensor) -> st
     return bad_dims(x, [dim]) or _long_index(index) or source_of_dtype("source")(x, source=source)
 
 
-def scatter_refusal(x: Tensor, **given: Any) -> str:
+def scatter_refusal(x: Tensor, **arguments: Any) -> str:
     """Of scatter.src and scatter.value."""
-    return source_of_dtype("src")(x, **given) or number_overflows(x, given.get("value"))
+    return source_of_dtype("src")(x, **arguments) or number_overflows(x, arguments.get("value"))
 
 
 def index_put_refusal(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, **_: Any) -> str:

@@ -44,9 +44,9 @@ def _searched(
 
     def compute(index: Index) -> int:
         if isinstance(value, TensorValue):
-            wanted = ops.to(value.load(index), dtype)
+            target = ops.to(value.load(index), dtype)
         else:
-            wanted = rounded(ops.constant(value, dtype), row.dtype)
+            target = rounded(ops.constant(value, dtype), row.dtype)
         outer = index[: len(row.sizes) - 1]
         first, end = ops.constant(0, i64), ops.constant(length, i64)
         one, last = ops.constant(1, i64), ops.constant(length - 1, i64)
@@ -54,8 +54,8 @@ def _searched(
         for _ in range(steps):
             middle = apply("shift_right", apply("add", first, end), one)
             place = ops.indirect(apply("minimum", middle, last), length, _INSIDE)
-            found = ops.to(row.load((*outer, place)), dtype)
-            stays = apply("gt" if right else "ge", found, wanted)
+            element = ops.to(row.load((*outer, place)), dtype)
+            stays = apply("gt" if right else "ge", element, target)
             moves = apply("logical_and", apply("lt", first, end), apply("logical_not", stays))
             first = apply("where", moves, apply("add", middle, one), first)
             end = apply("where", moves, end, middle)

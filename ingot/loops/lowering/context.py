@@ -235,19 +235,19 @@ class Lowering:
         kept = tuple(i for k, i in enumerate(index) if k not in dims)
         with ops.recording() as recorder:
             body = recorder.body(ops.to(element(value.load(index)), dtype))
-        held = result_dtype or dtype
+        stored_dtype = result_dtype or dtype
         strides = laid = dense_strides(out.sizes, out.strides)
         places = [k for k in range(len(index)) if k not in dims]  # of each dimension of `out`
         if len(out.sizes) == len(value.sizes):
             places = list(range(len(index)))
         counted = [ZERO if k in dims else index[k] for k in places]
         if self.target.device == "cuda" and not self.returned:
-            found = laid_by_loads(out.sizes, strides, counted, body.load_places, 1)
-            if found is None:
+            by_loads = laid_by_loads(out.sizes, strides, counted, body.load_places, 1)
+            if by_loads is None:
                 laid = strides
             else:
-                laid = dense_strides(out.sizes, found)
-        buffer = self.new_buffer(Spec(out.sizes, laid, held), laid)
+                laid = dense_strides(out.sizes, by_loads)
+        buffer = self.new_buffer(Spec(out.sizes, laid, stored_dtype), laid)
         target = address_of(counted, laid)
         self.graph.nodes.append(
             Reduction(
@@ -259,10 +259,10 @@ class Lowering:
                 body,
                 buffer,
                 target,
-                held,
+                stored_dtype,
             )
         )
-        result = stored(buffer, Spec(out.sizes, strides, held))
+        result = stored(buffer, Spec(out.sizes, strides, stored_dtype))
         if laid is not strides:
             result.place(buffer, laid)
         return result

@@ -283,11 +283,11 @@ def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
     left = {k for k, size in enumerate(sizes) if size is not ONE}
     step = ONE
     while left:
-        found = next((k for k in sorted(left, reverse=True) if strides[k] is step), None)
-        if found is None:
+        dim = next((k for k in sorted(left, reverse=True) if strides[k] is step), None)
+        if dim is None:
             return False
-        left.remove(found)
-        step = step * sizes[found]
+        left.remove(dim)
+        step = step * sizes[dim]
     return True
 
 
