@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -312,46 +313,39 @@ def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
     return _added_refusal(x, batch1, batch2)
 
 
+_matmul = partial(op, meta=matmul_meta)
+
 OPS = (
-    op(
-        aten.mm.default,
-        meta=matmul_meta,
-        cost=Cost.CONTRACTION,
-        lower=mm,
-        library=LibraryCall(torch.mm),
-    ),
-    op(
+    _matmul(aten.mm.default, cost=Cost.CONTRACTION, lower=mm, library=LibraryCall(torch.mm)),
+    _matmul(
         aten.bmm.default,
-        meta=matmul_meta,
         refuses=bmm_refusal,
         cost=Cost.CONTRACTION,
         lower=mm,
         library=LibraryCall(torch.bmm),
     ),
-    op(aten.mv.default, meta=matmul_meta, lower=mv, library=LibraryCall(torch.mv)),
-    op(aten.dot.default, meta=matmul_meta, lower=mv),
-    op(aten.addmv.default, meta=matmul_meta),
-    op(
+    _matmul(aten.mv.default, lower=mv, library=LibraryCall(torch.mv)),
+    _matmul(aten.dot.default, lower=mv),
+    _matmul(aten.addmv.default),
+    _matmul(
         aten.addmm.default,
-        meta=matmul_meta,
         refuses=addmm_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
         library=LibraryCall(torch.addmm),
     ),
-    op(
+    _matmul(
         aten.baddbmm.default,
-        meta=matmul_meta,
         refuses=baddbmm_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
         library=LibraryCall(torch.baddbmm),
     ),
     op(aten._addmm_activation.default, library=LibraryCall(addmm_activation)),
-    op(aten.mm.dtype, meta=matmul_meta),
-    op(aten.bmm.dtype, meta=matmul_meta, refuses=bmm_refusal),
-    op(aten.addmm.dtype, meta=matmul_meta, refuses=addmm_refusal),
-    op(aten.baddbmm.dtype, meta=matmul_meta, refuses=baddbmm_refusal),
+    _matmul(aten.mm.dtype),
+    _matmul(aten.bmm.dtype, refuses=bmm_refusal),
+    _matmul(aten.addmm.dtype, refuses=addmm_refusal),
+    _matmul(aten.baddbmm.dtype, refuses=baddbmm_refusal),
     op(aten.linear.default, meta=linear_meta, refuses=linear_refusal, lower=linear),
     op(aten.linalg_cross.default, decompose=cross),
     op(aten.trace.default, decompose=trace),

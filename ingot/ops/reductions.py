@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -403,59 +404,38 @@ def reduction_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return results[0] if len(results) == 1 else results
 
 
+_reduction = partial(op, meta=reduction_meta)
+
 OPS = (
-    op(
-        aten.sum.default,
-        aten.sum.dim_IntList,
-        meta=reduction_meta,
-        takes_no_elements=True,
-        lower=sum_,
-    ),
-    op(
-        aten.prod.default,
-        aten.prod.dim_int,
-        meta=reduction_meta,
-        takes_no_elements=True,
-        lower=prod,
-    ),
-    op(aten.mean.default, aten.mean.dim, meta=reduction_meta, takes_no_elements=True, lower=mean),
-    op(aten.nansum.default, decompose=nansum, meta=reduction_meta, takes_no_elements=True),
-    op(aten.amax.default, aten.max.default, meta=reduction_meta, lower=_extreme("max")),
-    op(aten.amin.default, aten.min.default, meta=reduction_meta, lower=_extreme("min")),
-    op(aten.max.dim, meta=reduction_meta, lower=_with_position("max")),
-    op(aten.min.dim, meta=reduction_meta, lower=_with_position("min")),
+    _reduction(aten.sum.default, aten.sum.dim_IntList, takes_no_elements=True, lower=sum_),
+    _reduction(aten.prod.default, aten.prod.dim_int, takes_no_elements=True, lower=prod),
+    _reduction(aten.mean.default, aten.mean.dim, takes_no_elements=True, lower=mean),
+    _reduction(aten.nansum.default, decompose=nansum, takes_no_elements=True),
+    _reduction(aten.amax.default, aten.max.default, lower=_extreme("max")),
+    _reduction(aten.amin.default, aten.min.default, lower=_extreme("min")),
+    _reduction(aten.max.dim, lower=_with_position("max")),
+    _reduction(aten.min.dim, lower=_with_position("min")),
     op(aten.max.other, aten.min.other, meta=pointwise_meta),
-    op(aten.aminmax.default, decompose=aminmax, meta=reduction_meta),
-    op(aten.argmax.default, meta=reduction_meta, lower=_position("argmax")),
-    op(aten.argmin.default, meta=reduction_meta, lower=_position("argmin")),
-    op(
-        aten.any.default,
-        aten.any.dim,
-        aten.any.dims,
-        meta=reduction_meta,
-        takes_no_elements=True,
-        lower=_truth("any"),
+    _reduction(aten.aminmax.default, decompose=aminmax),
+    _reduction(aten.argmax.default, lower=_position("argmax")),
+    _reduction(aten.argmin.default, lower=_position("argmin")),
+    _reduction(
+        aten.any.default, aten.any.dim, aten.any.dims, takes_no_elements=True, lower=_truth("any")
     ),
-    op(
-        aten.all.default,
-        aten.all.dim,
-        aten.all.dims,
-        meta=reduction_meta,
-        takes_no_elements=True,
-        lower=_truth("all"),
+    _reduction(
+        aten.all.default, aten.all.dim, aten.all.dims, takes_no_elements=True, lower=_truth("all")
     ),
-    op(
+    _reduction(
         aten.count_nonzero.default,
         aten.count_nonzero.dim_IntList,
         decompose=count_nonzero,
-        meta=reduction_meta,
         takes_no_elements=True,
     ),
-    op(aten.var.correction, decompose=var, meta=reduction_meta, lower=lower_var),
-    op(aten.std.correction, decompose=std, meta=reduction_meta, lower=lower_std),
-    op(aten.var_mean.correction, decompose=var_mean, meta=reduction_meta, lower=lower_var_mean),
-    op(aten.std_mean.correction, decompose=std_mean, meta=reduction_meta),
-    op(aten.linalg_vector_norm.default, decompose=vector_norm, meta=reduction_meta),
-    op(aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, decompose=norm, meta=reduction_meta),
-    op(aten.norm.Scalar, aten.norm.ScalarOpt_dtype, decompose=norm_of_all, meta=reduction_meta),
+    _reduction(aten.var.correction, decompose=var, lower=lower_var),
+    _reduction(aten.std.correction, decompose=std, lower=lower_std),
+    _reduction(aten.var_mean.correction, decompose=var_mean, lower=lower_var_mean),
+    _reduction(aten.std_mean.correction, decompose=std_mean),
+    _reduction(aten.linalg_vector_norm.default, decompose=vector_norm),
+    _reduction(aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, decompose=norm),
+    _reduction(aten.norm.Scalar, aten.norm.ScalarOpt_dtype, decompose=norm_of_all),
 )

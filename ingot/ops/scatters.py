@@ -8,6 +8,7 @@ hardly more than a load.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -490,64 +491,50 @@ def index_put_refusal(x: Tensor, indices: Sequence[Tensor | None], values: Tenso
     return index_refusal(x, indices) or source_of_dtype("values")(x, values=values)
 
 
+_scatter = partial(op, may_raise=indexes)
+
 OPS = (
-    op(
+    _scatter(
         aten.index_put.default,
         meta=like_self,
         refuses=index_put_refusal,
-        may_raise=indexes,
         takes_no_elements=True,
         lower=index_put,
         library=LibraryCall(in_place=aten.index_put_.default),
     ),
-    op(aten._unsafe_index_put.default, meta=like_self, may_raise=indexes, lower=index_put),
-    op(aten._index_put_impl.default, may_raise=indexes),
-    op(aten.put.default, meta=like_self, may_raise=indexes, lower=put),
-    op(
-        aten.index_add.default,
-        meta=plain_self,
-        refuses=source_of_dtype("source"),
-        may_raise=indexes,
-        lower=index_add,
+    _scatter(aten._unsafe_index_put.default, meta=like_self, lower=index_put),
+    _scatter(aten._index_put_impl.default),
+    _scatter(aten.put.default, meta=like_self, lower=put),
+    _scatter(
+        aten.index_add.default, meta=plain_self, refuses=source_of_dtype("source"), lower=index_add
     ),
-    op(
-        aten.index_copy.default,
-        meta=plain_self,
-        refuses=index_copy_refusal,
-        may_raise=indexes,
-        lower=index_copy,
+    _scatter(
+        aten.index_copy.default, meta=plain_self, refuses=index_copy_refusal, lower=index_copy
     ),
-    op(
+    _scatter(
         aten.index_fill.int_Scalar,
         aten.index_fill.int_Tensor,
         meta=like_self,
         refuses=index_fill_refusal,
-        may_raise=indexes,
         lower=index_fill,
     ),
-    op(aten.index_reduce.default, meta=plain_self, may_raise=indexes, lower=index_reduce),
-    op(
+    _scatter(aten.index_reduce.default, meta=plain_self, lower=index_reduce),
+    _scatter(
         aten.scatter.src,
         aten.scatter.value,
         aten.scatter.reduce,
         aten.scatter.value_reduce,
         meta=plain_self,
         refuses=scatter_refusal,
-        may_raise=indexes,
         lower=scatter,
     ),
-    op(
-        aten.scatter_add.default,
-        meta=plain_self,
-        refuses=source_of_dtype("src"),
-        may_raise=indexes,
-        lower=scatter_add,
+    _scatter(
+        aten.scatter_add.default, meta=plain_self, refuses=source_of_dtype("src"), lower=scatter_add
     ),
-    op(
+    _scatter(
         aten.scatter_reduce.two,
         meta=plain_self,
         refuses=source_of_dtype("src"),
-        may_raise=indexes,
         lower=scatter_reduce,
     ),
 )
