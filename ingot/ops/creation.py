@@ -47,9 +47,8 @@ def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
 
 def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
     if len(args) == 1:
-        start, step = (0, 1)
-    else:
-        start, step = (args[0], args[2] if len(args) > 2 else 1)
+        args = (0, *args)
+    start, _end, step = (*args, 1)[:3]
     if out.dtype in ops.INTS:
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)) and out.dtype in ops.INTS:

@@ -267,8 +267,9 @@ def linear_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
-def _added_refusal(x: Tensor, second: Tensor, third: Tensor) -> str:
+def addend_refusal(x: Tensor, **factors: Any) -> str:
     """The bias of addmm and baddbmm broadcasts to the product."""
+    second, third, *_ = factors.values()
     sizes = (*second.shape[:-1], third.shape[-1])
     fits = x.dim() <= len(sizes) and geometry.expect_same_sizes(
         geometry.broadcast(x.shape, sizes), sizes
@@ -305,14 +306,6 @@ def svd_refusal(**_: Any) -> str:
     return ""
 
 
-def addmm_refusal(x: Tensor, mat1: Tensor, mat2: Tensor, **_: Any) -> str:
-    return _added_refusal(x, mat1, mat2)
-
-
-def baddbmm_refusal(x: Tensor, batch1: Tensor, batch2: Tensor, **_: Any) -> str:
-    return _added_refusal(x, batch1, batch2)
-
-
 _matmul = partial(op, meta=matmul_meta)
 
 OPS = (
@@ -329,14 +322,14 @@ OPS = (
     _matmul(aten.addmv.default),
     _matmul(
         aten.addmm.default,
-        refuses=addmm_refusal,
+        refuses=addend_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
         library=LibraryCall(torch.addmm),
     ),
     _matmul(
         aten.baddbmm.default,
-        refuses=baddbmm_refusal,
+        refuses=addend_refusal,
         cost=Cost.CONTRACTION,
         lower=addmm,
         library=LibraryCall(torch.baddbmm),
@@ -344,8 +337,8 @@ OPS = (
     op(aten._addmm_activation.default, library=LibraryCall(addmm_activation)),
     _matmul(aten.mm.dtype),
     _matmul(aten.bmm.dtype, refuses=bmm_refusal),
-    _matmul(aten.addmm.dtype, refuses=addmm_refusal),
-    _matmul(aten.baddbmm.dtype, refuses=baddbmm_refusal),
+    _matmul(aten.addmm.dtype, refuses=addend_refusal),
+    _matmul(aten.baddbmm.dtype, refuses=addend_refusal),
     op(aten.linear.default, meta=linear_meta, refuses=linear_refusal, lower=linear),
     op(aten.linalg_cross.default, decompose=cross),
     op(aten.trace.default, decompose=trace),

@@ -32,28 +32,11 @@ _INSIDE = Fault(IndexError, "a sampled place is inside of the image", False)  # 
 
 
 def grid_sampler_2d(
-    lw: Lowering,
-    out: Spec,
-    x: TensorValue,
-    grid: TensorValue,
-    interpolation: int,
-    padding: int,
-    corners: bool,
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int,
+    corners: bool, by_cudnn: bool = False,
+) -> TensorValue:  # fmt: skip
     """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from
     -1 to 1."""
-    return _sampled(lw, out, x, grid, interpolation, padding, corners)
-
-
-def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue) -> TensorValue:
-    return _sampled(lw, out, x, grid, BILINEAR, ZEROS, True, by_cudnn=True)
-
-
-def _sampled(
-    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int,
-    corners: bool,
-    by_cudnn: bool = False,
-) -> TensorValue:  # fmt: skip
     on_gpu = lw.target.device == "cuda"
     if out.dtype not in (*ops.FLOATS, *(ops.HALVES if on_gpu else ())) or interpolation not in (
         BILINEAR,
@@ -98,6 +81,10 @@ def _sampled(
         return rounded(ops.weighted_sum(terms(), zero if on_gpu else None), out.dtype)
 
     return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
+
+
+def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue) -> TensorValue:
+    return grid_sampler_2d(lw, out, x, grid, BILINEAR, ZEROS, True, by_cudnn=True)
 
 
 def _places(
