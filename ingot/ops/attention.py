@@ -175,12 +175,7 @@ def _rows(lw: Lowering, value: TensorValue) -> View:
     window = lw.view(value)
     if window.strides[-1] is ONE or window.sizes[-1] is ONE:
         return window
-    strides = contiguous_strides(value.sizes)
-    return lw.view(
-        lw.realize(
-            TensorValue(value.sizes, strides, value.dtype, value.load, cost=1, origin=lw.origin)
-        )
-    )
+    return lw.view(lw.copied(value, contiguous_strides(value.sizes)))
 
 
 def _mask(lw: Lowering, mask: TensorValue | None, sizes: tuple[Expr, ...]) -> View | None:

@@ -35,6 +35,7 @@ from ingot.loops.expr import (
 )
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import inside, load_where
+from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -42,7 +43,6 @@ from ingot.loops.lowering.values import (
     Spec,
     TensorValue,
     channels_last_strides,
-    compute_dtype,
     contiguous,
     exprs,
     loops_over,
@@ -264,10 +264,9 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
             if width:
                 shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
                 margin = contiguous(shape, x.dtype)
-                filled = lw.computed(
-                    margin, lambda index: ops.constant(number, compute_dtype(x.dtype)), [], cost=0
+                lw.write(
+                    filled(lw, margin, number), buffer, (apart, *strides), sum(corner[:d], start)
                 )
-                lw.write(filled, buffer, (apart, *strides), sum(corner[:d], start))
     lw.padded[key] = stored(buffer, spec)
     return lw.padded[key]
 

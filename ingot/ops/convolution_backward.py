@@ -23,6 +23,7 @@ from ingot.loops.expr import ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Contraction
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import load_where, windows_on
+from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
@@ -224,10 +225,9 @@ def _turned_round(
         target = address_of((n, channel, *at), strides)
         if not all(r.taps for r in residues):
             nothing = _row_major(exprs([*out.sizes[:2], *(r.places for r in residues)]))
-            zeros = lw.computed(nothing, lambda index: ops.constant(0.0, torch.float32), [], cost=0)
             apart = [stride * step for stride, step in zip(strides, (1, 1, *window.stride))]
             first = sum((stride * r.first for stride, r in zip(strides[2:], residues)), ZERO)
-            lw.write(zeros, buffer, apart, first)
+            lw.write(filled(lw, nothing, 0.0), buffer, apart, first)
             continue
         taps = tuple(map(loop_symbol, "ij", [len(r.taps) for r in residues]))
         inner = loop_symbol("k", grad.sizes[1])

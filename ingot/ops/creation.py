@@ -98,7 +98,7 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
         if t.sizes[dim] is ZERO:
             continue
         spec = out._replace(sizes=t.sizes, strides=out.strides)
-        parts.append((t if t.dtype is out.dtype else _converted(lw, spec, t), start))
+        parts.append((lw.rounded_to(spec, t), start))
         start = start + t.sizes[dim]
     if not parts:
         return filled(lw, out, 0)
@@ -118,11 +118,6 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
             joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(parts))
         )
     return joined
-
-
-def _converted(lw: Lowering, spec: Spec, t: TensorValue) -> TensorValue:
-    dtype = compute_dtype(spec.dtype)
-    return lw.computed(spec, lambda index: rounded(ops.to(t.load(index), dtype), spec.dtype), [t])
 
 
 def _joined_at(pieces: list[tuple[TensorValue, Expr]], dim: int, index: Index) -> int:
