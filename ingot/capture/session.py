@@ -423,6 +423,22 @@ class Session(Semantics, Reading):
         """What a function gives that is called in the way that its meaning says."""
         return builtin_functions.call_as(self, meaning, function, args, kwargs)
 
+    def call_builtin(self, function: Any, /, *args: Value) -> Value:
+        """Calls an object that is held itself."""
+        return self.call(self.builtin(function), args, {})
+
+    def call_member(self, raw: Any, /, *args: Value) -> Value:
+        """Calls what a class holds, which is not bound."""
+        return self.call(self.wrap_class_member(raw), args, {})
+
+    def call_function(self, function: Any, /, *args: Value, **kwargs: Value) -> Value:
+        """Calls a torch function on tensors of the graph, as one node."""
+        return self.graph.call(self, "call_function", function, args, kwargs)
+
+    def call_method(self, name: str, /, *args: Value, **kwargs: Value) -> Value:
+        """Calls a Tensor method, in the same way."""
+        return self.graph.call(self, "call_method", name, args, kwargs)
+
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""
         return construction.construct(self, cls, args, kwargs)

@@ -153,8 +153,7 @@ def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
             array = session.realize(args[0])
             if isinstance(array, ArrayValue):
                 name = "clone" if copies else "detach"  # a tensor of its own
-                operand = (array.tensor(session),)
-                return session.graph.call(session, "call_method", name, operand, {})
+                return session.call_method(name, array.tensor(session))
         return (
             tensor_of_number(session, args, kwargs)
             or tensor_of_numbers(session, args, kwargs)

@@ -158,7 +158,7 @@ def _with_gradients(
         raise session.unsupported("autograd-function", f"{function.describe()}, which has a vjp")
     needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
     before = session.graph.last
-    made = session.call(session.builtin(run_forward), [function, needed, *args], {})
+    made = session.call_builtin(run_forward, function, needed, *args)
     context, result, writes, without, zeros, saved = session.realized_items(made)
     if session.truth(writes):
         raise session.unsupported(
@@ -222,9 +222,7 @@ class _Call(NamedTuple):
             for result, dims in self.results:
                 tangent = tangents.get(id(result), NONE)
                 operands.append(raised(session, tangent, dims, inside))
-            gradients = session.realized_items(
-                session.call(session.builtin(run_backward), operands, {})
-            )
+            gradients = session.realized_items(session.call_builtin(run_backward, *operands))
             for k, argument in enumerate(self.args[: len(gradients)]):
                 gradients[k] = lowered_gradient(session, gradients[k], argument, self.levels)
         return _of_tensors(session, self.function, [arg.value for arg in self.args], gradients)

@@ -132,9 +132,7 @@ def _with_history(
     """The values with views in place of the tensors, which have a node of autograd's behind
     them."""
     tensors = tensors_in(values)
-    views = session.unpacked(
-        session.call(session.builtin(views_of), [TupleValue(tensors, tuple)], {})
-    )
+    views = session.unpacked(session.call_builtin(views_of, TupleValue(tensors, tuple)))
     node = kind(hooks, _untracked(tensors))
     session.graph.give_history(session, node, tensors, views, [link])
     return with_tensors(values, views)

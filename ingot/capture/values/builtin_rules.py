@@ -234,11 +234,11 @@ def object_format(session: Session, value: Value, spec: Value) -> Value:
 @means(builtins.dir)
 def dir_(session: Session, *values: Value) -> Value:
     if not values:
-        return session.list_of(session.call(session.builtin(sorted), [locals_(session)], {}))
+        return session.list_of(session.call_builtin(sorted, locals_(session)))
     (value,) = values
     found = special_first(session, value, "__dir__")
     if found is not None:
-        return session.call(session.builtin(sorted), [found], {})
+        return session.call_builtin(sorted, found)
     if not isinstance(value, ObjectValue):
         return session.wrap_constant(session.python(dir, session.known(value)))
     names = {*dir(value.cls), *value.attributes}
@@ -284,7 +284,7 @@ def hash_(session: Session, value: Value) -> Value:
     if isinstance(value, ObjectValue):
         raw = session.class_lookup(value.cls, "__hash__")
     if isinstance(raw, FunctionType):
-        answer = session.realize(session.call(session.wrap_class_member(raw), [value], {}))
+        answer = session.realize(session.call_member(raw, value))
         if not issubclass(answer.python_type(), int):
             raise session.raised(TypeError, "__hash__ method should return an integer")
         return ConstantValue(hash(_Hashed(session.known(answer))))
@@ -492,7 +492,7 @@ def iter_(session: Session, value: Value, sentinel: Value = NULL) -> Value:
         return value.iterate(session)
     if find_missing(value.python_type(), "__call__"):
         session.really(iter, [value, sentinel], {})
-    return session.call(session.builtin(iterators.calls_until), [value, sentinel], {})
+    return session.call_builtin(iterators.calls_until, value, sentinel)
 
 
 @means(builtins.next)

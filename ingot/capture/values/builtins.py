@@ -307,7 +307,7 @@ def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
             if not find_missing(value.cls, name):
                 if isinstance(value, BuiltinObject) and issubclass(value.cls, _KINDS[name]):
                     return session.known(value.content)
-                return session.known(session.call(session.builtin(_ASKS[name]), [value], {}))
+                return session.known(session.call_builtin(_ASKS[name], value))
         return session.stand_in(value)
     return session.known(value)
 

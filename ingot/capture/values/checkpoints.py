@@ -150,7 +150,7 @@ def _untracked(function: Any, *args: Any) -> Any:
 def _reentrant(session: Session, args: list[Value]) -> Value:
     """CheckpointFunction.apply."""
     function, keeps_numbers, *arguments = args
-    session.call(session.builtin(check_backward_validity), [TupleValue(arguments, tuple)], {})
+    session.call_builtin(check_backward_validity, TupleValue(arguments, tuple))
     if not torch.is_grad_enabled():
         return session.call(function, arguments, {})
     recorder = session.graph
@@ -165,7 +165,7 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     if is_tracked:
         called = _region(session, [function, *arguments], {}, bool(session.known(keeps_numbers)))
     else:
-        called = session.call(session.builtin(_untracked), [function, *arguments], {})
+        called = session.call_builtin(_untracked, function, *arguments)
     result = session.realize(called)
     results = _results(session, result, before)
     if not is_tracked:
@@ -216,7 +216,7 @@ def _refused(session: Session, what: str) -> Unsupported:
 def _with_history(session: Session, tensors: list[TensorValue]) -> list[TensorValue]:
     """The results of the region as views, whose history is the backward that eager has."""
     without = frozenset(k for k, t in enumerate(tensors) if not may_have_gradient(t))
-    views = session.call(session.builtin(views_of), [TupleValue(tensors, tuple)], {})
+    views = session.call_builtin(views_of, TupleValue(tensors, tuple))
     outputs = tensors_in(session.realized_items(views))
     session.graph.give_history(session, Reentrant(without), tensors, outputs, [])
     return outputs

@@ -85,7 +85,7 @@ class ClassValue(Value):
             if hook is MISSING:
                 message = f"type object '{self.object.__name__}' has no attribute '{name}'"
                 raise session.raised(AttributeError, message)
-            return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+            return session.call_member(hook, self, ConstantValue(name))
         return bind_member(session, raw, None, self.object, name)
 
     def _of_type(self, session: Session, raw: Any, name: str) -> Value:
@@ -115,7 +115,7 @@ class ClassValue(Value):
         raw = session.class_lookup(type(self.object), name)
         if not isinstance(raw, FunctionType) or is_trusted(type(self.object).__module__):
             return None
-        return session.call(session.wrap_class_member(raw), [self, *args], {})
+        return session.call_member(raw, self, *args)
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool

@@ -86,9 +86,7 @@ def _whole(session: Session, tensor: TensorValue) -> TensorValue:
 
 
 def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = session.graph.call(
-        session, "call_method", name, (tensor, *map(session.wrap_constant, args)), {}
-    )
+    made = session.call_method(name, tensor, *map(session.wrap_constant, args))
     assert isinstance(made, TensorValue)
     return made
 
@@ -103,4 +101,4 @@ def _as_subclass(
     cls = session.realize([*args, *kwargs.values()][0])
     if not isinstance(cls, ClassValue) or cls.object is not torch.Tensor:
         return None
-    return session.graph.call(session, "call_function", aten.alias.default, (tensor,), {})
+    return session.call_function(aten.alias.default, tensor)

@@ -90,7 +90,7 @@ def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
     foreseen."""
     if value.cls.__name__ != "Tensor" or value.fake.requires_grad or value.attributes:
         return None
-    return session.graph.call(session, "call_method", "clone", (value,), {})
+    return session.call_method("clone", value)
 
 
 def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value | None:

@@ -105,7 +105,7 @@ def _backward(
         raise session.unsupported("inner-gradients", "backward() that reaches no tensor")
     pack = session.tuple_of_values
     operands = [pack(heads), pack(leaves), pack(tangents), retain]
-    return session.call(session.builtin(add_gradients), operands, {})
+    return session.call_builtin(add_gradients, *operands)
 
 
 @torch.no_grad()
@@ -242,4 +242,4 @@ def _requires_grad(
     if tensor.source is None:
         tensor.leaf_since = session.step_of_outermost
     yes = ConstantValue(bool(session.known(wanted)))
-    return session.graph.call(session, "call_method", "requires_grad_", (tensor, yes), {})
+    return session.call_method("requires_grad_", tensor, yes)

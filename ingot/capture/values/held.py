@@ -28,7 +28,7 @@ class EnumValue(ConstantValue):
         raw = session.class_lookup(type(self.object), name)
         if not isinstance(raw, FunctionType) or trusts_function(raw):
             return None
-        return session.realize(session.call(session.wrap_class_member(raw), [self, *args], {}))
+        return session.realize(session.call_member(raw, self, *args))
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in ("name", "value", "_value_", "_name_"):

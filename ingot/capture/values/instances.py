@@ -77,7 +77,7 @@ def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
         return _has_protocol(session, value, cls)
     if isinstance(hook, FunctionType) and (is_users or session.says_its_class(value)):
         checked = session.wrap_constant(cls)
-        return session.truth(session.call(session.wrap_class_member(hook), [checked, value], {}))
+        return session.truth(session.call_member(hook, checked, value))
     if meta is type or not isinstance(hook, FunctionType):
         return _is_plainly(session, value, cls)
     return session.python(issubclass, value.python_type(), cls)
@@ -228,7 +228,7 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
     if isinstance(known, type):
         hook = _users_subclasscheck(session, known)
     if hook is not None:
-        return session.truth(session.call(session.wrap_class_member(hook), [classes, cls], {}))
+        return session.truth(session.call_member(hook, classes, cls))
     found = session.python(issubclass, session.stand_in(cls), known)
     if not found and isinstance(cls, ClassValue) and isinstance(known, abc.ABCMeta):
         _guard_registration(session, cls.object, known)

@@ -163,7 +163,7 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
         dim = None
         if isinstance(value, TensorValue) and maybe_get_level(value.fake) == level.number:
             dim = maybe_get_bdim(value.fake)
-            value = session.graph.call(session, "call_function", get_unwrapped, (value,), {})
+            value = session.call_function(get_unwrapped, value)
         elif isinstance(value, SequenceValue) and tensors_in(value.items):
             raise session.unsupported(
                 "argument-kind",
@@ -190,8 +190,9 @@ def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelVal
     if isinstance(value, TensorValue):
         for dim, level in zip(dims, inside):
             if dim is not None:
-                args = (value, ConstantValue(dim), level)
-                value = session.call(session.builtin(predispatch_add_batch_dim), list(args), {})
+                value = session.call_builtin(
+                    predispatch_add_batch_dim, value, ConstantValue(dim), level
+                )
     return session.realize(value)
 
 
@@ -215,7 +216,7 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
     with outside(session, levels) as inside:
         facts = [ConstantValue(level.size), ConstantValue(level.randomness)]
         operands = [function, *facts, TupleValue(dims, tuple), *values]
-        pair = session.call(session.builtin(run_vmap), operands, {})
+        pair = session.call_builtin(run_vmap, *operands)
         result, of_result = _two(session, function, session.realize(pair))
     if not isinstance(result, TupleValue):
         return raised(session, result, (_dim(session, of_result),), inside)
@@ -277,5 +278,5 @@ def lowered_gradient(
     for level, of_argument in reversed([*zip(levels, argument.dims)]):
         value, (dim,) = lowered(session, gradient, [level])
         facts = [ConstantValue(dim), ConstantValue(of_argument), ConstantValue(level.size)]
-        gradient = session.realize(session.call(session.builtin(reduced), [value, *facts], {}))
+        gradient = session.realize(session.call_builtin(reduced, value, *facts))
     return gradient

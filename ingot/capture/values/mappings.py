@@ -189,7 +189,7 @@ def _update(
 
 
 def _reversed(owner: DictObject, session: Session) -> Value:
-    return session.call(session.builtin(reversed), [owner.items(session)], {})
+    return session.call_builtin(reversed, owner.items(session))
 
 
 def _text(owner: DictObject, session: Session) -> Value:

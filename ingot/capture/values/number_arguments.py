@@ -84,7 +84,7 @@ def _quotient(
     if left.fake.dtype not in (torch.float32, torch.float64):
         return None
     number = _as(session, right, left.fake.dtype)
-    return session.graph.call(session, "call_method", name, (left, number), kwargs)  # type: ignore[arg-type]
+    return session.call_method(name, left, number, **kwargs)  # type: ignore[arg-type]
 
 
 _SCALED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -163,9 +163,7 @@ def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | Non
         return None
     if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
         named: Keywords = {"dtype": ConstantValue(dtype)}
-        made = session.graph.call(
-            session, "call_function", torch.full, (session.wrap_constant(()), value), named
-        )
+        made = session.call_function(torch.full, session.wrap_constant(()), value, **named)
         if isinstance(made, TensorValue):
             return made
         return None
@@ -199,7 +197,7 @@ def _bounded(session: Session, name: str, given: Given) -> Value | None:
     form = "clamp"
     if name.endswith("_"):
         form = "clamp_"
-    return session.graph.call(session, "call_method", form, (target, *bounds), {})
+    return session.call_method(form, target, *bounds)
 
 
 def _gradient_at_bound(bound: Any) -> float:
@@ -262,10 +260,10 @@ def _filled(session: Session, name: str, given: Given) -> Value | None:
     named = map_values(session.deep, given)
     function = getattr(torch, name, None)
     if function is None:
-        made = session.graph.call(session, "call_method", name, args, named)
+        made = session.call_method(name, *args, **named)
     else:
-        made = session.graph.call(session, "call_function", function, args, named)
-    return session.graph.call(session, "call_method", "fill_", (made, number.tensor), {})  # type: ignore[attr-defined]
+        made = session.call_function(function, *args, **named)
+    return session.call_method("fill_", made, number.tensor)  # type: ignore[attr-defined]
 
 
 _OF_FILLED = frozenset({"self", "input", "size", "dtype", "device"})
@@ -280,7 +278,7 @@ def _fill(session: Session, name: str, given: Given) -> Value | None:
         or not fits(session, number, target.fake.dtype)
     ):
         return None
-    return session.graph.call(session, "call_method", name, (target, number.tensor), {})  # type: ignore[attr-defined]
+    return session.call_method(name, target, number.tensor)  # type: ignore[attr-defined]
 
 
 def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
@@ -317,7 +315,7 @@ def _drawn(session: Session, name: str, given: Given) -> Value | None:
     same = target.fake.device.type == "cpu" and draws_in_memory_order()
     if not same or not number.applied(session, _is_probability).constant():
         return None
-    return session.graph.call(session, "call_method", name, (target, number.tensor), {})
+    return session.call_method(name, target, number.tensor)
 
 
 def _is_probability(number: float) -> bool:
@@ -343,7 +341,7 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
         return None
     args = [*held, session.deep(given.pop("steps", NONE))]
     named = map_values(session.deep, given)
-    return session.graph.call(session, "call_function", torch.linspace, args, named)  # type: ignore[arg-type]
+    return session.call_function(torch.linspace, *args, **named)  # type: ignore[arg-type]
 
 
 _OF_LINSPACE = frozenset({"start", "end", "steps", "dtype", "device"})

@@ -258,7 +258,7 @@ class NumberValue(Value):
         ):
             return None
         if self._size is None:
-            self._size = session.graph.call(session, "call_method", "item", (self.tensor,), {})
+            self._size = session.call_method("item", self.tensor)
             for pair in ((-LARGEST, self._size), (self._size, LARGEST)):
                 session.graph.require(session, require_relation, "<=", *pair)
         return self._size
@@ -619,7 +619,7 @@ def operand_of_choice(value: Value) -> Value | None:
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
-    made = session.graph.call(session, "call_function", function, args, {})
+    made = session.call_function(function, *args)
     assert isinstance(made, TensorValue)
     return made
 
@@ -636,6 +636,6 @@ def converted(
     named: dict[str, Value] = {}
     if copy:
         named = {"copy": ConstantValue(True)}
-    made = session.graph.call(session, "call_method", "to", (tensor, ConstantValue(dtype)), named)
+    made = session.call_method("to", tensor, ConstantValue(dtype), **named)
     assert isinstance(made, TensorValue)
     return made

@@ -152,7 +152,7 @@ class ObjectValue(Value):
     def key(self, session: Session) -> Any:
         if find_in_class(self.cls, "__hash__") is object.__hash__:
             return session.identity_key(self)
-        number = session.call(session.builtin(hash), [self], {})
+        number = session.call_builtin(hash, self)
         return HashedKey(session, self, session.known(number))
 
     # -- attributes --------------------------------------------------------------------------------
@@ -184,9 +184,7 @@ class ObjectValue(Value):
                     raise session.unsupported(
                         "attribute", f"{self.describe()} defines __getattribute__"
                     )
-                found = session.call(
-                    session.wrap_class_member(hook), [self, ConstantValue(name)], {}
-                )
+                found = session.call_member(hook, self, ConstantValue(name))
         except Raised as raised:
             lost = issubclass(raised.value.python_type(), AttributeError)
             if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
@@ -220,7 +218,7 @@ class ObjectValue(Value):
         hook = session.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
             raise self.lost(session, name)
-        return session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+        return session.call_member(hook, self, ConstantValue(name))
 
     def lost(self, session: Session, name: str) -> Raised:
         """The error for an attribute that it does not have."""
@@ -265,7 +263,7 @@ class ObjectValue(Value):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         hook = session.class_lookup(self.cls, "__setattr__")
         if isinstance(hook, FunctionType):
-            session.call(session.wrap_class_member(hook), [self, ConstantValue(name), value], {})
+            session.call_member(hook, self, ConstantValue(name), value)
         else:
             self.assign(session, name, value)
 
@@ -278,17 +276,13 @@ class ObjectValue(Value):
                 raise session.raised(
                     AttributeError, f"property {name!r} of {kind!r} object has no setter"
                 )
-            session.call(session.wrap_class_member(raw.fset), [self, value], {})
+            session.call_member(raw.fset, self, value)
         elif is_data_descriptor(raw) and not isinstance(raw, MemberDescriptorType):
             setter = session.class_lookup(type(raw), "__set__")
             if name == "__class__" and self.source is None and raw is vars(object)["__class__"]:
                 self._become(session, value)
             elif isinstance(setter, FunctionType):
-                session.call(
-                    session.wrap_class_member(setter),
-                    [session.wrap_class_member(raw), self, value],
-                    {},
-                )
+                session.call_member(setter, session.wrap_class_member(raw), self, value)
             else:
                 raise session.unsupported("attribute", f"a descriptor of {self.describe()} is set")
         else:
@@ -319,7 +313,7 @@ class ObjectValue(Value):
     def delete_attribute(self, session: Session, name: str) -> None:
         hook = session.class_lookup(self.cls, "__delattr__")
         if isinstance(hook, FunctionType):
-            session.call(session.wrap_class_member(hook), [self, ConstantValue(name)], {})
+            session.call_member(hook, self, ConstantValue(name))
         else:
             self.drop(session, name)
 
@@ -332,7 +326,7 @@ class ObjectValue(Value):
                 raise session.raised(
                     AttributeError, f"property {name!r} of {kind!r} object has no deleter"
                 )
-            session.call(session.wrap_class_member(raw.fdel), [self], {})
+            session.call_member(raw.fdel, self)
             return
         is_member = isinstance(raw, MemberDescriptorType)
         if is_data_descriptor(raw) and not is_member:
@@ -341,9 +335,7 @@ class ObjectValue(Value):
                 raise session.unsupported(
                     "attribute", f"a descriptor of {self.describe()} is deleted"
                 )
-            session.call(
-                session.wrap_class_member(remover), [session.wrap_class_member(raw), self], {}
-            )
+            session.call_member(remover, session.wrap_class_member(raw), self)
             return
         if is_member:
             try:
@@ -581,21 +573,17 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
             raise session.raised(
                 AttributeError, f"property {name!r} of {cls.__qualname__!r} object has no getter"
             )
-        return session.call(session.wrap_class_member(raw.fget), [instance], {})
+        return session.call_member(raw.fget, instance)
     if not hasattr(type(raw), "__get__"):
         return session.wrap_class_member(raw)
     if isinstance(raw, functools.cached_property) and isinstance(instance, ObjectValue):
-        value = session.call(session.wrap_class_member(raw.func), [instance], {})
+        value = session.call_member(raw.func, instance)
         instance.put(session, raw.attrname or name, value)
         return value
     getter = session.class_lookup(type(raw), "__get__")
     if isinstance(getter, FunctionType):
         owner = session.wrap_constant(cls)
-        return session.call(
-            session.wrap_class_member(getter),
-            [session.wrap_class_member(raw), instance or NONE, owner],
-            {},
-        )
+        return session.call_member(getter, session.wrap_class_member(raw), instance or NONE, owner)
     if instance is None:
         return session.wrap_class_member(raw)
     if isinstance(raw, functools._lru_cache_wrapper):

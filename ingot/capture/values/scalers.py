@@ -108,14 +108,12 @@ def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function: Any = maybe_opt_step
     if len(args) == 3 and not kwargs and why_off(SCALERS) is None:
         _, optimizer, state = map(session.realize, args)
-        found = session.unpacked(session.call(session.builtin(found_by_device), [state], {}))
+        found = session.unpacked(session.call_builtin(found_by_device, state))
         if len(found) == 1 and optimizer.python_type() in _WRITE_TENSORS:
             found_inf = session.realize(found[0])
             device = found_inf.get_attribute(session, "device")
-            if session.truth(
-                session.call(session.builtin(writes_tensors_alone), [optimizer, device], {})
-            ):
-                return session.call(session.builtin(step_where_finite), [optimizer, found_inf], {})
+            if session.truth(session.call_builtin(writes_tensors_alone, optimizer, device)):
+                return session.call_builtin(step_where_finite, optimizer, found_inf)
     return session.inline(
         FunctionValue.outside(session, function, ConstSource(function)), args, kwargs
     )

@@ -14,9 +14,9 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.numbers import NumberValue, call, method
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue, tensors_in
+from ingot.capture.values.tensor import SymIntValue, TensorValue, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.fakes import storage_key
 from ingot.graph.symbols import is_decided_by_data
@@ -171,9 +171,7 @@ def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> T
                 dim = rank - sum(counts[k:])
             else:
                 dim = sum(counts[:k])
-            made = session.graph.call(
-                session, "call_method", "select", (tensor, ConstantValue(dim), parts.pop(k)), {}
-            )
+            made = session.call_method("select", tensor, ConstantValue(dim), parts.pop(k))
             assert isinstance(made, TensorValue)
             tensor = made
     return tensor
@@ -199,14 +197,7 @@ def _setitem(
 def _select(session: Session, tensor: TensorValue, dim: int, number: Value) -> TensorValue:
     assert isinstance(number, TensorValue)
     if number.fake.dtype is not torch.int64:
-        place = TensorMethod(number, "long").call(session, [], {})
-    else:
-        place = number
-    assert isinstance(place, TensorValue)
-    place = TensorMethod(place, "reshape").call(session, [ConstantValue(1)], {})
+        number = method(session, "long", number)
+    place = method(session, "reshape", number, 1)
     key = TupleValue([*[_EVERYTHING] * dim, place], tuple)
-    found = session.graph.call(session, "call_function", operator.getitem, (tensor, key), {})
-    assert isinstance(found, TensorValue)
-    made = TensorMethod(found, "squeeze").call(session, [ConstantValue(dim)], {})
-    assert isinstance(made, TensorValue)
-    return made
+    return method(session, "squeeze", call(session, operator.getitem, tensor, key), dim)

@@ -71,7 +71,7 @@ def _check_tensor_all(session: Session, args: Arguments, kwargs: Keywords) -> Va
         raise session.unsupported(
             "size-check", "torch._check_tensor_all of what is no tensor of truth values"
         )
-    every = session.graph.call(session, "call_method", "all", (condition,), {})
+    every = session.call_method("all", condition)
     if not every.require_truth(session, True):
         raise session.unsupported(
             "size-check", f"torch._check_tensor_all of {condition.describe()}"

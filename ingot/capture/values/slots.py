@@ -71,15 +71,15 @@ SLOTS.update(
     __contains__=lambda value, session, item: ConstantValue(value.contains(session, item)),
     __iter__=lambda value, session: value.iterate(session),
     __call__=lambda value, session, *args, **kwargs: value.call(session, args, kwargs),
-    __hash__=lambda value, session: session.call(session.builtin(hash), [value], {}),
+    __hash__=lambda value, session: session.call_builtin(hash, value),
     __str__=lambda value, session: ConstantValue(session.text_of(value, str)),
     __repr__=lambda value, session: ConstantValue(session.text_of(value, repr)),
-    __reversed__=lambda value, session: session.call(session.builtin(reversed), [value], {}),
+    __reversed__=lambda value, session: session.call_builtin(reversed, value),
 )
 
 
 def _converted(function: Any) -> Slot:
-    return lambda value, session, *args: session.call(session.builtin(function), [value, *args], {})
+    return lambda value, session, *args: session.call_builtin(function, value, *args)
 
 
 for _name, _converter in {
@@ -99,12 +99,12 @@ def _format(value: Value, session: Session, spec: Value) -> Value:
         if method is not object.__format__:
             owner = value.constant()
         session.python(method, owner, session.refused(spec))
-    return session.call(session.builtin(format), [value, spec], {})
+    return session.call_builtin(format, value, spec)
 
 
 @_slot("__next__")
 def _next(value: Value, session: Session) -> Value:
-    return session.call(session.builtin(next), [value], {})
+    return session.call_builtin(next, value)
 
 
 @_slot("__setitem__")

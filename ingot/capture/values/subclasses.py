@@ -100,7 +100,7 @@ class BuiltinObject(ObjectValue):
 
     def _text_of_elements(self, session: Session, most: int | None) -> str:
         """The repr() of a set or deque whose class says itself what it holds."""
-        elements = session.text_of(session.call(session.builtin(list), [self], {}), repr)
+        elements = session.text_of(session.call_builtin(list, self), repr)
         if plain_base(self.cls) is not deque:
             return f"{self.cls.__name__}({{{elements[1:-1]}}})"
         return f"{self.cls.__name__}({elements}{'' if most is None else f', maxlen={most}'})"

@@ -147,12 +147,10 @@ class TensorValue(Value):
             or tuple(fake.shape) not in ((), (1,))
         ):
             return False
-        as_number = self
+        as_number: Value = self
         for name, arg in (("ne", 0), ("to", torch.uint8))[fake.dtype is torch.bool :]:
-            as_number = session.graph.call(
-                session, "call_method", name, (as_number, ConstantValue(arg)), {}
-            )
-        number = session.graph.call(session, "call_method", "item", (as_number,), {})
+            as_number = session.call_method(name, as_number, ConstantValue(arg))
+        number = session.call_method("item", as_number)
         session.graph.require(session, require_relation, "==", number, int(wanted))
         return True
 
@@ -181,11 +179,9 @@ class TensorValue(Value):
         if name in _PROPERTIES:
             return session.wrap_constant(getattr(self.fake, name))
         if name in _VIEWS:
-            return session.graph.call(
-                session, "call_function", getattr, (self, ConstantValue(name)), {}
-            )
+            return session.call_function(getattr, self, ConstantValue(name))
         if name == "data":
-            return session.graph.call(session, "call_function", data_of, (self,), {})
+            return session.call_function(data_of, self)
         if name in ("grad", "grad_fn"):
             return self._gradient(session, name)
         if name == "__class__":
@@ -298,9 +294,7 @@ class TensorValue(Value):
         if made is not None:
             return made
         refuse_overrides(session, "getitem", [key], {})
-        return session.graph.call(
-            session, "call_function", operator.getitem, (self, session.deep(key)), {}
-        )
+        return session.call_function(operator.getitem, self, session.deep(key))
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         value = session.realize(value)
@@ -308,7 +302,7 @@ class TensorValue(Value):
         if call_by_rule(session, "__setitem__", self, [key, value], {}) is None:
             pair = session.deep(key), session.realize(value)
             refuse_overrides(session, "setitem", pair, {})
-            session.graph.call(session, "call_function", operator.setitem, (self, *pair), {})
+            session.call_function(operator.setitem, self, *pair)
 
     def contains(self, session: Session, item: Value) -> bool:
         raise session.unsupported(
@@ -318,20 +312,16 @@ class TensorValue(Value):
     def iterate(self, session: Session) -> Value:
         if self.fake.dim() == 0:
             raise session.raised(TypeError, "iteration over a 0-d tensor")
-        return session.iterate(
-            session.graph.call(session, "call_method", "unbind", (self, ConstantValue(0)), {})
-        )
+        return session.iterate(session.call_method("unbind", self, ConstantValue(0)))
 
     def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
-        return session.graph.call(session, "call_function", function, (self,), {})
+        return session.call_function(function, self)
 
     def binary(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
     ) -> Value | None:
         if type(other) is TensorValue:
-            return session.graph.call(
-                session, "call_function", function, in_order(self, other, reflected), {}
-            )
+            return session.call_function(function, *in_order(self, other, reflected))
         made = other.with_tensor(session, function, self, reflected)
         if made is not NotImplemented:
             return made
@@ -339,7 +329,7 @@ class TensorValue(Value):
         if operand is None:
             return None
         pair = in_order(self, operand, reflected)
-        return session.graph.call(session, "call_function", function, pair, {})
+        return session.call_function(function, *pair)
 
     def _operand(
         self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
@@ -405,7 +395,7 @@ class TensorValue(Value):
         if not name.startswith("new_"):  # which look at the type of what they are given
             args = [a.as_operand(session) if _is_double(a) else a for a in args]
         try:
-            return session.graph.call(session, "call_method", name, (self, *args), kwargs)
+            return session.call_method(name, self, *args, **kwargs)
         except NotConstant as unknown:
             raise session.unsupported(
                 "argument-kind", f"Tensor.{name} is given {unknown.args[0].describe()}"
@@ -429,7 +419,7 @@ class TensorValue(Value):
         if wanted is None:
             return ConstantValue(example.type())
         dtype = session.python(example.type, wanted).dtype
-        return session.graph.call(session, "call_method", "to", (self, ConstantValue(dtype)), {})
+        return session.call_method("to", self, ConstantValue(dtype))
 
 
 def is_none(value: Value) -> bool:

@@ -61,11 +61,9 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
         return None
     made = [_filled(session, leaf, dtype, on) for leaf in leaves]
     if shape:
-        stacked = session.graph.call(
-            session, "call_function", torch.stack, (TupleValue(made, tuple),), {}
-        )
+        stacked = session.call_function(torch.stack, TupleValue(made, tuple))
         sizes = map(ConstantValue, shape)
-        return session.graph.call(session, "call_method", "reshape", (stacked, *sizes), {})
+        return session.call_method("reshape", stacked, *sizes)
     if dtype is torch.int64 and isinstance(made[0], TensorValue):
         session.graph.known.sizes[id(made[0].fake)] = made[0].fake, leaves[0]
     return made[0]
@@ -114,20 +112,19 @@ def _fits(number: Value, dtype: torch.dtype) -> bool:
 def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
     """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of
     floats."""
-    own = made = number.tensor if isinstance(number, NumberValue) else NONE
+    made: Value = number.tensor if isinstance(number, NumberValue) else NONE
+    own = made
     if made is NONE:
         held = dtype
         if isinstance(number, SymIntValue):
             held = torch.int64
         named = {"dtype": ConstantValue(held), **on}
-        made = session.graph.call(
-            session, "call_function", torch.full, (TupleValue([], tuple), number), named
-        )
+        made = session.call_function(torch.full, TupleValue([], tuple), number, **named)
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
     # the number's own tensor is nobody's to write: it may be that of other calls
     for step in steps:
         copied: dict[str, Value] = {}
         if made is own and step is dtype:
             copied["copy"] = ConstantValue(True)
-        made = session.graph.call(session, "call_method", "to", (made, ConstantValue(step)), copied)
+        made = session.call_method("to", made, ConstantValue(step), **copied)
     return made

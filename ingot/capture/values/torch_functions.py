@@ -110,7 +110,7 @@ class TorchFunction(Value):
         values, named = list(map(session.deep, args)), map_values(session.deep, kwargs)
         refuse_overrides(session, name, values, named)
         try:
-            return session.graph.call(session, "call_function", self.object, values, named)
+            return session.call_function(self.object, *values, **named)
         except NotConstant as unknown:
             if self.fallback is None:
                 raise session.unsupported(
@@ -455,7 +455,7 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
     if not session.truth(given.pop("training")):
         return None
     values = [given[name] for name in names if name in given]
-    return session.call(session.builtin(polyfills.batch_norm), values, {})
+    return session.call_builtin(polyfills.batch_norm, *values)
 
 
 means(native_one_hot, how=How.POLYFILL)(polyfills.one_hot)

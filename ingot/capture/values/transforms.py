@@ -87,7 +87,7 @@ def _flat_vmap(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     try:
         node = session.graph.switch(session, vmap_increment_nesting, size, randomness)
         inner = [LevelValue(level, node), func, batch_size, in_dims, flat_args, spec, out_dims]
-        return session.call(session.builtin(mapped), [*inner, session.dict_of_values(kwargs)], {})
+        return session.call_builtin(mapped, *inner, session.dict_of_values(kwargs))
     finally:
         vmap_decrement_nesting()
         session.graph.switch(session, vmap_decrement_nesting)
@@ -102,7 +102,7 @@ def _load_decompositions(session: Session, args: Arguments, kwargs: Keywords) ->
 def _operation(function: Callable[..., Any]) -> Callable[..., Value]:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         values = tuple(map(session.deep, args))
-        return session.graph.call(session, "call_function", function, values, kwargs)
+        return session.call_function(function, *values, **kwargs)
 
     return call
 
@@ -115,20 +115,6 @@ def _is_batched(session: Session, tensor: Value) -> Value:
 # -- grad, vjp -------------------------------------------------------------------------------------
 
 
-@means(wrap_for_grad)
-def _wrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(
-        session, "call_function", wrap_for_grad, (session.realize(tensor), level), {}
-    )
-
-
-@means(unwrap_for_grad)
-def _unwrap_for_grad(session: Session, tensor: Value, level: Value) -> Value:
-    return session.graph.call(
-        session, "call_function", unwrap_for_grad, (session.realize(tensor), level), {}
-    )
-
-
 def tracked(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of a level as one of the variables."""
     allowed = get_inplace_requires_grad_allowed()
@@ -139,9 +125,8 @@ def tracked(tensor: torch.Tensor) -> torch.Tensor:
         set_inplace_requires_grad_allowed(allowed)
 
 
-@means(tracked)
-def _tracked(session: Session, tensor: Value) -> Value:
-    return session.graph.call(session, "call_function", tracked, (session.realize(tensor),), {})
+for _function in (wrap_for_grad, unwrap_for_grad, tracked):
+    means(_function, how=How.UNREALIZED)(_operation(_function))
 
 
 def _variables(tree: Any) -> None:
@@ -252,7 +237,7 @@ def _inside_level(session: Session, function: Any, args: Arguments) -> Value:
     level = grad_increment_nesting()
     try:
         node = session.graph.switch(session, grad_increment_nesting)
-        return session.call(session.builtin(function), [LevelValue(level, node), *args], {})
+        return session.call_builtin(function, LevelValue(level, node), *args)
     finally:
         grad_decrement_nesting()
         session.graph.switch(session, grad_decrement_nesting)
