@@ -7,7 +7,6 @@ its own. Functions of known numbers are called at capture.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.residual import Call
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value
+from ingot.capture.values.base import Arguments, Keywords, Leaf, NotConstant, OptionalRule, Value
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.number_reads import tensor_of_number
@@ -145,7 +144,7 @@ _SHARED = frozenset({
 })  # fmt: skip
 
 
-def _tensor_of_array(copies: bool) -> Callable[..., Value | None]:
+def _tensor_of_array(copies: bool) -> OptionalRule:
     """torch.from_numpy, torch.as_tensor or torch.tensor of an array and nothing else."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
@@ -200,7 +199,7 @@ class NumpyNumber(ConstantValue):
 
     __slots__ = ()
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         if type(self.object) is np.int64:
             return int(self.object)
         raise NotConstant(self)

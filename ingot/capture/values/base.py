@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 Arguments = Sequence["Value"]
 Keywords = dict[str, "Value"]
+Rule = Callable[..., "Value"]
+OptionalRule = Callable[..., "Value | None"]
+Operator = Callable[[Any, Any], Any]
+UnaryOperator = Callable[[Any], Any]
+Leaf = Callable[["Value"], Any]
+"""What turns a tensor or a symbolic integer into a node or a fake."""
 Callee = tuple["FunctionValue", Arguments, Keywords]
 
 
@@ -125,7 +131,7 @@ class Value:
                 "key", f"{self.describe()} as a key of a dict or set"
             ) from None
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         """Its form as an argument of a graph node; `leaf` turns tensors and symbolic integers into
         nodes or fakes."""
         return self.constant()
@@ -163,7 +169,7 @@ class Value:
         return self
 
     def with_tensor(
-        self, session: Session, function: Callable[[Any, Any], Any], tensor: Any, reflected: bool
+        self, session: Session, function: Operator, tensor: Any, reflected: bool
     ) -> Value | None:
         """`function(tensor, self)`, or `function(self, tensor)` if reflected, where it is a number
         in the graph; else NotImplemented."""
@@ -314,11 +320,11 @@ class Value:
             )
         raise session.unsupported("call", f"a call of {self.describe()}")
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         raise session.unsupported("operator", f"operator.{function.__name__} of {self.describe()}")
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         """`function(self, other)`, or `function(other, self)` if reflected; None where this value
         has no say in it."""
@@ -439,7 +445,7 @@ class NativeMethod(Value):
 
     __slots__ = ("method", "name", "owner")
 
-    def __init__(self, owner: Value, name: str, method: Callable[..., Value]) -> None:
+    def __init__(self, owner: Value, name: str, method: Rule) -> None:
         super().__init__()
         self.owner, self.name, self.method = owner, name, method
 
@@ -459,7 +465,7 @@ class NativeMethod(Value):
         return super().get_attribute(session, name)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function not in (operator.eq, operator.ne):
             return None
@@ -501,16 +507,12 @@ def wrong_arguments(
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         return error
     if model is not None:
-        session.python(
-            model,
-            *map(session.stand_in, args),
-            **map_values(session.stand_in, kwargs),
-        )
+        session.python(model, *map(session.stand_in, args), **map_values(session.stand_in, kwargs))
     return session.unsupported(
         "wrong-arguments", f"{callee.describe()} is called with wrong arguments"
     )
 
 
-SLOTS: dict[str, Callable[..., Value]] = {}
+SLOTS: dict[str, Rule] = {}
 """Special methods of built-in types by name, as any value carries them out: slot(value, session,
 *args)."""

@@ -30,11 +30,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.functions import GeneratorValue
-from ingot.capture.values.objects import (
-    ObjectValue,
-    is_overridden,
-    plain_base,
-)
+from ingot.capture.values.objects import ObjectValue, is_overridden, plain_base
 from ingot.capture.values.sequences import RangeIterator
 from ingot.capture.values.subclasses import SEQUENCES
 

@@ -19,24 +19,19 @@ from ingot.capture.values.base import (
     Callee,
     Keywords,
     NotConstant,
+    Operator,
     Value,
     find_missing,
     map_values,
     wrong_arguments,
 )
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.objects import (
-    BINARY_METHODS,
-    INPLACE_METHODS,
-    ObjectValue,
-)
+from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
 from ingot.capture.values.subclasses import BuiltinObject
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
     from ingot.capture.sources import Source
-
-Rule = Callable[..., Value]
 
 _UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans})
 """Do not ask an instance for its number."""
@@ -83,7 +78,7 @@ class BuiltinValue(Value):
         return self.object
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function in (operator.eq, operator.ne) and isinstance(other, BuiltinValue):
             return ConstantValue(function(self.object, other.object))

@@ -26,11 +26,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import (
-    GradientQuestions,
-    TensorValue,
-    tensors_in,
-)
+from ingot.capture.values.tensor import GradientQuestions, TensorValue, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,10 @@ from ingot.capture.values.base import (
     NULL,
     Arguments,
     Keywords,
+    Leaf,
     NativeMethod,
+    Operator,
+    UnaryOperator,
     Value,
     class_is_type,
     implemented,
@@ -64,7 +66,7 @@ class ClassValue(Value):
     def constant(self) -> Any:
         return self.object
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return _TYPES_OF_ELEMENTS.get(self.object, self.object)
 
     def identity(self) -> Any:
@@ -118,7 +120,7 @@ class ClassValue(Value):
         return session.call_member(raw, self, *args)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function in BINARY_METHODS:
             answer = self.special(session, BINARY_METHODS[function][reflected], other)
@@ -128,7 +130,7 @@ class ClassValue(Value):
             return ConstantValue(self.object).binary(session, function, other, reflected)
         return None
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
         return answer or session.wrap_constant(session.python(function, self.object))
 

@@ -8,7 +8,16 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, in_order, type_name
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    NotConstant,
+    Operator,
+    UnaryOperator,
+    Value,
+    in_order,
+    type_name,
+)
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS
 from ingot.capture.values.signatures import method_of
 
@@ -75,11 +84,11 @@ class ConstantValue(Value):
         iterator = session.python(iter, self.object)
         return session.constant_iterator(iterator)
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         return session.wrap_constant(session.python(function, self.object))
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if type(self.object) in (str, bytes):
             if function is operator.mod and not reflected:
@@ -102,7 +111,7 @@ class ConstantValue(Value):
         return session.wrap_constant(session.python(function, *in_order(*pair, reflected)))
 
     def _with_number(
-        self, session: Session, function: Callable[[Any, Any], Any], number: Any, reflected: bool
+        self, session: Session, function: Operator, number: Any, reflected: bool
     ) -> Value | None:
         """The operator with what an instance of a subclass holds, by this number's own method: the
         other's were asked before, or are not asked."""

@@ -19,16 +19,12 @@ from ingot.capture.values.base import (
     Arguments,
     Keywords,
     Raised,
+    Rule,
     Value,
     find_missing,
     type_name,
 )
-from ingot.capture.values.builtins import (
-    Rule,
-    call_as,
-    call_pure,
-    special_first,
-)
+from ingot.capture.values.builtins import call_as, call_pure, special_first
 from ingot.capture.values.classes import ClassValue, SuperValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue

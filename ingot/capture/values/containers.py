@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.values.base import NULL, Value, in_order
+from ingot.capture.values.base import NULL, Leaf, Operator, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import (
-    argument_key,
-    matching_key,
-    ordered_key_error,
-    plain_key,
-)
+from ingot.capture.values.keys import argument_key, matching_key, ordered_key_error, plain_key
 from ingot.capture.values.objects import asks_once
-from ingot.capture.values.sequences import (
-    Container,
-    SequenceValue,
-    TupleValue,
-)
-from ingot.capture.values.sets import (
-    SET_RESULTS,
-    SET_TESTS,
-    SET_UPDATES,
-    SET_UPDATES_OF,
-    SetValue,
-)
+from ingot.capture.values.sequences import Container, SequenceValue, TupleValue
+from ingot.capture.values.sets import SET_RESULTS, SET_TESTS, SET_UPDATES, SET_UPDATES_OF, SetValue
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -125,7 +110,7 @@ class DictValue(Container):
 
     # -- all of it ---------------------------------------------------------------------------------
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return {plain_key(k): v.argument(leaf) for k, v in self.entries.items()}
 
     def length(self, session: Session) -> int:
@@ -138,7 +123,7 @@ class DictValue(Container):
         return TupleValue(list(map(session.wrap_key, self.entries)), tuple)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function is operator.ior and not reflected:
             self.method_update(session, other)
@@ -366,7 +351,7 @@ class DictView(Value):
         return found is not None and session.equal(session.realize(found), value)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if self.kind == "values" or function in SET_UPDATES:
             return None

@@ -18,7 +18,7 @@ from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import DerivedSource, GlobalSource, Source
 from ingot.capture.steps import caller_function, user_function
-from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Value
+from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Rule, Value
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
@@ -335,7 +335,7 @@ def _category(session: Session, message: Value, category: Any) -> Any:
 # -- logging ---------------------------------------------------------------------------------------
 
 
-def _logs(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+def _logs(function: Any) -> Rule:
     """The rule of a function of the logging module: called from the user's line, where levels,
     filters and handlers decide what becomes of it."""
 
@@ -392,7 +392,7 @@ def _get_logger(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return session.builtin(session.python(logging.getLogger, name))
 
 
-def _question(method: Callable[..., Any]) -> Callable[[Session, Arguments, Keywords], Value]:
+def _question(method: Callable[..., Any]) -> Rule:
     """The rule of a method of loggers that asks about levels, which may change at any time."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:

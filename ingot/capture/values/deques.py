@@ -6,14 +6,22 @@ import itertools
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
-from ingot.capture.values.base import Arguments, Keywords, LazyValue, Value, find_missing
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    LazyValue,
+    Operator,
+    Rule,
+    Value,
+    find_missing,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import Container, ListValue
 from ingot.capture.values.subclasses import BuiltinObject
@@ -62,7 +70,7 @@ class DequeValue(Container):
         return super().get_attribute(session, name)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
@@ -178,7 +186,7 @@ def _is_stale(iterator: Any) -> bool:
     return False
 
 
-def _changing(name: str) -> Callable[..., Value]:
+def _changing(name: str) -> Rule:
     def method(self: DequeValue, session: Session, *args: Value) -> Value:
         return self.change(session, name, *args) or NONE
 

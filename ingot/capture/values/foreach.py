@@ -4,14 +4,14 @@ tensors share a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorMethod, TensorValue
@@ -33,12 +33,7 @@ lerp lgamma log log10 log1p log2 max mul neg pow reciprocal round rsqrt sigmoid 
 sub tan tanh trunc
 """.split()
 _RENAMED = {"maximum": "clamp_min", "minimum": "clamp_max"}
-_METHODS = {
-    **dict(zip(_PLAIN, _PLAIN)),
-    **_RENAMED,
-    "addcmul": "addcmul",
-    "addcdiv": "addcdiv",
-}
+_METHODS = {**dict(zip(_PLAIN, _PLAIN)), **_RENAMED, "addcmul": "addcmul", "addcdiv": "addcdiv"}
 """By what follows `_foreach_`: the Tensor method that eager calls."""
 
 _KEYWORDS = frozenset({"alpha", "value", "non_blocking"})
@@ -80,7 +75,7 @@ def _distributed(
         )
 
 
-def _rule(name: str, method: str) -> Callable[..., Value | None]:
+def _rule(name: str, method: str) -> OptionalRule:
     """The function `name`, which calls a Tensor method."""
 
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:

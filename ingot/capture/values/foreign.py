@@ -3,11 +3,10 @@ passed along, kept and compared by identity; anything else that is asked of them
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import Operator, Value
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -62,7 +61,7 @@ class ForeignValue(OpaqueValue):
         raise session.unsupported("foreign-object", f"the next element of {self.describe()}")
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         raise session.unsupported(
             "foreign-object", f"operator.{function.__name__} of {self.describe()}"

@@ -4,11 +4,18 @@ classes, static and class methods."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value, implemented
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    NativeMethod,
+    Operator,
+    UnaryOperator,
+    Value,
+    implemented,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, UNARY_METHODS, ObjectValue, bind_member
 from ingot.origins import trusts_function
@@ -57,11 +64,11 @@ class EnumValue(ConstantValue):
             "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
         )
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         return self.special(session, UNARY_METHODS[function]) or super().unary(session, function)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function in BINARY_METHODS:
             answer = self.special(session, BINARY_METHODS[function][reflected], other)

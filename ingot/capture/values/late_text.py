@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.values.base import NotConstant, Value, in_order, map_values
+from ingot.capture.values.base import NotConstant, Operator, Value, in_order, map_values
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.deferred import all_settled
@@ -54,7 +54,7 @@ class LateText(OpaqueValue):
         raise session.unsupported("text", f"a branch on {self.describe()}")
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function.__name__ in ("add", "iadd") and other.python_type() is str:
             return LateText(_joined, in_order(self, other, reflected))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Callable
 from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
 from ingot.capture.sources import AttrSource, InstanceDictSource, Source
-from ingot.capture.values.base import NativeMethod, Value
+from ingot.capture.values.base import NativeMethod, Operator, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.keys import argument_key, plain_key
@@ -211,7 +210,7 @@ def _items_of(session: Session, value: Value) -> DictValue | None:
     return None
 
 
-def _compares(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+def _compares(function: Operator) -> Rule:
     def compare(owner: DictObject, session: Session, other: Value) -> Value:
         items = _items_of(session, other)
         if items is None:
@@ -247,7 +246,7 @@ def _update_in_place(owner: DictObject, session: Session, other: Value) -> Value
     return owner
 
 
-_METHODS: dict[str, Callable[..., Value]] = {
+_METHODS: dict[str, Rule] = {
     "__getitem__": _getitem,
     "get": _get,
     "__contains__": _contains,

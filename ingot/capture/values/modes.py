@@ -21,7 +21,7 @@ from torch.autograd.profiler import record_function
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, Rule, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
@@ -45,7 +45,7 @@ _CASTS = frozenset({torch.bfloat16, torch.float16})
 itself."""
 
 
-def _sets_mode(function: Callable[..., Any]) -> Callable[..., Value]:
+def _sets_mode(function: Callable[..., Any]) -> Rule:
     """The rule of a function that sets a mode: called now, and followed by the graph."""
 
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:

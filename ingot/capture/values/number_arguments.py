@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, Operator, OptionalRule, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.number_reads import read
 from ingot.capture.values.numbers import (
@@ -31,7 +31,7 @@ from ingot.graph.functional import draws_in_memory_order
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
+_BY_NAME: dict[str, Operator] = {
     "add": operator.add,
     "sub": operator.sub,
     "subtract": operator.sub,
@@ -397,7 +397,7 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     return call(session, torch.where, condition, *known)
 
 
-def _computes(name: str) -> Callable[..., Value | None]:
+def _computes(name: str) -> OptionalRule:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
     ) -> Value | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
@@ -211,7 +211,7 @@ _FORMULAS: dict[Any, _Formula] = {
 }
 
 
-def _rule(function: Any, made: _Formula) -> Callable[..., Value | None]:
+def _rule(function: Any, made: _Formula) -> OptionalRule:
     formula, names, dtypes, holds, fits = made
     signature = inspect.signature(function if isinstance(function, FunctionType) else formula)
     known = inspect.signature(formula).parameters.keys()
@@ -253,7 +253,7 @@ def _is_off(session: Session, name: str, value: Any) -> bool:
     return value.is_constant() and value.constant() in (False, None)
 
 
-def _method(of_function: Callable[..., Value | None]) -> Callable[..., Value | None]:
+def _method(of_function: OptionalRule) -> OptionalRule:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
     ) -> Value | None:

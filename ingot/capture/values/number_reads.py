@@ -6,14 +6,13 @@ The number is a `NumberValue`: only the running program knows it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from ingot.capture import polyfills
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.numbers import (
     FLOATS,
@@ -143,7 +142,7 @@ def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> V
     return made
 
 
-def _reads(cls: type | None) -> Callable[..., Value | None]:
+def _reads(cls: type | None) -> OptionalRule:
     def rule(
         session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
     ) -> Value | None:

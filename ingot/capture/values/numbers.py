@@ -20,7 +20,7 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Value, in_order
+from ingot.capture.values.base import Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.operator_methods import in_place_forms
@@ -169,7 +169,7 @@ class NumberValue(Value):
 
     # -- alone -------------------------------------------------------------------------------------
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         if function is operator.pos and self.cls is not bool:
             return self
         if self.cls is float and function in (operator.neg, abs):
@@ -179,7 +179,7 @@ class NumberValue(Value):
         )
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         """Arithmetic of floats, which a float64 tensor does alike; division where it cannot be by
         zero."""
@@ -286,11 +286,7 @@ class NumberValue(Value):
     # -- with a tensor -----------------------------------------------------------------------------
 
     def with_tensor(
-        self,
-        session: Session,
-        function: Callable[[Any, Any], Any],
-        tensor: TensorValue,
-        reflected: bool,
+        self, session: Session, function: Operator, tensor: TensorValue, reflected: bool
     ) -> Value:
         """`function(tensor, self)`, or `function(self, tensor)` if reflected."""
         dtype = tensor.fake.dtype
@@ -332,9 +328,7 @@ class NumberValue(Value):
             return True
         return dtype in INTEGER_DTYPES and self.cls is float
 
-    def _write_into(
-        self, session: Session, function: Callable[[Any, Any], Any], tensor: TensorValue
-    ) -> Value:
+    def _write_into(self, session: Session, function: Operator, tensor: TensorValue) -> Value:
         """An operator in place, of a tensor and it."""
         dtype, flat = tensor.fake.dtype, not tensor.fake.dim()
         if dtype not in FLOATS or flat and dtype not in (torch.float32, torch.float64):
@@ -447,7 +441,7 @@ class OutsideNumber(NumberValue):
             return super().convert(session, cls)
         return session.wrap_constant(session.python(cls, self.constant()))
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         if not self.in_graph or function is operator.invert:
             return ConstantValue(self.constant()).unary(session, function)
         made = self.applied(session, function)
@@ -456,7 +450,7 @@ class OutsideNumber(NumberValue):
         return made
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         known = isinstance(other, ConstantValue)
         plain = _PLAIN.get(function, _PLAIN_INTEGERS.get(function, function))
@@ -472,11 +466,7 @@ class OutsideNumber(NumberValue):
         return ConstantValue(self.constant()).binary(session, function, other, reflected)
 
     def _with_constant(
-        self,
-        session: Session,
-        function: Callable[[Any, Any], Any],
-        other: ConstantValue,
-        reflected: bool,
+        self, session: Session, function: Operator, other: ConstantValue, reflected: bool
     ) -> Value:
         before, after = in_order((), (other.object,), reflected)
         made = self.applied(session, function, before, after)
@@ -495,11 +485,7 @@ class OutsideNumber(NumberValue):
         return ConstantValue(self.constant().is_integer())
 
     def with_tensor(
-        self,
-        session: Session,
-        function: Callable[[Any, Any], Any],
-        tensor: TensorValue,
-        reflected: bool,
+        self, session: Session, function: Operator, tensor: TensorValue, reflected: bool
     ) -> Value:
         if (
             function is operator.pow

@@ -25,7 +25,9 @@ from ingot.capture.values.base import (
     Callee,
     Keywords,
     NativeMethod,
+    Operator,
     Raised,
+    UnaryOperator,
     Value,
     class_is_type,
     find_missing,
@@ -465,7 +467,7 @@ class ObjectValue(Value):
             )
         return session.call(bind_member(session, raw, self, self.cls, "__call__"), args, kwargs)
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
         if answer is None:
             kind = type_name(self.python_type())
@@ -476,7 +478,7 @@ class ObjectValue(Value):
         return answer
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function in INPLACE_METHODS:
             name, plain = INPLACE_METHODS[function]

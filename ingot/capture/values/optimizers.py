@@ -8,7 +8,6 @@ Where the parameters are halves a fused kernel computes in float32 and rounds on
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import torch
 
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Rule, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.number_reads import choice
@@ -281,7 +280,7 @@ _ON_TENSORS = ("capturable", "differentiable", "has_complex")
 here."""
 
 
-def _in_place_of(function: FunctionType, own: FunctionType) -> Callable[..., Value]:
+def _in_place_of(function: FunctionType, own: FunctionType) -> Rule:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if any(session.truth(kwargs.get(name, NONE)) for name in _ON_TENSORS):
             return session.inline(
@@ -292,7 +291,7 @@ def _in_place_of(function: FunctionType, own: FunctionType) -> Callable[..., Val
     return call
 
 
-def _fused(own: FunctionType) -> Callable[..., Value]:
+def _fused(own: FunctionType) -> Rule:
     return lambda session, args, kwargs: session.call(session.builtin(own), args, kwargs)
 
 

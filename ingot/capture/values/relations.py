@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.values.base import Value, in_order
+from ingot.capture.values.base import Operator, UnaryOperator, Value, in_order
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import require_relation
 
@@ -23,7 +22,7 @@ RELATIONS = {
 _SWAPPED = {operator.gt: operator.lt, operator.ge: operator.le}
 
 
-_NEGATED: dict[Any, tuple[Callable[[Any, Any], Any], bool]] = {
+_NEGATED: dict[Any, tuple[Operator, bool]] = {
     operator.eq: (operator.ne, False), operator.ne: (operator.eq, False),
     operator.lt: (operator.le, True),
     operator.le: (operator.lt, True),
@@ -37,7 +36,7 @@ class RelationValue(Value):
     __slots__ = ("function", "pair")
     can_require_truth = True
 
-    def __init__(self, function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
+    def __init__(self, function: Operator, pair: tuple[Any, Any]) -> None:
         super().__init__()
         self.function = _SWAPPED.get(function, function)
         self.pair = in_order(*pair, function in _SWAPPED)
@@ -82,7 +81,7 @@ class RelationValue(Value):
         )
         return True
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         raise session.unsupported(
             "symbolic-size-value", f"operator.{function.__name__} of {self.describe()}"
         )

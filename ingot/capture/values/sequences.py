@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import torch
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, ItemSource
-from ingot.capture.values.base import LazyValue, NotConstant, Value, in_order
+from ingot.capture.values.base import LazyValue, Leaf, NotConstant, Operator, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SequenceValue(Container):
                 stand_in = tuple(self.items)
             return session.python(operator.getitem, stand_in, index)
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         items = [item.argument(leaf) for item in self.items]
         if hasattr(self.cls, "_fields"):
             return self._build(items)
@@ -119,7 +119,7 @@ class SequenceValue(Container):
             raise NotConstant(self) from None
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if (
             function in (operator.add, operator.iadd)
@@ -192,7 +192,7 @@ class TupleValue(SequenceValue):
     __slots__ = ()
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         made = super().binary(session, function, other, reflected)
         classes = {self.cls, other.python_type()}
@@ -276,11 +276,11 @@ class ListValue(SequenceValue):
 
     __slots__ = ()
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return [item.argument(leaf) for item in self.items]
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function is operator.iadd and not reflected:
             self.method_extend(session, other)
@@ -542,7 +542,7 @@ class SliceValue(Value):
     def constant(self) -> Any:
         return slice(*[part.constant() for part in self.parts])
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return slice(*[part.argument(leaf) for part in self.parts])
 
     def get_attribute(self, session: Session, name: str) -> Value:
@@ -554,7 +554,7 @@ class SliceValue(Value):
         return session.wrap_constant(session.really(self.constant().indices, [length], {}))
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if not isinstance(other, SliceValue) or function not in _COMPARISONS:
             return None
@@ -598,7 +598,7 @@ class RangeValue(Value):
         return RangeIterator(iter(self.range))
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         return ConstantValue(self.range).binary(session, function, other, reflected)
 

@@ -4,18 +4,14 @@ own.)"""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Raised, Value, in_order
+from ingot.capture.values.base import Operator, Raised, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import (
-    matching_key,
-)
+from ingot.capture.values.keys import matching_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
-from ingot.capture.values.sequences import (
-    Container,
-)
+from ingot.capture.values.sequences import Container
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -118,7 +114,7 @@ class SetValue(Container):
         return SetIterator(self, self.ordered(session))
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if function in SET_UPDATES and not reflected:
             other = getattr(other, "content", other)  # of a subclass, whatever it overrides

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.tensor import TensorValue
@@ -36,7 +36,7 @@ def _require(session: Session, condition: RelationValue) -> None:
     session.graph.require(session, require_relation, RELATIONS[condition.function], *condition.pair)
 
 
-def _checks(check: Callable[..., None]) -> Callable[[Session, Arguments, Keywords], Value]:
+def _checks(check: Callable[..., None]) -> Rule:
     """The rule of a function that raises an error unless its first argument is true."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values import signatures
-from ingot.capture.values.base import SLOTS, Value
+from ingot.capture.values.base import SLOTS, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-Slot = Callable[..., Value]
+Slot = Rule
 
 
 def _slot(name: str) -> Callable[[Slot], Slot]:

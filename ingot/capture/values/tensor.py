@@ -17,7 +17,10 @@ from ingot.capture.values.base import (
     NULL,
     Arguments,
     Keywords,
+    Leaf,
     NotConstant,
+    Operator,
+    UnaryOperator,
     Value,
     in_order,
     map_values,
@@ -119,7 +122,7 @@ class TensorValue(Value):
             return f"tensor {self.source.name}"
         return f"the tensor {self.fx_node.name}"
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return leaf(self)
 
     def key(self, session: Session) -> Any:
@@ -314,11 +317,11 @@ class TensorValue(Value):
             raise session.raised(TypeError, "iteration over a 0-d tensor")
         return session.iterate(session.call_method("unbind", self, ConstantValue(0)))
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         return session.call_function(function, self)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if type(other) is TensorValue:
             return session.call_function(function, *in_order(self, other, reflected))
@@ -332,7 +335,7 @@ class TensorValue(Value):
         return session.call_function(function, *pair)
 
     def _operand(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         """What an operator takes in place of a Python object; None where a tensor has no say."""
         other = other.as_operand(session)
@@ -484,7 +487,7 @@ class SymIntValue(Value):
             return f"the size {self.fake}, which the data decide"
         return f"the size {self.fake}"
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return leaf(self)
 
     @property
@@ -552,14 +555,14 @@ class SymIntValue(Value):
         return bool(self.fake != 0)
 
     @staticmethod
-    def _asked(function: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> Value:
+    def _asked(function: Operator, pair: tuple[Any, Any]) -> Value:
         """The answer to a question about a size that the data decide, where there is one."""
         relation = RelationValue(function, pair)
         if relation.answer is None:
             return relation
         return ConstantValue(relation.answer)
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         if function in (abs, operator.abs):
             if (
                 is_decided_by_data(self.fake)
@@ -577,7 +580,7 @@ class SymIntValue(Value):
         return SymIntValue(function(self.fake), "call_function", function, (self,))
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         operand: Any = other
         if isinstance(other, ConstantValue) and type(other.object) in (int, bool, float):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, NotConstant, Rule, Value, map_values
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
@@ -149,7 +149,7 @@ def _is_compiling(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return ConstantValue(session.says_compiling)
 
 
-def _answers(answer: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+def _answers(answer: Any) -> Rule:
     return lambda session, args, kwargs: ConstantValue(answer)
 
 
@@ -167,7 +167,7 @@ means(get_tracing_state, log_api_usage_once, how=How.STATE)(_answers(None))
 means("torch.distributed._functional_collectives._are_we_tracing", how=How.STATE)(_answers(True))
 
 
-def _asks(function: Any) -> Callable[[Session, Arguments, Keywords], Value]:
+def _asks(function: Any) -> Rule:
     """Asks for real; GLOBAL_STATE guards the answer."""
 
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Leaf, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
@@ -60,7 +60,7 @@ class LevelValue(Value):
     def python_type(self) -> type:
         return int
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return leaf(self)
 
 
@@ -99,7 +99,7 @@ def _load_decompositions(session: Session, args: Arguments, kwargs: Keywords) ->
     return NONE
 
 
-def _operation(function: Callable[..., Any]) -> Callable[..., Value]:
+def _operation(function: Callable[..., Any]) -> Rule:
     def call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         values = tuple(map(session.deep, args))
         return session.call_function(function, *values, **kwargs)

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.values.base import LazyValue, Value, in_order
+from ingot.capture.values.base import LazyValue, Leaf, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ class UnreadNumber(Value):
     __slots__ = ("_session", "function", "operands")
     is_symbolic = True
 
-    def __init__(
-        self, session: Session, function: Callable[[Any, Any], Any], operands: tuple[Value, Value]
-    ) -> None:
+    def __init__(self, session: Session, function: Operator, operands: tuple[Value, Value]) -> None:
         super().__init__()
         self._session = weakref.ref(session)
         self.function, self.operands = function, operands
@@ -53,7 +50,7 @@ class UnreadNumber(Value):
         assert session is not None
         return session.binary(self.function, *map(session.realize, self.operands))
 
-    def argument(self, leaf: Callable[[Value], Any]) -> Any:
+    def argument(self, leaf: Leaf) -> Any:
         return self.known().argument(leaf)
 
     def truth(self, session: Session) -> bool:
@@ -62,11 +59,11 @@ class UnreadNumber(Value):
     def get_attribute(self, session: Session, name: str) -> Value:
         return self.known().get_attribute(session, name)
 
-    def unary(self, session: Session, function: Callable[[Any], Any]) -> Value:
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
         return self.known().unary(session, function)
 
     def binary(
-        self, session: Session, function: Callable[[Any, Any], Any], other: Value, reflected: bool
+        self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         return session.binary(function, *in_order(self.known(), other, reflected))
 
@@ -77,9 +74,7 @@ def _is_unread(session: Session, value: Value) -> bool:
     return isinstance(value, UnreadNumber)
 
 
-def counted(
-    session: Session, function: Callable[[Any, Any], Any], left: Value, right: Value
-) -> Value | None:
+def counted(session: Session, function: Operator, left: Value, right: Value) -> Value | None:
     """The result of an in-place operator on integers whose values nobody has asked for; None for
     all others."""
     if function not in _COUNTING or not (_is_unread(session, left) or _is_unread(session, right)):
