@@ -17,7 +17,15 @@ from ingot.capture.meanings import How, means
 from ingot.capture.residual import Call
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Leaf, NotConstant, OptionalRule, Value
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    Leaf,
+    NotConstant,
+    OptionalRule,
+    OutsideOrMade,
+    Value,
+)
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.number_reads import tensor_of_number
@@ -33,24 +41,19 @@ if TYPE_CHECKING:
 # -- arrays that are tensors -----------------------------------------------------------------------
 
 
-class ArrayValue(Value):
+class ArrayValue(OutsideOrMade):
     """An array that shares its memory with a tensor: made from one, or from outside (`object`)."""
 
-    __slots__ = ("_tensor", "object")
+    __slots__ = ("_tensor",)
 
     def __init__(
         self, tensor: TensorValue | None, source: Source | None = None, object: Any = None
     ) -> None:
-        super().__init__(source)
-        self._tensor, self.object = tensor, object
+        super().__init__(source, object)
+        self._tensor = tensor
 
     def python_type(self) -> type:
         return np.ndarray
-
-    def identity(self) -> Any:
-        if self.source is None:
-            return self
-        return self.object
 
     def tensor(self, session: Session) -> TensorValue:
         """The tensor that `torch.from_numpy` would make of it."""

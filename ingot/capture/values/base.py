@@ -344,6 +344,53 @@ class LazyValue(Value):
         return f"{type(self.object).__name__} {self.source.name}"
 
 
+class ObjectHolder(Value):
+    """A value that stands for one Python object, which it holds."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object: Any, source: Source | None = None) -> None:
+        self.object, self.source = object, source
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def identity(self) -> Any:
+        return self.object
+
+
+class KnownObject(ObjectHolder):
+    """One of which capture knows all."""
+
+    __slots__ = ()
+
+    def constant(self) -> Any:
+        return self.object
+
+
+class OutsideOrMade(Value):
+    """A value that stands for an outside object, or was made during capture and has none."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, source: Source | None = None, object: Any = None) -> None:
+        self.source, self.object = source, object
+
+    def identity(self) -> Any:
+        if self.source is None:
+            return self
+        return self.object
+
+
+class IteratorValue(Value):
+    """An iterator. It is its own iterator."""
+
+    __slots__ = ()
+
+    def iterate(self, session: Session) -> Value:
+        return self
+
+
 class NullValue(Value):
     """The marker that CPython keeps beside a callable without self, and in variables that are not
     bound."""

@@ -18,6 +18,7 @@ from ingot.capture.values.base import (
     Arguments,
     Callee,
     Keywords,
+    KnownObject,
     NotConstant,
     Operator,
     Value,
@@ -31,7 +32,6 @@ from ingot.capture.values.subclasses import BuiltinObject
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
-    from ingot.capture.sources import Source
 
 _UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans})
 """Do not ask an instance for its number."""
@@ -56,26 +56,13 @@ means(operator.inv, how=How.UNARY)(operator.invert)
 means(operator.abs, how=How.UNARY)(builtins.abs)
 
 
-class BuiltinValue(Value):
+class BuiltinValue(KnownObject):
     """A C function, or a class with a meaning that is stated."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, function: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = function
-
-    def python_type(self) -> type:
-        return type(self.object)
+    __slots__ = ()
 
     def describe(self) -> str:
         return f"{getattr(self.object, '__qualname__', self.object)}()"
-
-    def constant(self) -> Any:
-        return self.object
-
-    def identity(self) -> Any:
-        return self.object
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, KnownObject, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged_call, user_frames
 from ingot.capture.values.subclasses import BuiltinObject
@@ -20,26 +20,16 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class CachedFunction(Value):
+class CachedFunction(KnownObject):
     """A function made by functools.lru_cache. If it holds no result for some arguments, one that
     only shows something (logger.warning_once) is called after the graph has run, and a pure one at
     once: that this comes too soon, nobody sees. Any other breaks the graph."""
 
-    __slots__ = ("_hits", "object")
+    __slots__ = ("_hits",)
 
     def __init__(self, function: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = function
+        super().__init__(function, source)
         self._hits: dict[Any, Hit] = {}
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def identity(self) -> Any:
-        return self.object
-
-    def constant(self) -> Any:
-        return self.object
 
     def inner(self, session: Session) -> Value:
         """The function behind it."""

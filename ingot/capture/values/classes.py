@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import ConstSource, Source
+from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import (
     NULL,
     Arguments,
     Keywords,
+    KnownObject,
     Leaf,
     NativeMethod,
+    ObjectHolder,
     Operator,
     UnaryOperator,
     Value,
@@ -47,30 +49,17 @@ _TYPES_OF_ELEMENTS: dict[type, torch.dtype] = {
 """What classes of numbers mean as arguments of torch's functions; a graph has no text for them."""
 
 
-class ClassValue(Value):
+class ClassValue(KnownObject):
     """A class. Its attributes are guarded one by one as they are looked up."""
 
-    __slots__ = ("object",)
+    __slots__ = ()
     has_special_methods = True
-
-    def __init__(self, cls: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = cls
-
-    def python_type(self) -> type:
-        return type(self.object)
 
     def describe(self) -> str:
         return f"class {self.object.__qualname__}"
 
-    def constant(self) -> Any:
-        return self.object
-
     def argument(self, leaf: Leaf) -> Any:
         return _TYPES_OF_ELEMENTS.get(self.object, self.object)
-
-    def identity(self) -> Any:
-        return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
         """type.__getattribute__, and the `__getattr__` of the metaclass."""
@@ -104,11 +93,6 @@ class ClassValue(Value):
 
     def method_mro(self, session: Session) -> Value:
         return session.list_of(session.wrap_constant(self.object.__mro__))
-
-    def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        raise session.unsupported(
-            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
-        )
 
     # -- operators, by the methods of the metaclass ------------------------------------------------
 
@@ -282,23 +266,16 @@ class SuperValue(Value):
         raise session.raised(AttributeError, f"'super' object has no attribute '{name}'")
 
 
-class ModuleObject(Value):
+class ModuleObject(ObjectHolder):
     """A Python module."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, module: ModuleType, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.object = module
+    __slots__ = ()
 
     def python_type(self) -> type:
         return ModuleType
 
     def describe(self) -> str:
         return f"module {self.object.__name__}"
-
-    def identity(self) -> Any:
-        return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
         return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(

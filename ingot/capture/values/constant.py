@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.values.base import (
     Arguments,
     Keywords,
+    KnownObject,
     NotConstant,
     Operator,
     UnaryOperator,
@@ -23,7 +24,6 @@ from ingot.capture.values.signatures import method_of
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
-    from ingot.capture.sources import Source
 
 
 LITERALS = frozenset(
@@ -38,25 +38,13 @@ _WITHOUT_REFLECTED = frozenset({tuple, list, dict, set, frozenset, slice})
 """What no constant's reflected operator takes: the operand on the left has been asked before."""
 
 
-class ConstantValue(Value):
+class ConstantValue(KnownObject):
     """One immutable object."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, object: Any, source: Source | None = None) -> None:
-        self.object, self.source = object, source
-
-    def python_type(self) -> type:
-        return type(self.object)
+    __slots__ = ()
 
     def describe(self) -> str:
         return repr(self.object)
-
-    def constant(self) -> Any:
-        return self.object
-
-    def identity(self) -> Any:
-        return self.object
 
     def truth(self, session: Session) -> bool:
         return bool(self.object)

@@ -13,7 +13,14 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import argument_key, matching_key, ordered_key_error, plain_key
 from ingot.capture.values.objects import asks_once
 from ingot.capture.values.sequences import Container, SequenceValue, TupleValue
-from ingot.capture.values.sets import SET_RESULTS, SET_TESTS, SET_UPDATES, SET_UPDATES_OF, SetValue
+from ingot.capture.values.sets import (
+    SET_RESULTS,
+    SET_TESTS,
+    SET_UPDATES,
+    SET_UPDATES_OF,
+    EntryIterator,
+    SetValue,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -249,26 +256,17 @@ class DictValue(Container):
         return NONE
 
 
-class DictIterator(Value):
+class DictIterator(EntryIterator):
     """An iterator over the keys, values or items of a dict."""
 
-    __slots__ = ("_left", "kind", "owner", "position")
+    __slots__ = ("kind",)
 
     def __init__(self, owner: DictValue, kind: str) -> None:
-        super().__init__()
-        self.owner, self.kind, self.position = owner, kind, 0
-        self._left: list[Any] | None = list(owner.entries)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has said that there are no more."""
-        return self._left is None
+        super().__init__(owner, list(owner.entries))
+        self.kind = kind
 
     def python_type(self) -> type:
         return type(iter(getattr(dict_base(self.owner.cls)(), self.kind)()))
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def next(self, session: Session) -> Value | None:
         entries = self.owner.entries

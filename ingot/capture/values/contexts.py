@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, DerivedSource, Source
-from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.base import NULL, ObjectHolder, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.wrap import wraps
 
@@ -30,29 +30,22 @@ def _content(variable: Any) -> Any:
     return variable.get()
 
 
-class ContextVariable(Value):
+class ContextVariable(ObjectHolder):
     """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked; `held`
     what it holds for real once the operations so far are done; `tokens` are those of calls of `set`
     since then; `resets` the tokens that are there for real, or will be, by which it has been reset
     since then."""
 
-    __slots__ = ("content", "held", "object", "resets", "tokens", "was_reset")
+    __slots__ = ("content", "held", "resets", "tokens", "was_reset")
     is_shared = True
 
     def __init__(self, object_: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = object_
+        super().__init__(object_, source)
         self.content: Value | None = None
         self.held: Value | None = None
         self.tokens: list[TokenValue] = []
         self.resets: list[TokenValue | OutsideToken] = []
         self.was_reset = False
-
-    def python_type(self) -> type:
-        return contextvars.ContextVar
-
-    def identity(self) -> Any:
-        return self.object
 
     def key(self, session: Session) -> Any:
         return session.identity_key(self)
@@ -176,22 +169,15 @@ def make_token(variable: Any, *before: Any) -> Any:
     return variable.set(None)
 
 
-class OutsideToken(Value):
+class OutsideToken(ObjectHolder):
     """A token of a call of `set` that came before the region, alive behind a graph break."""
 
-    __slots__ = ("before", "is_used", "object")
+    __slots__ = ("before", "is_used")
 
     def __init__(self, object_: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = object_
+        super().__init__(object_, source)
         self.before: Value = NULL
         self.is_used = _is_used(object_)
-
-    def python_type(self) -> type:
-        return contextvars.Token
-
-    def identity(self) -> Any:
-        return self.object
 
     def resets(self, variable: ContextVariable) -> bool:
         """Whether the variable may be reset by it."""

@@ -15,6 +15,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
 from ingot.capture.values.base import (
     Arguments,
+    IteratorValue,
     Keywords,
     LazyValue,
     Operator,
@@ -256,7 +257,7 @@ class OutsideDeque(DequeValue):
 _AT_ONCE: dict[Any, Any] = {deque.append: deque.extend, deque.appendleft: deque.extendleft}
 
 
-class DequeIterator(Value):
+class DequeIterator(IteratorValue):
     """An iterator over a deque."""
 
     __slots__ = ("backwards", "changes", "ended", "owner", "position")
@@ -270,9 +271,6 @@ class DequeIterator(Value):
         if self.backwards:
             return type(reversed(deque()))
         return type(iter(deque()))
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def next(self, session: Session) -> Value | None:
         held = self.owner.held

@@ -3,10 +3,9 @@ passed along, kept and compared by identity; anything else that is asked of them
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ingot.capture.sources import Source
-from ingot.capture.values.base import Operator, Value
+from ingot.capture.values.base import ObjectHolder, Operator, Value
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -30,17 +29,10 @@ class OpaqueValue(Value):
         raise session.unsupported("foreign-object", f"iteration over {self.describe()}")
 
 
-class ForeignValue(OpaqueValue):
+class ForeignValue(OpaqueValue, ObjectHolder):
     """One of them, from outside."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, object_: Any, source: Source) -> None:
-        super().__init__(source)
-        self.object = object_
-
-    def python_type(self) -> type:
-        return type(self.object)
+    __slots__ = ()
 
     def describe(self) -> str:
         cls = type(self.object)
@@ -48,9 +40,6 @@ class ForeignValue(OpaqueValue):
         if self.source:
             name = self.source.name
         return f"{name}, a {cls.__module__}.{cls.__name__},"
-
-    def identity(self) -> Any:
-        return self.object
 
     def truth(self, session: Session) -> bool:
         if hasattr(self.object, "__bool__") or hasattr(self.object, "__len__"):

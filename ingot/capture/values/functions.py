@@ -23,7 +23,9 @@ from ingot.capture.values.base import (
     NULL,
     Arguments,
     Callee,
+    IteratorValue,
     Keywords,
+    OutsideOrMade,
     Raised,
     Value,
     empty_cells,
@@ -41,24 +43,19 @@ _STATED = frozenset({How.RULE, How.UNREALIZED, How.FORWARD, How.POLYFILL})
 """How Python functions are called that are not inlined."""
 
 
-class CellValue(Value):
+class CellValue(OutsideOrMade):
     """A closure cell. One from outside has a source, and `object` is the cell itself."""
 
-    __slots__ = ("content", "object")
+    __slots__ = ("content",)
 
     def __init__(
         self, content: Value = NULL, source: Source | None = None, object: CellType | None = None
     ) -> None:
-        super().__init__(source)
-        self.content, self.object = content, object
+        super().__init__(source, object)
+        self.content = content
 
     def python_type(self) -> type:
         return CellType
-
-    def identity(self) -> Any:
-        if self.object is None:
-            return self
-        return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name != "cell_contents":
@@ -77,13 +74,13 @@ class CellValue(Value):
             session.effects.set_cell(session, self, value)
 
 
-class FunctionValue(Value):
+class FunctionValue(OutsideOrMade):
     """A Python function, which is inlined when called: from outside (`object` is the function), or
     made during capture."""
 
     __slots__ = (
         "annotations", "attributes", "cells", "code", "defaults", "fields", "keyword_defaults",
-        "namespace", "object",
+        "namespace",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, namespace: dict[str, Any]) -> None:
@@ -96,7 +93,6 @@ class FunctionValue(Value):
         self.attributes: dict[str, Value] = {}  # its `__dict__`
         # what was set of what every function has: `__name__`, `__doc__`, ...
         self.fields: dict[str, Value] = {}
-        self.object: FunctionType | None = None
 
     @classmethod
     def outside(cls, session: Session, function: FunctionType, source: Source) -> FunctionValue:
@@ -148,11 +144,6 @@ class FunctionValue(Value):
 
     def python_type(self) -> type:
         return FunctionType
-
-    def identity(self) -> Any:
-        if self.object is None:
-            return self
-        return self.object
 
     def key(self, session: Session) -> Any:
         return session.identity_key(self)
@@ -324,7 +315,7 @@ def is_ingots(function: FunctionValue) -> bool:
     return bool(function.namespace.get("__name__", "").startswith("ingot.capture."))
 
 
-class GeneratorValue(Value):
+class GeneratorValue(IteratorValue):
     """A generator: a frame of the interpreter that stands still between two elements. `result` is
     what it returned."""
 
@@ -340,9 +331,6 @@ class GeneratorValue(Value):
 
     def python_type(self) -> type:
         return GeneratorType
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def touch(self, session: Session) -> None:
         """Called before it is moved on."""

@@ -59,11 +59,6 @@ class EnumValue(ConstantValue):
         """Whether the user wrote a `__format__`."""
         return type(self.object).__format__.__module__ != "enum"
 
-    def set_attribute(self, session: Session, name: str, value: Value) -> None:
-        raise session.unsupported(
-            "side-effect", f"side effect: attribute {name!r} of {self.describe()} is set"
-        )
-
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         return self.special(session, UNARY_METHODS[function]) or super().unary(session, function)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, Source
-from ingot.capture.values.base import Value
+from ingot.capture.values.base import IteratorValue, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictIterator, DictValue
 from ingot.capture.values.sequences import (
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class OutsideIterator(Value):
+class OutsideIterator(IteratorValue):
     """The part of it that is the same for all kinds."""
 
     is_shared = True
 
     object: Any
-    taken: int
+    taken = 0
     ended: bool
 
     def take(self, session: Session, element: Value | None) -> Value | None:
@@ -101,8 +101,8 @@ class _LooksAhead(OutsideIterator):
     """An iterator that is read element by element, as long as few are taken and what it walks over
     stays as it is."""
 
-    passed: int
-    settled: bool
+    passed = 0
+    settled = False
 
     def next(self, session: Session) -> Value | None:
         if not self.settled and (
@@ -144,13 +144,7 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
 
     def __init__(self, sequence: SequenceValue, object_: Any, source: Source) -> None:
         SequenceIterator.__init__(self, sequence)
-        self.object, self.source, self.taken, self.passed, self.settled = (
-            object_,
-            source,
-            0,
-            0,
-            False,
-        )
+        self.object, self.source = object_, source
 
     def under(self, session: Session) -> Any:
         return self.sequence.object
@@ -178,13 +172,7 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
 
     def __init__(self, object_: Any, source: Source) -> None:
         SequenceIterator.__init__(self, TupleValue([], tuple))
-        self.object, self.source, self.taken, self.passed, self.settled = (
-            object_,
-            source,
-            0,
-            0,
-            False,
-        )
+        self.object, self.source = object_, source
 
     def under(self, session: Session) -> Any:
         return None
@@ -221,13 +209,7 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
 
     def __init__(self, object_: Any, source: Source) -> None:
         RangeIterator.__init__(self, iter(()))
-        self.object, self.source, self.taken, self.passed, self.settled = (
-            object_,
-            source,
-            0,
-            0,
-            False,
-        )
+        self.object, self.source = object_, source
 
     def under(self, session: Session) -> Any:
         return None
@@ -274,7 +256,7 @@ class OutsideDictIterator(OutsideIterator, DictIterator):
         if len(owner.entries) != size:
             left = -1
         self.position = len(owner.entries) - left
-        self.object, self.source, self.taken = object_, source, 0
+        self.object, self.source = object_, source
 
     def next(self, session: Session) -> Value | None:
         if self.position > len(self.owner.entries):

@@ -18,7 +18,14 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.results import RECIPES
 from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source
-from ingot.capture.values.base import Arguments, Keywords, Value, empty_cells, map_values
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    OutsideOrMade,
+    Value,
+    empty_cells,
+    map_values,
+)
 from ingot.capture.values.builtins import call_pure
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
@@ -212,19 +219,14 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
     return _signature_value(held, session.wrap_constant(found.return_annotation))
 
 
-class ProxyValue(Value):
+class ProxyValue(OutsideOrMade):
     """A types.MappingProxyType of a dict: what is asked of it is asked of the dict."""
 
-    __slots__ = ("object", "owner")
+    __slots__ = ("owner",)
 
     def __init__(self, owner: DictValue, source: Source | None = None, object_: Any = None) -> None:
-        super().__init__(source)
-        self.owner, self.object = owner, object_
-
-    def identity(self) -> Any:
-        if self.object is None:
-            return self
-        return self.object
+        super().__init__(source, object_)
+        self.owner = owner
 
     def python_type(self) -> type:
         return MappingProxyType

@@ -26,6 +26,7 @@ from ingot.capture.values.base import (
     Keywords,
     NativeMethod,
     Operator,
+    OutsideOrMade,
     Raised,
     UnaryOperator,
     Value,
@@ -129,27 +130,22 @@ def asks_once(method: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-class ObjectValue(Value):
+class ObjectValue(OutsideOrMade):
     """An instance of a class written in Python: from outside (`object`), or made during capture
     (`attributes` are those of its `__dict__`, `members` those of `__slots__`)."""
 
-    __slots__ = ("attributes", "cls", "members", "object")
+    __slots__ = ("attributes", "cls", "members")
     is_shared = True
     has_special_methods = True
 
     def __init__(self, cls: type, source: Source | None = None, object: Any = None) -> None:
-        super().__init__(source)
-        self.cls, self.object = cls, object
+        super().__init__(source, object)
+        self.cls = cls
         self.attributes: dict[str, Value] = {}
         self.members: dict[str, Value] = {}
 
     def python_type(self) -> type:
         return self.cls
-
-    def identity(self) -> Any:
-        if self.source is None:
-            return self
-        return self.object
 
     def key(self, session: Session) -> Any:
         if find_in_class(self.cls, "__hash__") is object.__hash__:

@@ -34,10 +34,7 @@ class _Outer(OutsideIterator):
 
     def __init__(self, inner: list[Value], object_: Any, source: Source) -> None:
         super().__init__(source)
-        self.inner, self.object, self.taken, self.ended = inner, object_, 0, False
-
-    def iterate(self, session: Session) -> Value:
-        return self
+        self.inner, self.object, self.ended = inner, object_, False
 
 
 def _taken_through(session: Session, inner: Any) -> Value | None:
@@ -78,7 +75,7 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
 class OutsideEnumerate(_Outer):
     """An enumerate. Its numbers are guarded when they are used."""
 
-    passed: int
+    passed = 0
 
     def next(self, session: Session) -> Value | None:
         element = _taken_through(session, self.inner[0])
@@ -106,9 +103,7 @@ def wrap_enumerate(session: Session, object_: Any, source: Source) -> Value:
     inner = _inner_of(session, source, [_parts(object_)[0]])
     if inner is None:
         return ForeignValue(object_, source)
-    made = OutsideEnumerate(inner, object_, source)
-    made.passed = 0
-    return made
+    return OutsideEnumerate(inner, object_, source)
 
 
 class OutsideZip(_Outer):

@@ -14,6 +14,7 @@ from ingot.capture.values.base import (
     Arguments,
     Callee,
     Keywords,
+    OutsideOrMade,
     Value,
     find_missing,
     type_name,
@@ -33,11 +34,11 @@ def has_dict(partial: functools.partial[Any]) -> bool:
     return sum(type(held) is dict for held in gc.get_referents(partial)) > 1
 
 
-class PartialValue(Value):
+class PartialValue(OutsideOrMade):
     """A functools.partial. `bound` and `named` are its args and keywords, the latter a dict that
     may be changed."""
 
-    __slots__ = ("attributes", "bound", "function", "named", "object")
+    __slots__ = ("attributes", "bound", "function", "named")
     is_shared = True
 
     def __init__(
@@ -48,8 +49,8 @@ class PartialValue(Value):
         source: Source | None = None,
         object: Any = None,
     ) -> None:
-        super().__init__(source)
-        self.function, self.bound, self.named, self.object = function, bound, named, object
+        super().__init__(source, object)
+        self.function, self.bound, self.named = function, bound, named
         self.attributes: dict[str, Value] = {}
 
     @property
@@ -64,11 +65,6 @@ class PartialValue(Value):
 
     def python_type(self) -> type:
         return functools.partial
-
-    def identity(self) -> Any:
-        if self.source is None:
-            return self
-        return self.object
 
     # -- attributes --------------------------------------------------------------------------------
 

@@ -18,7 +18,16 @@ import torch
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, ItemSource
-from ingot.capture.values.base import LazyValue, Leaf, NotConstant, Operator, Value, in_order
+from ingot.capture.values.base import (
+    IteratorValue,
+    LazyValue,
+    Leaf,
+    NotConstant,
+    Operator,
+    OutsideOrMade,
+    Value,
+    in_order,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
@@ -26,19 +35,10 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 
-class Container(Value):
+class Container(OutsideOrMade):
     """What they share."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, source: Source | None, object: Any) -> None:
-        super().__init__(source)
-        self.object = object
-
-    def identity(self) -> Any:
-        if self.source is None:
-            return self
-        return self.object
+    __slots__ = ()
 
     def _writable(self, session: Session) -> None:
         """To be called before it is changed."""
@@ -483,7 +483,7 @@ def _same_value(a: Value, b: Value) -> bool:
     return a is b or (a.source is not None and a.source is b.source)
 
 
-class SequenceIterator(Value):
+class SequenceIterator(IteratorValue):
     """An iterator over a list or tuple; sees what is appended while it runs."""
 
     __slots__ = ("ended", "position", "sequence")
@@ -496,9 +496,6 @@ class SequenceIterator(Value):
         if isinstance(self.sequence, ListValue):
             return type(iter([]))
         return type(iter(()))
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def next(self, session: Session) -> Value | None:
         if self.ended or self.position >= len(self.sequence.items):
@@ -645,7 +642,7 @@ class SymbolicRange(RangeValue):
         return above and session.truth(session.binary(operator.lt, number, self._stop))
 
 
-class RangeIterator(Value):
+class RangeIterator(IteratorValue):
     """An iterator over a range."""
 
     __slots__ = ("iterator",)
@@ -656,9 +653,6 @@ class RangeIterator(Value):
 
     def python_type(self) -> type:
         return type(self.iterator)
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def next(self, session: Session) -> Value | None:
         number = next(self.iterator, None)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import Operator, Raised, Value, in_order
+from ingot.capture.values.base import IteratorValue, Operator, Raised, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import matching_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
@@ -356,26 +356,29 @@ def _hashes_alike(key: Any) -> bool:
     return not isinstance(key, (tuple, frozenset)) or all(map(_hashes_alike, key))
 
 
-class SetIterator(Value):
-    """An iterator over a set."""
+class EntryIterator(IteratorValue):
+    """An iterator over a set or dict, which raises an error where the size of that changes."""
 
     __slots__ = ("_left", "owner", "position")
 
-    def __init__(self, owner: SetValue, members: list[Value]) -> None:
+    def __init__(self, owner: Any, left: list[Any]) -> None:
         super().__init__()
         self.owner, self.position = owner, 0
-        self._left: list[Value] | None = members
+        self._left: list[Any] | None = left
 
     @property
     def ended(self) -> bool:
         """Whether it has said that there are no more."""
         return self._left is None
 
+
+class SetIterator(EntryIterator):
+    """An iterator over a set."""
+
+    __slots__ = ()
+
     def python_type(self) -> type:
         return type(iter(set()))
-
-    def iterate(self, session: Session) -> Value:
-        return self
 
     def next(self, session: Session) -> Value | None:
         if self._left is None:

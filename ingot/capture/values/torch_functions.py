@@ -23,7 +23,15 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Rule, Value, map_values
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    KnownObject,
+    NotConstant,
+    Rule,
+    Value,
+    map_values,
+)
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import ForeignValue
@@ -72,28 +80,19 @@ _ASKS_AS_EAGER = ("torch.nn.modules.", "torch.optim.")
 compute in float32 what eager computes in Python's floats."""
 
 
-class TorchFunction(Value):
+class TorchFunction(KnownObject):
     """A function that goes into the graph as one node."""
 
-    __slots__ = ("fallback", "object", "rule")
+    __slots__ = ("fallback", "rule")
 
     def __init__(
         self, function: Any, source: Source, rule: Any = None, fallback: Value | None = None
     ) -> None:
-        super().__init__(source)
-        self.object, self.rule, self.fallback = function, rule, fallback
-
-    def python_type(self) -> type:
-        return type(self.object)
+        super().__init__(function, source)
+        self.rule, self.fallback = rule, fallback
 
     def describe(self) -> str:
         return f"torch function {getattr(self.object, '__name__', self.object)}"
-
-    def constant(self) -> Any:
-        return self.object
-
-    def identity(self) -> Any:
-        return self.object
 
     def get_attribute(self, session: Session, name: str) -> Value:
         found = session.python(getattr, self.object, name)
