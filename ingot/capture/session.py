@@ -21,8 +21,10 @@ from ingot.capture.reading import Reading
 from ingot.capture.semantics import Semantics
 from ingot.capture.sources import (
     ArgSource,
+    AttrSource,
     BuiltinSource,
     ConstSource,
+    DerivedSource,
     GlobalSource,
     InstanceDictSource,
     ItemSource,
@@ -252,6 +254,12 @@ class Session(Semantics, Reading):
         if source is not None and not (kind in _PINNED and isinstance(source, ConstSource)):
             self.guards.add(source, kind, data, self.where)
 
+    def guard_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Any:
+        """What a function gives for an outside object, which it has to give again."""
+        answer = function(object)
+        self.guard(DerivedSource(source, function), Kind.EQUALS, answer)
+        return answer
+
     def guard_absent(self, source: Source, name: str) -> None:
         """States that the `__dict__` of an outside object has no such name."""
         self.guard(InstanceDictSource(source), Kind.ABSENT_KEY, name)
@@ -285,6 +293,14 @@ class Session(Semantics, Reading):
     def wrap(self, object: Any, source: Source) -> Value:
         """An outside object that was met; nothing is guarded until it is used."""
         return LazyValue(object, source)
+
+    def wrap_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Value:
+        """What a function gives for an outside object."""
+        return self.wrap(function(object), DerivedSource(source, function))
+
+    def wrap_slot(self, object: Any, source: Any, name: str) -> Value:
+        """What a C descriptor of the type of an outside object reads."""
+        return self.wrap(getattr(object, name), AttrSource(source, name, "slot"))
 
     def realize(self, value: Value) -> Value:
         """The value itself, its nature guarded, for one that is about to be used."""

@@ -32,7 +32,7 @@ from ingot.capture.values.number_reads import tensor_of_number
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_data import tensor_of_numbers
-from ingot.capture.values.wrap import WRAPPERS, wrap_held, wraps
+from ingot.capture.values.wrap import WRAPPERS, guarded, wrap_held, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.results import Results
@@ -225,7 +225,7 @@ def wrap_number(session: Session, object_: Any, source: Source) -> Value:
         raise session.unsupported("numpy", f"{source.name}, a {type(object_).__name__}")
     if not isinstance(source, ConstSource):
         session.guard(source, Kind.TYPE, type(object_))
-        session.guard(DerivedSource(source, _content), Kind.EQUALS, _content(object_))
+        session.guard_derived(_content, object_, source)
     return NumpyNumber(object_, source)
 
 
@@ -266,10 +266,7 @@ _OF_NUMBERS = frozenset({
 """Functions other than ufuncs that are called for what they give, and change nothing."""
 
 
-@wraps(np.ufunc, type(np.prod))
-def wrap_numpy_function(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return NumpyFunction(object_, source)
+wraps(np.ufunc, type(np.prod))(guarded(Kind.IDENTITY, NumpyFunction))
 
 
 @means(np.generic, how=How.INSTANCE)

@@ -8,7 +8,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, KnownObject, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged_call, user_frames
@@ -72,7 +72,7 @@ class CachedFunction(KnownObject):
             # a capture that starts over finds the result, and counts as many instructions
             session.steps = before
         assert self.source is not None
-        return session.wrap(hit(self.object), DerivedSource(self.source, hit))
+        return session.wrap_derived(hit, self.object, self.source)
 
     def _hit(self, session: Session, args: Arguments, kwargs: Keywords) -> tuple[Hit | None, Any]:
         """The place of a result in the cache; None and the reason if it is not known."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, DerivedSource, Source
+from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, ObjectHolder, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.wrap import wraps
+from ingot.capture.values.wrap import guarded, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -59,10 +59,10 @@ class ContextVariable(ObjectHolder):
         """What it holds in this context, NULL if nothing."""
         if self.content is None:
             assert self.source is not None
-            is_set = _is_set(self.object)
-            session.guard(DerivedSource(self.source, _is_set), Kind.EQUALS, is_set)
-            held = DerivedSource(self.source, _content)
-            self.content = self.held = session.wrap(self.object.get(), held) if is_set else NULL
+            held: Value = NULL
+            if session.guard_derived(_is_set, self.object, self.source):
+                held = session.wrap_derived(_content, self.object, self.source)
+            self.content = self.held = held
         return self.content
 
     def method_get(self, session: Session, default: Value | None = None) -> Value:
@@ -187,12 +187,10 @@ class OutsideToken(ObjectHolder):
         """What the variable holds then."""
         assert self.source is not None
         for fact in (_is_used, _remembers):
-            session.guard(DerivedSource(self.source, fact), Kind.EQUALS, fact(self.object))
+            session.guard_derived(fact, self.object, self.source)
         session.guard(AttrSource(self.source, "var", "slot"), Kind.IDENTITY, self.object.var)
         if _remembers(self.object):
-            self.before = session.wrap(
-                self.object.old_value, AttrSource(self.source, "old_value", "slot")
-            )
+            self.before = session.wrap_slot(self.object, self.source, "old_value")
         return self.before
 
 
@@ -204,13 +202,7 @@ def _remembers(token: Any) -> bool:
     return token.old_value is not contextvars.Token.MISSING
 
 
-@wraps(contextvars.Token)
-def wrap_token(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, contextvars.Token)
-    return OutsideToken(object_, source)
+wraps(contextvars.Token)(guarded(Kind.TYPE, OutsideToken))
 
 
-@wraps(contextvars.ContextVar)
-def wrap_context_variable(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return ContextVariable(object_, source)
+wraps(contextvars.ContextVar)(guarded(Kind.IDENTITY, ContextVariable))

@@ -287,12 +287,8 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if not is_none(session, source):
         raise session.unsupported("warning", "side effect: warnings.warn with a source")
     category = _category(session, message, category)
-    raises = _raises(category)
-    is_raised = raises(warnings.filters)  # type: ignore[arg-type]
-    session.guard(
-        DerivedSource(GlobalSource(vars(warnings), "filters"), raises), Kind.EQUALS, is_raised
-    )
-    if is_raised:
+    filters = GlobalSource(vars(warnings), "filters")
+    if session.guard_derived(_raises(category), warnings.filters, filters):
         raise session.unsupported(
             "warning", "side effect: warnings.warn, where such warnings are raised as errors"
         )

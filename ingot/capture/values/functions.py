@@ -12,7 +12,6 @@ from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import INLINE, How, Meaning, meaning_of_code, stated
 from ingot.capture.sources import (
-    AttrSource,
     CellSource,
     ConstSource,
     FunctionFieldSource,
@@ -193,7 +192,7 @@ class FunctionValue(OutsideOrMade):
     def _slot(self, session: Session, name: str) -> Value:
         """A field of a function from outside."""
         assert self.source is not None
-        return session.wrap(getattr(self.object, name), AttrSource(self.source, name, "slot"))
+        return session.wrap_slot(self.object, self.source, name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if self.object is not None:

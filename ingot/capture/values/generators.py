@@ -82,8 +82,7 @@ class OutsideGenerator(GeneratorValue):
 @wraps(GeneratorType)
 def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, GeneratorType)
-    layout = _layout(object_)
-    session.guard(DerivedSource(source, _layout), Kind.EQUALS, layout)
+    layout = session.guard_derived(_layout, object_, source)
     if not layout:
         if object_.gi_frame is not None:
             raise session.unsupported("generator", f"the generator {source.name}, which runs")

@@ -22,7 +22,7 @@ from ingot.capture.values.sequences import (
     SequenceValue,
     TupleValue,
 )
-from ingot.capture.values.wrap import wraps
+from ingot.capture.values.wrap import guarded, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -127,14 +127,14 @@ class _LooksAhead(OutsideIterator):
         raise NotImplementedError
 
 
-def _sequence_under(iterator: Any) -> Any:
-    """The list or tuple that an iterator walks over; an empty one at its end."""
+def sequence_under(iterator: Any) -> Any:
+    """The sequence that an iterator walks over, backwards too; an empty one at its end."""
     return iterator.__reduce__()[1][0]
 
 
-def _position_in(iterator: Any) -> int:
-    """How many elements an iterator over a list or tuple has given; -1 where it has said that there
-    are no more."""
+def position_in(iterator: Any) -> int:
+    """The index of the element that an iterator over a sequence gives next; -1 where it has said
+    that there are no more."""
     _, _, *position = iterator.__reduce__()
     return [*position, -1][0]
 
@@ -150,17 +150,14 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
         return self.sequence.object
 
     def settle(self, session: Session) -> None:
-        position = _position_in(self.object)
-        session.guard(DerivedSource(self.source, _position_in), Kind.EQUALS, position)  # type: ignore[arg-type]
+        position = session.guard_derived(position_in, self.object, self.source)
         self.position, self.ended = max(position, 0) + self.passed, position < 0
 
 
 @wraps(type(iter([])), type(iter(())))
 def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    sequence = session.realize(
-        session.wrap(_sequence_under(object_), DerivedSource(source, _sequence_under))
-    )
+    sequence = session.realize(session.wrap_derived(sequence_under, object_, source))
     if not isinstance(sequence, SequenceValue):
         raise session.unsupported("iterator", f"an iterator over {sequence.describe()}")
     return OutsideSequenceIterator(sequence, object_, source)
@@ -178,7 +175,7 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
         return None
 
     def settle(self, session: Session) -> None:
-        rest = session.wrap(_rest_of_text(self.object), DerivedSource(self.source, _rest_of_text))  # type: ignore[arg-type]
+        rest = session.wrap_derived(_rest_of_text, self.object, self.source)
         self.sequence = TupleValue(
             list(map(ConstantValue, session.realize(rest).constant())), tuple
         )
@@ -191,10 +188,7 @@ def _rest_of_text(iterator: Any) -> str | bytes:
     return _walked_by(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
 
 
-@wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")))
-def wrap_text_iterator(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
-    return OutsideTextIterator(object_, source)
+wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")))(guarded(Kind.TYPE, OutsideTextIterator))
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
@@ -215,15 +209,11 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
         return None
 
     def settle(self, session: Session) -> None:
-        rest = _rest_of_range(self.object)
-        session.guard(DerivedSource(self.source, _rest_of_range), Kind.EQUALS, rest)  # type: ignore[arg-type]
+        rest = session.guard_derived(_rest_of_range, self.object, self.source)
         self.iterator = iter(range(*rest)[self.passed :])
 
 
-@wraps(type(iter(range(0))))
-def wrap_range_iterator(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
-    return OutsideRangeIterator(object_, source)
+wraps(type(iter(range(0))))(guarded(Kind.TYPE, OutsideRangeIterator))
 
 
 _DICT_ITERATORS: dict[type, str] = {
@@ -267,9 +257,8 @@ class OutsideDictIterator(OutsideIterator, DictIterator):
 @wraps(*_DICT_ITERATORS)
 def wrap_dict_iterator(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    left = _left_of_dict(object_)
-    session.guard(DerivedSource(source, _left_of_dict), Kind.EQUALS, left)
-    owner = session.realize(session.wrap(_dict_under(object_), DerivedSource(source, _dict_under)))
+    left = session.guard_derived(_left_of_dict, object_, source)
+    owner = session.realize(session.wrap_derived(_dict_under, object_, source))
     if not isinstance(owner, DictValue):
         raise session.unsupported("iterator", f"an iterator over {owner.describe()}")
     return OutsideDictIterator(owner, left, object_, source)

@@ -20,12 +20,12 @@ from torch.autograd.profiler import record_function
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import ConstSource, Source
+from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Rule, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
-from ingot.capture.values.wrap import wraps
+from ingot.capture.values.wrap import guarded, wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
 from ingot.torch_private import (
     DecoratorContextManager,
@@ -229,7 +229,4 @@ class DeviceValue(ConstantValue):
         raise session.unsupported("mode", f"{self.describe()} as a decorator")
 
 
-@wraps(torch.device)
-def wrap_device(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.EQUALS, object_)
-    return DeviceValue(object_, source)
+wraps(torch.device)(guarded(Kind.EQUALS, DeviceValue))

@@ -16,8 +16,8 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.guards import MISSING, Kind
-from ingot.capture.sources import AttrSource, DerivedSource, Source, find_in_class
+from ingot.capture.guards import MISSING
+from ingot.capture.sources import AttrSource, Source, find_in_class
 from ingot.capture.values.base import (
     NO_DICT,
     NULL,
@@ -244,12 +244,8 @@ class ObjectValue(OutsideOrMade):
             else:
                 found = written.written.get(name)
             if found is None:
-                is_set = has_member(name)(self.object)
-                session.guard(DerivedSource(self.source, has_member(name)), Kind.EQUALS, is_set)
-                if is_set:
-                    return session.wrap(
-                        getattr(self.object, name), AttrSource(self.source, name, "slot")
-                    )
+                if session.guard_derived(has_member(name), self.object, self.source):
+                    return session.wrap_slot(self.object, self.source, name)
         if found is None or found is NULL:
             named = type_name
             if sys.version_info >= (3, 13):

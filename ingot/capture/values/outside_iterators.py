@@ -21,6 +21,8 @@ from ingot.capture.values.iterators import (
     OutsideRangeIterator,
     OutsideSequenceIterator,
     OutsideTextIterator,
+    position_in,
+    sequence_under,
 )
 from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.wrap import wraps
@@ -80,8 +82,7 @@ class OutsideEnumerate(_Outer):
     def next(self, session: Session) -> Value | None:
         element = _taken_through(session, self.inner[0])
         if element is not None:
-            position = _position(self.passed)
-            number = session.wrap(position(self.object), DerivedSource(self.source, position))  # type: ignore[arg-type]
+            number = session.wrap_derived(_position(self.passed), self.object, self.source)
             element = TupleValue([number, element], tuple)
             self.passed += 1
         return self.take(session, element)
@@ -134,13 +135,12 @@ def _is_strict(iterator: Any) -> bool:
 @wraps(zip)
 def wrap_zip(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, zip)
-    session.guard(DerivedSource(source, _count), Kind.EQUALS, _count(object_))
+    session.guard_derived(_count, object_, source)
     inner = _inner_of(session, source, list(_parts(object_)))
     if inner is None:
         return ForeignValue(object_, source)
     made = OutsideZip(inner, object_, source)
-    made.strict = _is_strict(object_)
-    session.guard(DerivedSource(source, _is_strict), Kind.EQUALS, made.strict)
+    made.strict = session.guard_derived(_is_strict, object_, source)
     return made
 
 
@@ -157,8 +157,7 @@ class OutsideReversed(_Outer):
 
     def next(self, session: Session) -> Value | None:
         if self.position is None:
-            self.position = _place(self.object)
-            session.guard(DerivedSource(self.source, _place), Kind.EQUALS, self.position)  # type: ignore[arg-type]
+            self.position = session.guard_derived(position_in, self.object, self.source)
         if self.position < 0:
             return self.take(session, None)
         try:
@@ -170,23 +169,10 @@ class OutsideReversed(_Outer):
         return self.take(session, element)
 
 
-def _sequence_of(iterator: Any) -> Any:
-    """The sequence that a reversed iterator goes through; an empty one at its end."""
-    return iterator.__reduce__()[1][0]
-
-
-def _place(iterator: Any) -> int:
-    """The index of the element that a reversed iterator gives next; -1 at its end."""
-    _, _, *position = iterator.__reduce__()
-    return [*position, -1][0]
-
-
 @wraps(reversed, type(reversed([1])))
 def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    sequence = session.realize(
-        session.wrap(_sequence_of(object_), DerivedSource(source, _sequence_of))
-    )
+    sequence = session.realize(session.wrap_derived(sequence_under, object_, source))
     if not isinstance(sequence, SequenceValue):
         return ForeignValue(object_, source)
     made = OutsideReversed([], object_, source)

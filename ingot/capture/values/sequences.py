@@ -17,7 +17,7 @@ import torch
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import AttrSource, ItemSource
+from ingot.capture.sources import ItemSource
 from ingot.capture.values.base import (
     IteratorValue,
     LazyValue,
@@ -230,8 +230,7 @@ class TupleValue(SequenceValue):
             return self.items[fields.index(name)]
         if self.source is not None and is_struct_sequence(self.cls):
             if isinstance(getattr(self.cls, name, None), MemberDescriptorType):  # no element of it
-                where = AttrSource(self.source, name, "slot")
-                return session.wrap(getattr(self.object, name), where)
+                return session.wrap_slot(self.object, self.source, name)
         own = getattr(self.cls, name, None) is not getattr(tuple, name, None)
         if not hasattr(TupleValue, f"method_{name}") and own and name != "__class__":
             return session.class_attribute(self.cls, name, self)

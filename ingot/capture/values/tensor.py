@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from ingot.capture.meanings import How, means, stated
-from ingot.capture.sources import AttrSource, Source
+from ingot.capture.sources import Source
 from ingot.capture.values.base import (
     NULL,
     Arguments,
@@ -207,9 +207,7 @@ class TensorValue(Value):
             return self.gradient
         tensor = session.graph.value_of(self)
         written = session.effects.written_slot(tensor, name)
-        return written or session.realize(
-            session.wrap(tensor.grad, AttrSource(self.source, name, "slot"))
-        )
+        return written or session.realize(session.wrap_slot(tensor, self.source, name))
 
     def _is_data(self, value: Value) -> bool:
         """Whether a value shows the same elements of the same memory. Then setting `data` to it

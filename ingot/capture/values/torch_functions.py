@@ -41,6 +41,7 @@ from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import GradientQuestions
 from ingot.capture.values.wrap import (
     WRAPPERS,
+    guarded,
     wrap_builtin,
     wrap_function,
     wrap_held,
@@ -307,7 +308,7 @@ def _bound_method(session: Session, object_: Any, source: Source) -> Value:
     another object."""
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(AttrSource(source, "__name__", "slot"), Kind.EQUALS, object_.__name__)
-    owner = session.realize(session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")))
+    owner = session.realize(session.wrap_slot(object_, source, "__self__"))
     return owner.get_attribute(session, object_.__name__)
 
 
@@ -321,16 +322,10 @@ class TorchNamespace(ForeignValue):
         return session.wrap(found, ConstSource(found))
 
 
-@wraps(type(VariableFunctions))
-def wrap_torch_namespace(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return TorchNamespace(object_, source)
+wraps(type(VariableFunctions))(guarded(Kind.IDENTITY, TorchNamespace))
 
 
-@wraps(OpOverload, OpOverloadPacket)
-def wrap_operation(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return TorchFunction(object_, source)
+wraps(OpOverload, OpOverloadPacket)(guarded(Kind.IDENTITY, TorchFunction))
 
 
 @wraps(torch.Tensor)

@@ -83,6 +83,16 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
     raise session.unsupported("foreign-object", f"an object of type {type(object_).__name__}")
 
 
+def guarded(kind: Kind, make: Callable[[Any, Source], Value]) -> Wrapper:
+    """What wraps an object in a value of a class, its type or all of it guarded."""
+
+    def wrap(session: Session, object_: Any, source: Source) -> Value:
+        session.guard(source, kind, type(object_) if kind is Kind.TYPE else object_)
+        return make(object_, source)
+
+    return wrap
+
+
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
 def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
     # isinstance asks for `__class__`, which may be the user's code
@@ -96,8 +106,8 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
                 f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}",
             )
         session.guard(source, Kind.TYPE, type(object_))
-        session.guard(DerivedSource(source, _PLAIN[base]), Kind.EQUALS, _PLAIN[base](object_))
-        return BuiltinObject(type(object_), ConstantValue(_PLAIN[base](object_)), source, object_)
+        content = session.guard_derived(_PLAIN[base], object_, source)
+        return BuiltinObject(type(object_), ConstantValue(content), source, object_)
     session.guard(source, Kind.EQUALS, object_)
     return ConstantValue(object_, source)
 
@@ -130,16 +140,12 @@ def wrap_held(session: Session, object_: Any, source: Source) -> Value:
     return ConstantValue(object_, source)
 
 
-@wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)  # type: ignore[attr-defined]
-def wrap_alias(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return AliasValue(object_, source)
+wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)(  # type: ignore[attr-defined]
+    guarded(Kind.IDENTITY, AliasValue)
+)
 
 
-@wraps(staticmethod, classmethod)
-def wrap_member(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return MemberValue(object_, source)
+wraps(staticmethod, classmethod)(guarded(Kind.IDENTITY, MemberValue))
 
 
 @wraps(tuple)
@@ -191,9 +197,7 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
         session.guard(source, Kind.TYPE, type(object_))
     made = OutsideDict(session, source, object_, type(object_))
     if type(object_) is defaultdict:
-        made.factory = session.wrap(
-            object_.default_factory, AttrSource(source, "default_factory", "slot")
-        )
+        made.factory = session.wrap_slot(object_, source, "default_factory")
     return made
 
 
@@ -230,7 +234,7 @@ def wrap_range(session: Session, object_: Any, source: Source) -> Value:
 
 def wrap_slots(session: Session, object_: Any, source: Source, *names: str) -> list[Value]:
     """What C descriptors of an object's type read."""
-    return [session.wrap(getattr(object_, n), AttrSource(source, n, "slot")) for n in names]
+    return list(map(functools.partial(session.wrap_slot, object_, source), names))
 
 
 @wraps(slice)
@@ -256,10 +260,8 @@ def wrap_compiled(session: Session, object_: Any, source: Source) -> Value:
 @wraps(MethodType)
 def wrap_method(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, MethodType)
-    function = session.wrap(object_.__func__, AttrSource(source, "__func__", "slot"))
-    return BoundMethod(
-        function, session.wrap(object_.__self__, AttrSource(source, "__self__", "slot")), source
-    )
+    function, owner = wrap_slots(session, object_, source, "__func__", "__self__")
+    return BoundMethod(function, owner, source)
 
 
 @wraps(functools.partial)
@@ -320,20 +322,14 @@ def _class_method_of(function: Any, owner: type) -> Any:
 def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
     session.guard(AttrSource(source, "__qualname__", "slot"), Kind.EQUALS, object_.__qualname__)
-    owner = session.wrap(object_.__self__, AttrSource(source, "__self__", "slot"))
+    owner = session.wrap_slot(object_, source, "__self__")
     return BoundMethod(session.builtin(method), owner, source)
 
 
-@wraps(type)
-def wrap_class(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return ClassValue(object_, source)
+wraps(type)(guarded(Kind.IDENTITY, ClassValue))
 
 
-@wraps(ModuleType)
-def wrap_module(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
-    return ModuleObject(object_, source)
+wraps(ModuleType)(guarded(Kind.IDENTITY, ModuleObject))
 
 
 @wraps(SimpleNamespace)
@@ -360,8 +356,7 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
     cls, instance = wrap_slots(session, object_, source, "__thisclass__", "__self__")
     made = SuperValue(session.known(cls), session.realize(instance))
     if session.says_its_class(made.instance):
-        start = session.wrap(object_.__self_class__, AttrSource(source, "__self_class__", "slot"))
-        made.said = session.known(start)
+        made.said = session.known(session.wrap_slot(object_, source, "__self_class__"))
     made.source = source
     return made
 
@@ -369,9 +364,8 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
 @wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
 def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, type(object_))
-    args = session.realize(session.wrap(_args_of(object_), DerivedSource(source, _args_of)))
-    kwargs = session.wrap(_keywords_of(object_), DerivedSource(source, _keywords_of))
-    kwargs = session.realize(kwargs)
+    args = session.realize(session.wrap_derived(_args_of, object_, source))
+    kwargs = session.realize(session.wrap_derived(_keywords_of, object_, source))
     made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
     assert isinstance(made, ObjectValue)
     made.source, made.object = source, object_
