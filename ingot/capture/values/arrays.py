@@ -32,7 +32,7 @@ from ingot.capture.values.number_reads import tensor_of_number
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_data import tensor_of_numbers
-from ingot.capture.values.wrap import WRAPPERS, guarded, wrap_held, wraps
+from ingot.capture.values.wrap import WRAPPERS, held_in, wrap_held, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.results import Results
@@ -266,7 +266,7 @@ _OF_NUMBERS = frozenset({
 """Functions other than ufuncs that are called for what they give, and change nothing."""
 
 
-wraps(np.ufunc, type(np.prod))(guarded(Kind.IDENTITY, NumpyFunction))
+wraps(np.ufunc, type(np.prod), guards=Kind.IDENTITY)(held_in(NumpyFunction))
 
 
 @means(np.generic, how=How.INSTANCE)

@@ -170,7 +170,6 @@ def _cache_of(function: Any) -> dict[Any, Any]:
     return results
 
 
-@wraps(functools._lru_cache_wrapper)
+@wraps(functools._lru_cache_wrapper, guards=Kind.IDENTITY)
 def wrap_cached(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
     return CachedFunction(object_, source)

@@ -12,7 +12,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, ObjectHolder, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.wrap import guarded, wraps
+from ingot.capture.values.wrap import held_in, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -202,7 +202,7 @@ def _remembers(token: Any) -> bool:
     return token.old_value is not contextvars.Token.MISSING
 
 
-wraps(contextvars.Token)(guarded(Kind.TYPE, OutsideToken))
+wraps(contextvars.Token, guards=Kind.TYPE)(held_in(OutsideToken))
 
 
-wraps(contextvars.ContextVar)(guarded(Kind.IDENTITY, ContextVariable))
+wraps(contextvars.ContextVar, guards=Kind.IDENTITY)(held_in(ContextVariable))

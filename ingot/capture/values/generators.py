@@ -79,9 +79,8 @@ class OutsideGenerator(GeneratorValue):
             yield Operation(_native.restore_generator, (self, *standing(self.frame)[1:]))
 
 
-@wraps(GeneratorType)
+@wraps(GeneratorType, guards=Kind.TYPE)
 def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, GeneratorType)
     layout = session.guard_derived(_layout, object_, source)
     if not layout:
         if object_.gi_frame is not None:

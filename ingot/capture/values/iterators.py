@@ -22,7 +22,7 @@ from ingot.capture.values.sequences import (
     SequenceValue,
     TupleValue,
 )
-from ingot.capture.values.wrap import guarded, wraps
+from ingot.capture.values.wrap import held_in, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -154,9 +154,8 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
         self.position, self.ended = max(position, 0) + self.passed, position < 0
 
 
-@wraps(type(iter([])), type(iter(())))
+@wraps(type(iter([])), type(iter(())), guards=Kind.TYPE)
 def wrap_sequence_iterator(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     sequence = session.realize(session.wrap_derived(sequence_under, object_, source))
     if not isinstance(sequence, SequenceValue):
         raise session.unsupported("iterator", f"an iterator over {sequence.describe()}")
@@ -188,7 +187,9 @@ def _rest_of_text(iterator: Any) -> str | bytes:
     return _walked_by(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
 
 
-wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")))(guarded(Kind.TYPE, OutsideTextIterator))
+wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")), guards=Kind.TYPE)(
+    held_in(OutsideTextIterator)
+)
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
@@ -213,7 +214,7 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
         self.iterator = iter(range(*rest)[self.passed :])
 
 
-wraps(type(iter(range(0))))(guarded(Kind.TYPE, OutsideRangeIterator))
+wraps(type(iter(range(0))), guards=Kind.TYPE)(held_in(OutsideRangeIterator))
 
 
 _DICT_ITERATORS: dict[type, str] = {
@@ -254,9 +255,8 @@ class OutsideDictIterator(OutsideIterator, DictIterator):
         return self.take(session, DictIterator.next(self, session))
 
 
-@wraps(*_DICT_ITERATORS)
+@wraps(*_DICT_ITERATORS, guards=Kind.TYPE)
 def wrap_dict_iterator(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     left = session.guard_derived(_left_of_dict, object_, source)
     owner = session.realize(session.wrap_derived(_dict_under, object_, source))
     if not isinstance(owner, DictValue):

@@ -25,7 +25,7 @@ from ingot.capture.values.base import Arguments, Keywords, Rule, Value, map_valu
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
-from ingot.capture.values.wrap import guarded, wraps
+from ingot.capture.values.wrap import held_in, wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
 from ingot.torch_private import (
     DecoratorContextManager,
@@ -229,4 +229,4 @@ class DeviceValue(ConstantValue):
         raise session.unsupported("mode", f"{self.describe()} as a decorator")
 
 
-wraps(torch.device)(guarded(Kind.EQUALS, DeviceValue))
+wraps(torch.device, guards=Kind.EQUALS)(held_in(DeviceValue))

@@ -215,9 +215,8 @@ def is_stand_in(cls: type) -> bool:
     return "__ingot_stands_for__" in vars(cls)
 
 
-@wraps(nn.Module)
+@wraps(nn.Module, guards=Kind.TYPE)
 def wrap_nn_module(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     cls = type(object_)
     if is_stand_in(cls):
         cls = object_.__class__

@@ -169,9 +169,8 @@ class OutsideReversed(_Outer):
         return self.take(session, element)
 
 
-@wraps(reversed, type(reversed([1])))
+@wraps(reversed, type(reversed([1])), guards=Kind.TYPE)
 def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     sequence = session.realize(session.wrap_derived(sequence_under, object_, source))
     if not isinstance(sequence, SequenceValue):
         return ForeignValue(object_, source)

@@ -41,7 +41,7 @@ from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import GradientQuestions
 from ingot.capture.values.wrap import (
     WRAPPERS,
-    guarded,
+    held_in,
     wrap_builtin,
     wrap_function,
     wrap_held,
@@ -322,10 +322,10 @@ class TorchNamespace(ForeignValue):
         return session.wrap(found, ConstSource(found))
 
 
-wraps(type(VariableFunctions))(guarded(Kind.IDENTITY, TorchNamespace))
+wraps(type(VariableFunctions), guards=Kind.IDENTITY)(held_in(TorchNamespace))
 
 
-wraps(OpOverload, OpOverloadPacket)(guarded(Kind.IDENTITY, TorchFunction))
+wraps(OpOverload, OpOverloadPacket, guards=Kind.IDENTITY)(held_in(TorchFunction))
 
 
 @wraps(torch.Tensor)

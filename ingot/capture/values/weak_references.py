@@ -36,9 +36,8 @@ def _referent(reference: Any) -> Any:
     return reference()
 
 
-@wraps(weakref.ref)
+@wraps(weakref.ref, guards=Kind.TYPE)
 def wrap_weak_reference(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     if type(object_) is weakref.ref:
         return WeakReference(object_, source)
     return ForeignValue(object_, source)

@@ -64,15 +64,30 @@ Wrapper = Callable[["Session", Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}
 
 
-def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
+def wraps(*types: type, guards: Kind | None = None) -> Callable[[Wrapper], Wrapper]:
     """Registers what wraps instances of these types and of those subclasses that have no row of
-    their own."""
+    their own. What `guards` says is guarded first: the type of an object, or all of it."""
 
     def register(wrapper: Wrapper) -> Wrapper:
+        if guards is not None:
+            wrapper = _guarded(guards, wrapper)
         WRAPPERS.update(dict.fromkeys(types, wrapper))
         return wrapper
 
     return register
+
+
+def _guarded(kind: Kind, wrapper: Wrapper) -> Wrapper:
+    def wrap(session: Session, object_: Any, source: Source) -> Value:
+        session.guard(source, kind, type(object_) if kind is Kind.TYPE else object_)
+        return wrapper(session, object_, source)
+
+    return wrap
+
+
+def held_in(make: Callable[[Any, Source], Value]) -> Wrapper:
+    """What wraps an object in a value of a class."""
+    return lambda session, object_, source: make(object_, source)
 
 
 def wrap_object(session: Session, object_: Any, source: Source) -> Value:
@@ -81,16 +96,6 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
         if cls in WRAPPERS:
             return WRAPPERS[cls](session, object_, source)
     raise session.unsupported("foreign-object", f"an object of type {type(object_).__name__}")
-
-
-def guarded(kind: Kind, make: Callable[[Any, Source], Value]) -> Wrapper:
-    """What wraps an object in a value of a class, its type or all of it guarded."""
-
-    def wrap(session: Session, object_: Any, source: Source) -> Value:
-        session.guard(source, kind, type(object_) if kind is Kind.TYPE else object_)
-        return make(object_, source)
-
-    return wrap
 
 
 @wraps(int, float, bool, str, bytes, complex, type(None), type(...), type(NotImplemented))
@@ -132,20 +137,27 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 """What an instance of a subclass of these holds, as an instance of the class itself."""
 
 
-@wraps(enum.Enum, CodeType, re.Pattern, re.Match)
+@wraps(enum.Enum, CodeType, re.Pattern, re.Match, guards=Kind.IDENTITY)
 def wrap_held(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.IDENTITY, object_)
     if issubclass(type(object_), enum.Enum):
         return EnumValue(object_, source)
     return ConstantValue(object_, source)
 
 
-wraps(UnionType, GenericAlias, typing._Final, typing.TypeVar, typing.ParamSpec, typing.NewType)(  # type: ignore[attr-defined]
-    guarded(Kind.IDENTITY, AliasValue)
+wraps(
+    UnionType,
+    GenericAlias,
+    typing._Final,
+    typing.TypeVar,
+    typing.ParamSpec,
+    typing.NewType,
+    guards=Kind.IDENTITY,
+)(  # type: ignore[attr-defined]
+    held_in(AliasValue)
 )
 
 
-wraps(staticmethod, classmethod)(guarded(Kind.IDENTITY, MemberValue))
+wraps(staticmethod, classmethod, guards=Kind.IDENTITY)(held_in(MemberValue))
 
 
 @wraps(tuple)
@@ -224,9 +236,8 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
     return _of_class(session, object_, source, frozenset, content)
 
 
-@wraps(range)
+@wraps(range, guards=Kind.TYPE)
 def wrap_range(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, range)
     for name in ("start", "stop", "step"):
         session.guard(AttrSource(source, name, "slot"), Kind.EQUALS, getattr(object_, name))
     return RangeValue(object_, source)
@@ -237,29 +248,25 @@ def wrap_slots(session: Session, object_: Any, source: Source, *names: str) -> l
     return list(map(functools.partial(session.wrap_slot, object_, source), names))
 
 
-@wraps(slice)
+@wraps(slice, guards=Kind.TYPE)
 def wrap_slice(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, slice)
     start, stop, step = wrap_slots(session, object_, source, "start", "stop", "step")
     return SliceValue(*map(session.realize, (start, stop, step)))
 
 
-@wraps(FunctionType)
+@wraps(FunctionType, guards=Kind.TYPE)
 def wrap_function(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, FunctionType)
     return FunctionValue.outside(session, object_, source)
 
 
-@wraps(Dispatcher)
+@wraps(Dispatcher, guards=Kind.IDENTITY)
 def wrap_compiled(session: Session, object_: Any, source: Source) -> Value:
     """A compiled function inside another one: the function it was compiled from."""
-    session.guard(source, Kind.IDENTITY, object_)
     return session.builtin(object_.fn)
 
 
-@wraps(MethodType)
+@wraps(MethodType, guards=Kind.TYPE)
 def wrap_method(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, MethodType)
     function, owner = wrap_slots(session, object_, source, "__func__", "__self__")
     return BoundMethod(function, owner, source)
 
@@ -326,15 +333,14 @@ def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Sou
     return BoundMethod(session.builtin(method), owner, source)
 
 
-wraps(type)(guarded(Kind.IDENTITY, ClassValue))
+wraps(type, guards=Kind.IDENTITY)(held_in(ClassValue))
 
 
-wraps(ModuleType)(guarded(Kind.IDENTITY, ModuleObject))
+wraps(ModuleType, guards=Kind.IDENTITY)(held_in(ModuleObject))
 
 
-@wraps(SimpleNamespace)
+@wraps(SimpleNamespace, guards=Kind.TYPE)
 def wrap_namespace(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     return NamespaceObject(type(object_), source, object_)
 
 
@@ -361,9 +367,8 @@ def wrap_super(session: Session, object_: Any, source: Source) -> Value:
     return made
 
 
-@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+@wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller, guards=Kind.TYPE)
 def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     args = session.realize(session.wrap_derived(_args_of, object_, source))
     kwargs = session.realize(session.wrap_derived(_keywords_of, object_, source))
     made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
@@ -372,15 +377,13 @@ def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
     return made
 
 
-@wraps(CellType)
+@wraps(CellType, guards=Kind.TYPE)
 def wrap_cell(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, CellType)
     return session.outside_cell(object_, AttrSource(source, "cell_contents", "slot"))
 
 
-@wraps(BaseException)
+@wraps(BaseException, guards=Kind.TYPE)
 def wrap_exception(session: Session, object_: Any, source: Source) -> Value:
-    session.guard(source, Kind.TYPE, type(object_))
     return ExceptionValue.outside(session, object_, source)
 
 
