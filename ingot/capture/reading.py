@@ -212,7 +212,7 @@ class Reading:
         AttributeError where it has no `keys`."""
         value = self.realize(value)
         if isinstance(value, DictObject) and value.is_read_as_dict(self):
-            value = value.items(self)
+            value = value.made
         if not isinstance(value, DictValue):
             return self._items_read(value, self._keys_of(value), taken)
         return self._entries_read(value, taken)

@@ -574,7 +574,7 @@ class Results:
         made = residual.instance(value.cls, {}, base=base)
 
         def fill() -> None:
-            items = value.items(self.session)
+            items = value.made
             if base is dict:
                 made.steps.extend(self._stores(items))
             else:

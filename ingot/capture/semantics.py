@@ -41,7 +41,6 @@ from ingot.capture.values.objects import (
     IdentityKey,
     ObjectValue,
     StandIn,
-    is_overridden,
     plain_base,
 )
 from ingot.capture.values.sequences import (
@@ -360,11 +359,11 @@ class Semantics:
         """An instance of a class of the same name and the same built-in base."""
         base, content = plain_base(value.cls), getattr(value, "content", None)
         if isinstance(value, DictObject):
-            content = value.items(self)
+            content = value.made
         space = {"_session": self, "_value": value}
         if content is None or base not in _SHOWN_BASES:
             return type(value.cls.__name__, (_Shown,), space)()
-        asked = [name for name in _ASKED_FOR_TEXT if is_overridden(self, value.cls, name)]
+        asked = [name for name in _ASKED_FOR_TEXT if value.overrides(self, name)]
         space |= {name: self._shown_answer(value, name) for name in asked}
         return type(value.cls.__name__, (_Shown, base), space)(self.textual(content))
 

@@ -67,6 +67,10 @@ class Raised(Exception):
         self.value = value
         self.where = ""
 
+    def is_a(self, *classes: type) -> bool:
+        """Whether it is an instance of one of these classes."""
+        return issubclass(self.value.python_type(), classes)
+
 
 class Value:
     """The default answers: nothing is known, and each question that cannot be answered raises

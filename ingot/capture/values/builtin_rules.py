@@ -30,7 +30,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.functions import GeneratorValue
-from ingot.capture.values.objects import ObjectValue, is_overridden, plain_base
+from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.sequences import RangeIterator
 from ingot.capture.values.subclasses import SEQUENCES
 
@@ -132,7 +132,7 @@ def hasattr_(session: Session, value: Value, name: Value) -> Value:
     try:
         value.get_attribute(session, _name(session, name, hasattr))
     except Raised as raised:
-        if issubclass(raised.value.python_type(), AttributeError):
+        if raised.is_a(AttributeError):
             return ConstantValue(False)
         raise
     return ConstantValue(True)
@@ -143,7 +143,7 @@ def getattr_(session: Session, value: Value, name: Value, default: Value = NULL)
     try:
         return value.get_attribute(session, _name(session, name, getattr))
     except Raised as raised:
-        if default is not NULL and issubclass(raised.value.python_type(), AttributeError):
+        if default is not NULL and raised.is_a(AttributeError):
             return default
         raise
 
@@ -250,7 +250,7 @@ def vars_(session: Session, value: Value | None = None) -> Value:
     try:
         return value.get_attribute(session, "__dict__")
     except Raised as raised:
-        if issubclass(raised.value.python_type(), AttributeError):
+        if raised.is_a(AttributeError):
             raise session.raised(
                 TypeError, "vars() argument must have __dict__ attribute"
             ) from None
@@ -372,9 +372,7 @@ def length_hint(session: Session, obj: Value, default: Value = _NO_LENGTH) -> Va
 @means(operator.concat)
 def concat(session: Session, a: Value, b: Value) -> Value:
     kind, name = plain_base(a.python_type()), "__add__"
-    if kind in SEQUENCES and not (
-        isinstance(a, ObjectValue) and is_overridden(session, a.cls, name)
-    ):
+    if kind in SEQUENCES and not (isinstance(a, ObjectValue) and a.overrides(session, name)):
         left, right = getattr(a, "content", a), getattr(b, "content", b)
         made = left.binary(session, operator.add, right, False)
         if made is None:

@@ -382,7 +382,7 @@ def _bytes_of_object(session: Session, value: ObjectValue) -> bytes | None:
         try:
             return session.python(bytes, session.index_sized(value, OverflowError))
         except Raised as raised:
-            if not issubclass(raised.value.python_type(), TypeError):
+            if not raised.is_a(TypeError):
                 raise
     if issubclass(value.cls, bytes):
         return bytes(session.known(value))

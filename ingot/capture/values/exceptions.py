@@ -4,7 +4,7 @@ or that are being handled)."""
 from __future__ import annotations
 
 import operator
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, TracebackType
+from types import GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import Operation
@@ -17,12 +17,7 @@ from ingot.capture.values.objects import ObjectValue, plain_base
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_PARTS = {
-    "args": "args",
-    "__cause__": "cause",
-    "__context__": "context",
-    "__suppress_context__": "suppressed",
-}
+_PARTS = ("args", "__cause__", "__context__", "__suppress_context__")
 _LOOKED_UP = (AttributeError, NameError, ImportError)
 """Where the interpreter raises these, it says in attributes what was looked for."""
 
@@ -68,9 +63,9 @@ class ExceptionValue(ObjectValue):
         if source is None:
             self._parts = {
                 "args": list(args),
-                "cause": NONE,
-                "context": NONE,
-                "suppressed": ConstantValue(False),
+                "__cause__": NONE,
+                "__context__": NONE,
+                "__suppress_context__": ConstantValue(False),
             }
 
     @classmethod
@@ -97,9 +92,9 @@ class ExceptionValue(ObjectValue):
         if name == "args":
             assert self.args is not None
             return NONE
-        if _PARTS[name] not in self._parts:
-            self._parts[_PARTS[name]] = self._load(name)
-        return self._parts[_PARTS[name]]
+        if name not in self._parts:
+            self._parts[name] = self._load(name)
+        return self._parts[name]
 
     def _load(self, name: str) -> Value:
         assert self.source is not None and self._session is not None
@@ -128,7 +123,7 @@ class ExceptionValue(ObjectValue):
         part: Any = value
         if name == "args":
             part = session.unpacked(value)
-        self._parts[_PARTS[name]] = part
+        self._parts[name] = part
         if self.source is not None:
             session.effects.change(session, self, self.object, self)  # type: ignore[arg-type]
         if name == "__cause__":
@@ -137,8 +132,8 @@ class ExceptionValue(ObjectValue):
     def operations(self) -> list[Operation]:
         """What gives an exception from outside the parts that were set."""
         made = []
-        for name, part in _PARTS.items():
-            value = self._parts.get(part)
+        for name in _PARTS:
+            value = self._parts.get(name)
             if value is not None and name == "args" and self._session is not None:
                 value = self._session.tuple_of_values(value)
             own = AttrSource(self.source, name, "slot")  # type: ignore[arg-type]
@@ -150,10 +145,10 @@ class ExceptionValue(ObjectValue):
         """What one made during capture has besides its class, args and attributes."""
         parts = {}
         for name in ("__cause__", "__context__"):
-            value = self._parts[_PARTS[name]]
+            value = self._parts[name]
             if value is not NONE:
                 parts[name] = value
-        suppressed = self._parts["suppressed"]
+        suppressed = self._parts["__suppress_context__"]
         if suppressed.constant() != ("__cause__" in parts):
             parts["__suppress_context__"] = suppressed
         return parts
@@ -236,7 +231,7 @@ class ExceptionValue(ObjectValue):
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         raw = session.class_lookup(self.cls, name)
-        python = isinstance(session.class_lookup(self.cls, "__setattr__"), FunctionType)
+        python = self.overrides(session, "__setattr__")
         c_field = isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)) and is_c_class(
             raw.__objclass__
         )

@@ -382,7 +382,7 @@ class GeneratorValue(IteratorValue):
             else:
                 self.handled = None
         except Raised as error:
-            if VERSION < (3, 12) and issubclass(error.value.python_type(), StopIteration):
+            if VERSION < (3, 12) and error.is_a(StopIteration):
                 raise Raised(session.stopped_inside(error.value)) from None
             raise
         finally:
@@ -415,7 +415,7 @@ class GeneratorValue(IteratorValue):
         try:
             sent = self._thrown_on(session, delegate, error)
         except Raised as raised:
-            if not issubclass(raised.value.python_type(), StopIteration):
+            if not raised.is_a(StopIteration):
                 return self._raise(session, raised.value)
             result = raised.value.get_attribute(session, "value")
         else:
@@ -540,7 +540,7 @@ class GeneratorValue(IteratorValue):
         try:
             found = self.throw(session, session.raised(GeneratorExit).value)
         except Raised as raised:
-            if issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
+            if raised.is_a(GeneratorExit, StopIteration):
                 return NONE
             raise
         if found is not None:

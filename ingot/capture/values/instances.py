@@ -136,7 +136,7 @@ def _has(session: Session, value: Value, cls: type, name: str) -> bool:
         if callable(getattr(cls, name, None)):
             found = value.get_attribute(session, name)
     except Raised as raised:
-        if issubclass(raised.value.python_type(), AttributeError):
+        if raised.is_a(AttributeError):
             return False
         raise
     return not callable(getattr(cls, name, None)) or session.realize(found).identity() is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
@@ -89,10 +89,6 @@ class DictObject(ObjectValue):
         else:
             self.made = OutsideDict(session, source, object, dict_base(cls))
 
-    def items(self, session: Session) -> DictValue:
-        """Its items as a plain dict."""
-        return self.made
-
     def find(self, session: Session, key: Value) -> Value | None:
         """The item of a key, None where there is none."""
         return self.made.find(session, key.key(session))
@@ -110,7 +106,7 @@ class DictObject(ObjectValue):
             if name in _OF_ITEMS and not (
                 raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS
             ):
-                return self.items(session).get_attribute(session, name)
+                return self.made.get_attribute(session, name)
             raise session.unsupported("attribute", f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
 
@@ -120,14 +116,6 @@ class DictObject(ObjectValue):
         if dict_base(self.cls) is dict:
             return not self.overrides(session, "__iter__")
         return not self.overrides(session, "keys", "__iter__", "__getitem__")
-
-    def overrides(self, session: Session, *names: str) -> bool:
-        """Whether the class defines one of these methods in Python."""
-        return any(isinstance(session.class_lookup(self.cls, name), FunctionType) for name in names)
-
-    def store(self, session: Session, key: Value, value: Value) -> None:
-        """dict.__setitem__."""
-        self.items(session).set_item(session, key, value)
 
 
 def _getitem(owner: DictObject, session: Session, key: Value) -> Value:
@@ -139,29 +127,13 @@ def _getitem(owner: DictObject, session: Session, key: Value) -> Value:
     raise session.raised(KeyError, key)
 
 
-def _get(owner: DictObject, session: Session, key: Value, default: Value = NONE) -> Value:
-    return owner.find(session, key) or default
-
-
-def _contains(owner: DictObject, session: Session, key: Value) -> Value:
-    return ConstantValue(owner.find(session, key) is not None)
-
-
-def _len(owner: DictObject, session: Session) -> Value:
-    return ConstantValue(owner.items(session).length(session))
-
-
-def _iter(owner: DictObject, session: Session) -> Value:
-    return owner.items(session).iterate(session)
-
-
 def _setitem(owner: DictObject, session: Session, key: Value, value: Value) -> Value:
-    owner.store(session, key, value)
+    owner.made.set_item(session, key, value)
     return NONE
 
 
 def _delitem(owner: DictObject, session: Session, key: Value) -> Value:
-    owner.items(session).delete_item(session, key)
+    owner.made.delete_item(session, key)
     return NONE
 
 
@@ -178,7 +150,7 @@ def _update(
     if ordered:
         store = owner.set_item
     else:
-        store = owner.store
+        store = owner.made.set_item
     if other is not None:
         for key, value in read(other):
             store(session, session.wrap_key(key), value)
@@ -187,14 +159,10 @@ def _update(
     return NONE
 
 
-def _reversed(owner: DictObject, session: Session) -> Value:
-    return session.call_builtin(reversed, owner.items(session))
-
-
 def _text(owner: DictObject, session: Session) -> Value:
     items = {
         session.textual(session.wrap_key(k)): session.textual(v)
-        for k, v in owner.items(session).entries.items()
+        for k, v in owner.made.entries.items()
     }
     if dict_base(owner.cls) is dict:
         return ConstantValue(repr(items))
@@ -248,15 +216,15 @@ def _update_in_place(owner: DictObject, session: Session, other: Value) -> Value
 
 _METHODS: dict[str, Rule] = {
     "__getitem__": _getitem,
-    "get": _get,
-    "__contains__": _contains,
-    "__len__": _len,
-    "__iter__": _iter,
+    "get": lambda owner, session, key, default=NONE: owner.find(session, key) or default,
+    "__contains__": lambda owner, session, key: ConstantValue(owner.made.contains(session, key)),
+    "__len__": lambda owner, session: ConstantValue(owner.made.length(session)),
+    "__iter__": lambda owner, session: owner.made.iterate(session),
     "__setitem__": _setitem,
     "__delitem__": _delitem,
     "__init__": _update,
     "update": _update,
-    "__reversed__": _reversed,
+    "__reversed__": lambda owner, session: session.call_builtin(reversed, owner.made),
     "__repr__": _text,
     "__eq__": _compares(operator.eq),
     "__ne__": _compares(operator.ne),

@@ -184,7 +184,7 @@ class ObjectValue(OutsideOrMade):
                     )
                 found = session.call_member(hook, self, ConstantValue(name))
         except Raised as raised:
-            lost = issubclass(raised.value.python_type(), AttributeError)
+            lost = raised.is_a(AttributeError)
             if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
                 raise
             found = None
@@ -343,6 +343,10 @@ class ObjectValue(OutsideOrMade):
         else:
             session.effects.set_attribute(session, self, name, NULL)
 
+    def overrides(self, session: Session, *names: str) -> bool:
+        """Whether the class defines one of these methods in Python."""
+        return any(isinstance(session.class_lookup(self.cls, name), FunctionType) for name in names)
+
     # -- operators by the class's own methods ------------------------------------------------------
 
     def special(self, session: Session, name: str, *args: Value) -> Value | None:
@@ -391,7 +395,7 @@ class ObjectValue(OutsideOrMade):
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         if self.special(session, "__setitem__", key, value) is None:
             # as for `del`
-            if isinstance(session.class_lookup(self.cls, "__delitem__"), FunctionType):
+            if self.overrides(session, "__delitem__"):
                 raise session.raised(AttributeError, "__setitem__")
             kind = type_name(self.python_type())
             raise session.raised(TypeError, f"'{kind}' object does not support item assignment")
@@ -400,7 +404,7 @@ class ObjectValue(OutsideOrMade):
         if self.special(session, "__delitem__", key) is not None:
             return
         # C has one slot for both
-        if isinstance(session.class_lookup(self.cls, "__setitem__"), FunctionType):
+        if self.overrides(session, "__setitem__"):
             raise session.raised(AttributeError, "__delitem__")
         session.python(operator.delitem, session.refused(self), session.refused(key))
 
@@ -517,11 +521,6 @@ def instance_of(cls: type) -> ObjectValue:
     if getattr(cls, "replaces", None) is not None:
         return StandIn(cls)
     return ObjectValue(cls)
-
-
-def is_overridden(session: Session, cls: type, name: str) -> bool:
-    """Whether a class defines a method in Python."""
-    return isinstance(session.class_lookup(cls, name), FunctionType)
 
 
 def plain_base(cls: type) -> type:

@@ -92,7 +92,7 @@ class SetValue(Container):
         try:
             return item.key(session)
         except Raised as raised:
-            if not issubclass(raised.value.python_type(), TypeError):
+            if not raised.is_a(TypeError):
                 raise
         content = session.realize(getattr(item, "content", item))
         return session.set_of(content, frozenset).key(session)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import FunctionType, MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
+from types import MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.sources import Source
@@ -18,7 +18,6 @@ from ingot.capture.values.objects import (
     INPLACE_METHODS,
     ContentKey,
     ObjectValue,
-    is_overridden,
     plain_base,
 )
 from ingot.capture.values.sequences import TupleValue
@@ -83,7 +82,7 @@ class BuiltinObject(ObjectValue):
 
     def text(self, session: Session, make: Any) -> str:
         """What str() or repr() of the built-in class gives."""
-        if make is repr and isinstance(session.class_lookup(self.cls, "__repr__"), FunctionType):
+        if make is repr and self.overrides(session, "__repr__"):
             return session.text_of(self, repr)
         base: Any = plain_base(self.cls)
         if make is repr and base in (set, frozenset, deque):  # which tell the name of the class
@@ -140,10 +139,6 @@ class BuiltinObject(ObjectValue):
         if made is content and name:
             return self
         return made
-
-    def overrides(self, session: Session, *names: str) -> bool:
-        """Whether the class defines one of these methods in Python."""
-        return any(is_overridden(session, self.cls, name) for name in names)
 
 
 _HOOKS = ("__getattr__", "__getattribute__")
