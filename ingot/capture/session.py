@@ -247,6 +247,10 @@ class Session(Semantics, Reading):
             given = [self.wrap_constant(a) for a in error.args]
             raise self.raising(ExceptionValue(type(error), given)) from None
 
+    def wrap_result(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Value:
+        """The value of what a pure function gives for known objects."""
+        return self.wrap_constant(self.python(function, *args, **kwargs))
+
     # -- guards ------------------------------------------------------------------------------------
 
     def guard(self, source: Source | None, kind: Kind, data: Any = None) -> None:

@@ -13,7 +13,15 @@ from torch import fx
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from ingot.capture.meanings import How, means, stated
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Raised, Value, positions
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    NotConstant,
+    Raised,
+    Value,
+    constants,
+    positions,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.mapped_functions import (
@@ -28,6 +36,7 @@ from ingot.capture.values.mapped_functions import (
     outside,
     raised,
     refuse_unmapped,
+    values_of,
     wants_gradient,
     with_own_rule,
     within,
@@ -156,7 +165,7 @@ def _with_gradients(
     levels of vmap."""
     if cls.vjp is not _BASE.vjp:  # type: ignore[attr-defined]
         raise session.unsupported("autograd-function", f"{function.describe()}, which has a vjp")
-    needed = TupleValue([ConstantValue(wants_gradient(arg)) for arg in args], tuple)
+    needed = TupleValue(map(ConstantValue, map(wants_gradient, args)), tuple)
     before = session.graph.last
     made = session.call_builtin(run_forward, function, needed, *args)
     context, result, writes, without, zeros, saved = session.realized_items(made)
@@ -225,7 +234,7 @@ class _Call(NamedTuple):
             gradients = session.realized_items(session.call_builtin(run_backward, *operands))
             for k, argument in enumerate(self.args[: len(gradients)]):
                 gradients[k] = lowered_gradient(session, gradients[k], argument, self.levels)
-        return _of_tensors(session, self.function, [arg.value for arg in self.args], gradients)
+        return _of_tensors(session, self.function, values_of(self.args), gradients)
 
 
 def _give_history(
@@ -234,8 +243,8 @@ def _give_history(
     """Captures the backward, and makes it the history of a call's results.
 
     Results at the positions `constant` have none; `with_zeros`: missing tangents are zeros."""
-    outputs = tensors_in(value for value, _ in call.results)
-    inputs = tensors_in(value for value, _ in call.args)
+    outputs = tensors_in(values_of(call.results))
+    inputs = tensors_in(values_of(call.args))
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
     kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
     what, modes = f"the backward of {call.function.describe()}", Modes.now()
@@ -309,7 +318,7 @@ def eager_error(error: Raised | EagerRaises) -> Exception:
     value = error.value
     assert isinstance(value, ExceptionValue)
     try:
-        return value.cls(*[arg.constant() for arg in value.args])
+        return value.cls(*constants(value.args))
     except NotConstant:
         return EagerRaises(f"the program raises {value.message()}", id=PROGRAM_RAISES)
 

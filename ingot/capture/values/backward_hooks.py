@@ -29,7 +29,7 @@ from ingot.capture.values.autograd_functions import (
     views_of,
     with_tensors,
 )
-from ingot.capture.values.base import Arguments, Keywords, Raised, Value
+from ingot.capture.values.base import Arguments, Keywords, Raised, Value, positions
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
@@ -123,7 +123,7 @@ def _is_tracked(value: Value) -> bool:
 
 
 def _untracked(tensors: list[TensorValue]) -> frozenset[int]:
-    return frozenset(k for k, tensor in enumerate(tensors) if not _is_tracked(tensor))
+    return frozenset(range(len(tensors))).difference(positions(_is_tracked, tensors))
 
 
 def _with_history(

@@ -28,6 +28,7 @@ Rule = Callable[..., "Value"]
 OptionalRule = Callable[..., "Value | None"]
 Operator = Callable[[Any, Any], Any]
 UnaryOperator = Callable[[Any], Any]
+Constants = tuple[Any, ...]
 Leaf = Callable[["Value"], Any]
 """What turns a tensor or a symbolic integer into a node or a fake."""
 Callee = tuple["FunctionValue", Arguments, Keywords]
@@ -183,8 +184,8 @@ class Value:
         self,
         session: Session,
         function: Callable[..., Any],
-        before: tuple[Any, ...] = (),
-        after: tuple[Any, ...] = (),
+        before: Constants = (),
+        after: Constants = (),
     ) -> Value | None:
         """What a pure function gives for constants and it, where it varies; else None."""
         return None
@@ -472,6 +473,11 @@ def implemented(answer: Value | None) -> Value | None:
 def map_values(function: Callable[[Any], Any], mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """A dict of the same keys, with what a function makes of the values."""
     return dict(zip(mapping, map(function, mapping.values())))
+
+
+def constants(values: Iterable[Value]) -> list[Any]:
+    """The Python objects of values, where capture knows all of these. Raises NotConstant."""
+    return [value.constant() for value in values]
 
 
 def empty_cells(code: CodeType) -> tuple[CellType, ...]:

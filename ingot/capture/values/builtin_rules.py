@@ -22,6 +22,7 @@ from ingot.capture.values.base import (
     NotConstant,
     Raised,
     Value,
+    constants,
     find_missing,
     is_not_implemented,
     map_values,
@@ -60,7 +61,7 @@ def _is_plain(value: Any) -> bool:
 @means(polyfills.ranking)
 def ranking(session: Session, ranks: Value, reverse: Value) -> Value:
     try:
-        known = [rank.constant() for rank in session.realized_items(ranks)]
+        known = constants(session.realized_items(ranks))
     except NotConstant:
         return NONE
     if not all(map(_is_plain, known)):
@@ -100,7 +101,7 @@ def is_number(session: Session, value: Value) -> Value:
 
 @means(polyfills.sum_of_numbers)
 def sum_of_numbers(session: Session, numbers: Value, start: Value) -> Value:
-    return session.wrap_constant(session.python(sum, session.known(numbers), session.known(start)))
+    return session.wrap_result(sum, session.known(numbers), session.known(start))
 
 
 # -- questions -------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ def dir_(session: Session, *values: Value) -> Value:
     if found is not None:
         return session.call_builtin(sorted, found)
     if not isinstance(value, ObjectValue):
-        return session.wrap_constant(session.python(dir, session.known(value)))
+        return session.wrap_result(dir, session.known(value))
     names = {*dir(value.cls), *value.attributes}
     if value.source is not None:
         raise session.unsupported("library-function", f"dir() of {value.describe()}")

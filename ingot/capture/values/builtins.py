@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import cmath
+import functools
 import math
 import operator
 import os
@@ -37,9 +38,7 @@ _UNASKED = frozenset({ord, os.fspath, math.trunc, str.maketrans, bytes.maketrans
 """Do not ask an instance for its number."""
 
 _OF_INTEGERS = frozenset({math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt})
-_OF_FLOATS = {
-    f for module in (math, cmath) for f in vars(module).values() if callable(f)
-} - _OF_INTEGERS
+_OF_FLOATS = {*filter(callable, (*vars(math).values(), *vars(cmath).values()))} - _OF_INTEGERS
 _HARMLESS = frozenset(
     map(
         vars(builtins).__getitem__,
@@ -80,7 +79,7 @@ class BuiltinValue(KnownObject):
             "__text_signature__",
             "__objclass__",
         ):
-            return session.wrap_constant(session.python(getattr, self.object, name))
+            return session.wrap_result(getattr, self.object, name)
         if name == "__get__" and not find_missing(type(self.object), name):
             return session.builtin(_get_method)
         if isinstance(self.object, property):
@@ -253,10 +252,8 @@ def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords
         methods = ()
     elif function in _OF_FLOATS:
         methods = ("__float__", "__index__")
-    known = [_number_of(session, a, methods) for a in args]
-    return session.wrap_constant(
-        session.python(function, *known, **map_values(session.known, kwargs))
-    )
+    known = map(functools.partial(_number_of, session, asked=methods), args)
+    return session.wrap_result(function, *known, **map_values(session.known, kwargs))
 
 
 def of_number_in_graph(

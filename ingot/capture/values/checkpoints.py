@@ -22,7 +22,7 @@ from ingot.capture.values.autograd_functions import (
     views_of,
     with_tensors,
 )
-from ingot.capture.values.base import Arguments, Keywords, Value, map_values
+from ingot.capture.values.base import Arguments, Keywords, Value, map_values, positions
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
@@ -211,7 +211,7 @@ def _refused(session: Session, what: str) -> Unsupported:
 
 def _with_history(session: Session, tensors: list[TensorValue]) -> list[TensorValue]:
     """The results of the region as views, whose history is the backward that eager has."""
-    without = frozenset(k for k, t in enumerate(tensors) if not may_have_gradient(t))
+    without = frozenset(range(len(tensors))).difference(positions(may_have_gradient, tensors))
     views = session.call_builtin(views_of, TupleValue(tensors, tuple))
     outputs = tensors_in(session.realized_items(views))
     session.graph.give_history(session, Reentrant(without), tensors, outputs, [])

@@ -116,7 +116,7 @@ class ClassValue(KnownObject):
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         answer = self.special(session, UNARY_METHODS[function])
-        return answer or session.wrap_constant(session.python(function, self.object))
+        return answer or session.wrap_result(function, self.object)
 
     def truth(self, session: Session) -> bool:
         for name in ("__bool__", "__len__"):
@@ -134,9 +134,7 @@ class ClassValue(KnownObject):
             return session.call(
                 bind_member(session, raw, None, self.object, "__class_getitem__"), [key], {}
             )
-        return session.wrap_constant(
-            session.python(operator.getitem, self.object, session.known(key))
-        )
+        return session.wrap_result(operator.getitem, self.object, session.known(key))
 
     def iterate(self, session: Session) -> Value:
         iterator = self.special(session, "__iter__")

@@ -60,9 +60,7 @@ class ConstantValue(KnownObject):
 
     def get_item(self, session: Session, key: Value) -> Value:
         if type(self.object) in (str, bytes):
-            return session.wrap_constant(
-                session.python(lambda o, k: o[k], self.object, session.index(key))
-            )
+            return session.wrap_result(lambda o, k: o[k], self.object, session.index(key))
         return session.wrap_constant(session.really(lambda o, k: o[k], [self, key], {}))
 
     def contains(self, session: Session, item: Value) -> bool:
@@ -73,16 +71,14 @@ class ConstantValue(KnownObject):
         return session.constant_iterator(iterator)
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
-        return session.wrap_constant(session.python(function, self.object))
+        return session.wrap_result(function, self.object)
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         if type(self.object) in (str, bytes):
             if function is operator.mod and not reflected:
-                return session.wrap_constant(
-                    session.python(function, self.object, session.text_operand(other))
-                )
+                return session.wrap_result(function, self.object, session.text_operand(other))
             if function is operator.mul and hasattr(other.python_type(), "__index__"):
                 return session.wrap_constant(self.object * session.integer(other))
         if other.decides_operators:
@@ -96,7 +92,7 @@ class ConstantValue(KnownObject):
             pair = (self.object, other.constant())
         except NotConstant:
             return None
-        return session.wrap_constant(session.python(function, *in_order(*pair, reflected)))
+        return session.wrap_result(function, *in_order(*pair, reflected))
 
     def _with_number(
         self, session: Session, function: Operator, number: Any, reflected: bool
@@ -170,7 +166,7 @@ class ConstantMethod(Value):
         args, kwargs = list(map(session.realize, args)), session.realize_all(kwargs)
         if self.name == "join" and len(args) == 1:
             items = session.items_of(args[0], "can only join an iterable")
-            return session.python(text.join, [_joined(session, item) for item in items])
+            return session.python(text.join, list(map(functools.partial(_joined, session), items)))
         elif self.name == "format_map" and len(args) == 1 and not kwargs:
             return _format(session, text, None, args[0])
         elif self.name == "format" and {*map(type, (*args, *kwargs.values()))} - {ConstantValue}:

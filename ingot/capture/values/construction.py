@@ -330,7 +330,7 @@ def _checked(session: Session, cls: type, owner: Value, method: str, found: Valu
             "construction-rule", f"{method} gives a {type(number).__name__}, no {cls.__name__}"
         )
     model = type(owner.python_type().__name__, (), {method: lambda self: number})
-    return session.wrap_constant(session.python(cls, model()))
+    return session.wrap_result(cls, model())
 
 
 means(int)(_number(int, "__int__", "__index__", "__trunc__"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.effects import dict_base
-from ingot.capture.values.base import NULL, Leaf, Operator, Value, in_order
+from ingot.capture.values.base import NULL, Leaf, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import argument_key, matching_key, ordered_key_error, plain_key
 from ingot.capture.values.objects import asks_once
@@ -53,12 +53,16 @@ class DictValue(Container):
         return self.cls
 
     def python_object(self, session: Session) -> Any:
-        entries = {plain_key(k): session.known(item) for k, item in self.entries.items()}
+        entries = self._by_plain_key(session.known)
         if self.cls is defaultdict:
             return defaultdict(session.known(self.factory), entries)
         if self.cls is OrderedDict:
             return OrderedDict(entries)
         return entries
+
+    def _by_plain_key(self, function: UnaryOperator) -> dict[Any, Any]:
+        entries = self.entries
+        return dict(zip(map(plain_key, entries), map(function, entries.values())))
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "default_factory" and self.cls is defaultdict:
@@ -118,7 +122,7 @@ class DictValue(Container):
     # -- all of it ---------------------------------------------------------------------------------
 
     def argument(self, leaf: Leaf) -> Any:
-        return {plain_key(k): v.argument(leaf) for k, v in self.entries.items()}
+        return self._by_plain_key(operator.methodcaller("argument", leaf))
 
     def length(self, session: Session) -> int:
         return len(self.entries)
@@ -140,9 +144,11 @@ class DictValue(Container):
         if function is operator.or_:
             return self._union(*in_order(self, other, reflected))
         if function in (operator.eq, operator.ne):
-            ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
-            mine, its = (list(d.entries) if ordered else d.entries.keys() for d in (self, other))
-            same = mine == its and all(
+            if issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict):
+                same = list(self.entries) == list(other.entries)
+            else:
+                same = self.entries.keys() == other.entries.keys()
+            same = same and all(
                 session.equal_items(v, other.entries[k]) for k, v in self.entries.items()
             )
             return ConstantValue(same == (function is operator.eq))

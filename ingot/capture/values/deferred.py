@@ -63,8 +63,8 @@ def settled(session: Session, value: Value) -> Value | None:
 
 def all_settled(session: Session, values: Iterable[Value]) -> list[Value] | None:
     """Several of them; None where that is not certain of one."""
-    looks = [settled(session, value) for value in values]
-    kept = [look for look in looks if look is not None]
+    looks = list(map(functools.partial(settled, session), values))
+    kept = list(filter(None, looks))
     if len(kept) < len(looks):
         return None
     return kept
@@ -171,8 +171,8 @@ def logged_call(
     frames: Callable[[], list[InterpreterFrame]],
 ) -> Operation:
     """A call that is made after the graph has run, and seems to come from these frames."""
-    values = tuple(logged(session, arg) for arg in (*args, *kwargs.values()))
-    parameters = [f"a{i}" for i in range(len(values))]
+    values = tuple(map(functools.partial(logged, session), (*args, *kwargs.values())))
+    parameters = list(map("a{}".format, range(len(values))))
     texts = parameters[: len(args)]
     texts += map("{}={}".format, kwargs, parameters[len(args) :])
     body = f"call({', '.join(texts)})"

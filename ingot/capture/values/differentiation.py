@@ -149,9 +149,9 @@ def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[Tens
     """Raises Unsupported where gradients flow from the heads to the inputs by way of what was
     computed before the call, or hooks see them."""
     outside = [t for t in inputs if t.source is not None]
-    beyond = {id(fake) for fake in _reached(heads) if id(fake) not in session.graph.by_fake}
+    beyond = set(map(id, _reached(heads))) - session.graph.by_fake.keys()
     if beyond and outside:
-        alone = len(outside) == 1 and beyond == {id(fake) for fake in _reached(outside)}
+        alone = len(outside) == 1 and beyond == set(map(id, _reached(outside)))
         if not alone:  # one tensor cannot be computed from itself
             raise session.unsupported(
                 "inner-gradients",

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ingot.capture.guards import Quantity
+from ingot.capture.values.base import Constants
 from ingot.loops.expr import Expr, Symbol
 
 
@@ -56,15 +57,11 @@ class Applied:
     __slots__ = ("__weakref__", "after", "before", "function")
     _known: WeakValueDictionary[Any, Applied] = WeakValueDictionary()
 
-    def __init__(
-        self, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], before: Constants, after: Constants) -> None:
         self.function, self.before, self.after = function, before, after
 
     @classmethod
-    def of(
-        cls, function: Callable[..., Any], before: tuple[Any, ...], after: tuple[Any, ...]
-    ) -> Applied:
+    def of(cls, function: Callable[..., Any], before: Constants, after: Constants) -> Applied:
         """One object for one function, so that sources of it are the same in all captures."""
         key = (function, *map(_exactly, before), None, *map(_exactly, after))
         known = cls._known.get(key)

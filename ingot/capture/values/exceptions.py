@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.steps import user_function
-from ingot.capture.values.base import Arguments, NotConstant, Value, is_c_class, type_name
+from ingot.capture.values.base import (
+    Arguments,
+    NotConstant,
+    Value,
+    constants,
+    is_c_class,
+    type_name,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.objects import ObjectValue, plain_base
 
@@ -213,7 +220,7 @@ class ExceptionValue(ObjectValue):
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
             raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
-        return session.wrap_constant(session.python(getattr, self._real(session), name))
+        return session.wrap_result(getattr, self._real(session), name)
 
     def _real(self, session: Session) -> BaseException:
         """An exception of the built-in class beneath, with these arguments and fields."""
@@ -291,7 +298,7 @@ class ExceptionValue(ObjectValue):
     def message(self) -> str:
         """The exception as a traceback's last line shows it."""
         try:
-            return f"{self.cls.__name__}: {', '.join(str(a.constant()) for a in self.args)}"
+            return f"{self.cls.__name__}: {', '.join(map(str, constants(self.args)))}"
         except NotConstant:
             return self.cls.__name__
 

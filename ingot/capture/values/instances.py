@@ -40,9 +40,11 @@ def isinstance_(session: Session, value: Value, classes: Value) -> Value:
 
 
 def is_instance(session: Session, value: Value, classes: Value) -> bool:
+    classes = session.realize(classes)
     classes = getattr(classes, "content", classes)
+    of_value = functools.partial(is_instance, session, value)
     if isinstance(classes, TupleValue):
-        return any(is_instance(session, value, session.realize(c)) for c in classes.items)
+        return any(map(of_value, classes.items))
     if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__instancecheck__"):
         answer = classes.special(session, "__instancecheck__", value)
         return answer is not None and session.truth(answer)
@@ -50,7 +52,7 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
     if known is cls:
         return True
     if (parts := _parts_of_union(session, known, isinstance)) is not None:
-        return any(is_instance(session, value, session.wrap_constant(part)) for part in parts)
+        return any(map(of_value, map(session.wrap_constant, parts)))
     if typing.get_origin(known) is typing.Union:  # typing asks type() of the value
         return _is_subclass(session, session.wrap_constant(cls), classes)
     if not isinstance(known, type):
@@ -209,9 +211,11 @@ def issubclass_(session: Session, cls: Value, classes: Value) -> Value:
 
 
 def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
-    cls, classes = session.realize(cls), getattr(classes, "content", classes)
+    cls, classes = session.realize(cls), session.realize(classes)
+    classes = getattr(classes, "content", classes)
+    of_class = functools.partial(_is_subclass, session, cls)
     if isinstance(classes, TupleValue):
-        return any(_is_subclass(session, cls, session.realize(c)) for c in classes.items)
+        return any(map(of_class, classes.items))
     if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__subclasscheck__"):
         answer = classes.special(session, "__subclasscheck__", cls)
         return answer is not None and session.truth(answer)
@@ -223,7 +227,7 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
     if isinstance(cls, ClassValue):
         parts = parts or _parts_of_union(session, known, issubclass)
     if parts is not None:
-        return any(_is_subclass(session, cls, session.wrap_constant(part)) for part in parts)
+        return any(map(of_class, map(session.wrap_constant, parts)))
     hook = None
     if isinstance(known, type):
         hook = _users_subclasscheck(session, known)

@@ -187,9 +187,7 @@ def _rest_of_text(iterator: Any) -> str | bytes:
     return _walked_by(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
 
 
-wraps(*(type(iter(text)) for text in ("a", "\xe4", b"a")), guards=Kind.TYPE)(
-    held_in(OutsideTextIterator)
-)
+wraps(*map(type, map(iter, ("a", "\xe4", b"a"))), guards=Kind.TYPE)(held_in(OutsideTextIterator))
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:

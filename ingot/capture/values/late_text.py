@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture.values.base import NotConstant, Operator, Value, in_order, map_values
+from ingot.capture.values.base import NotConstant, Operator, Value, constants, in_order, map_values
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.deferred import all_settled
@@ -76,7 +76,7 @@ def late_text(session: Session, function: Callable[..., str], *args: Value) -> V
         return None
     try:
         for turn in range(4):
-            function(*[_sample(value, turn) for value in values])
+            function(*map(partial(_sample, turn=turn), values))
     except (NotConstant, ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return None
     return LateText(function, texts)
@@ -96,7 +96,7 @@ def formatted(
 def joined(session: Session, parts: Sequence[Value]) -> Value:
     """The texts in a row."""
     if all(isinstance(part, ConstantValue) for part in parts):
-        return ConstantValue("".join(part.constant() for part in parts))
+        return ConstantValue("".join(constants(parts)))
     return LateText(_joined, parts)
 
 
@@ -111,7 +111,7 @@ def _is_late(value: Value) -> bool:
 def _sample(value: Value, turn: int) -> Any:
     """An object like the one that the running program will have."""
     if isinstance(value, (TupleValue, ListValue)):
-        return value._build([_sample(item, turn) for item in value.items])
+        return value._build(list(map(partial(_sample, turn=turn), value.items)))
     if isinstance(value, DictValue):
         return map_values(partial(_sample, turn=turn), value.entries)
     if isinstance(value, NumberValue):

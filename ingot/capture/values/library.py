@@ -95,7 +95,7 @@ def fields(session: Session, class_or_instance: Value) -> Value:
         owner: Any = class_or_instance.python_type()
     else:
         owner = class_or_instance.constant()
-    return session.wrap_constant(session.python(dataclasses.fields, owner))
+    return session.wrap_result(dataclasses.fields, owner)
 
 
 # -- re --------------------------------------------------------------------------------------------

@@ -73,8 +73,12 @@ def _tolist(
 
 def _holds_integers(fake: torch.Tensor) -> bool:
     """Whether a tensor holds a few integers, so far as is known of its size."""
-    sizes = [size for size in fake.shape if isinstance(size, int)]
-    return fake.dtype in _INTEGERS and fake.device.type == "cpu" and math.prod(sizes) <= MOST
+    return fake.dtype in _INTEGERS and fake.device.type == "cpu" and _elements(fake) <= MOST
+
+
+def _elements(fake: torch.Tensor) -> int:
+    """The number of elements of a tensor, so far as is known of its size."""
+    return math.prod([size for size in fake.shape if isinstance(size, int)])
 
 
 def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> Value:
@@ -155,8 +159,7 @@ def _is_plain(node: fx.Node) -> bool:
         name = getattr(node.target, "__name__", "")
     if name not in _COMPUTES or not is_torchs(node.target) or type(value) is not FakeTensor:
         return False
-    elements = math.prod([size for size in value.shape if isinstance(size, int)])
-    return value.dtype in _EXACT and value.device.type == "cpu" and elements <= _ELEMENTS
+    return value.dtype in _EXACT and value.device.type == "cpu" and _elements(value) <= _ELEMENTS
 
 
 def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:

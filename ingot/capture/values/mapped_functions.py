@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue, tensors_in
+from ingot.capture.values.tensor import TensorValue, fakes_in, tensors_in
 from ingot.capture.values.transforms import LevelValue
 from ingot.torch_private import (
     CVmapInterpreterPtr,
@@ -86,8 +87,7 @@ def is_mapped() -> bool:
 def innermost_batched(args: Sequence[Value]) -> int:
     """The number of the innermost level that one of the arguments is batched at; 0 if there is
     none."""
-    fakes = [tensor.fake for tensor in tensors_in(args)]
-    return max(map(maybe_get_level, filter(is_batchedtensor, fakes)), default=0)
+    return max(map(maybe_get_level, filter(is_batchedtensor, fakes_in(args))), default=0)
 
 
 _RANDOMNESS = {
@@ -131,13 +131,13 @@ def outside(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelVal
     try:
         yield inside
     finally:
-        inside += [_enter(session, level) for level in levels]
+        inside += list(map(partial(_enter, session), levels))
 
 
 @contextmanager
 def within(session: Session, levels: Sequence[Level]) -> Iterator[list[LevelValue]]:
     """Enters the levels."""
-    inside = [_enter(session, level) for level in levels]
+    inside = list(map(partial(_enter, session), levels))
     try:
         yield inside
     finally:
@@ -173,10 +173,14 @@ def lowered(session: Session, value: Value, levels: Sequence[Level]) -> Lowered:
     return Lowered(value, tuple(reversed(dims)))
 
 
+def values_of(all_lowered: Iterable[Lowered]) -> list[Value]:
+    return [value for value, _ in all_lowered]
+
+
 def all_lowered(
     session: Session, values: Iterable[Value], levels: Sequence[Level]
 ) -> list[Lowered]:
-    return [lowered(session, value, levels) for value in values]
+    return list(map(partial(lowered, session, levels=levels), values))
 
 
 def all_raised(

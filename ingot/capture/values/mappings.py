@@ -160,10 +160,9 @@ def _update(
 
 
 def _text(owner: DictObject, session: Session) -> Value:
-    items = {
-        session.textual(session.wrap_key(k)): session.textual(v)
-        for k, v in owner.made.entries.items()
-    }
+    entries = owner.made.entries
+    keys = map(session.textual, map(session.wrap_key, entries))
+    items = dict(zip(keys, map(session.textual, entries.values())))
     if dict_base(owner.cls) is dict:
         return ConstantValue(repr(items))
     return ConstantValue(repr(OrderedDict(items)).replace("OrderedDict", owner.cls.__name__, 1))

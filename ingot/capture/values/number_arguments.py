@@ -25,7 +25,7 @@ from ingot.capture.values.numbers import (
     method,
 )
 from ingot.capture.values.relations import RELATIONS
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
+from ingot.capture.values.tensor import TensorValue, dtypes_in, is_none
 from ingot.graph.functional import draws_in_memory_order
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     tensors = list(map(session.realize, given.values()))
     if label == "alpha" and len(tensors) == 2:
         tensors[1] = _widened(session, *tensors)
-    dtypes = [tensor.fake.dtype for tensor in tensors_in(tensors)]
+    dtypes = dtypes_in(tensors)
     if len(dtypes) != 1 + len(operands) or set(dtypes) not in ({torch.float32}, {torch.float64}):
         raise session.unsupported("argument-kind", f"Tensor.{name} is given {number.describe()}")
     target, first, *rest = tensors
@@ -383,9 +383,7 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     sides = session.realize(given["input"]), session.realize(given["other"])
     if not any(map(_is_float, sides)) or not isinstance(condition, TensorValue):
         return None
-    dtype = torch.int64
-    for tensor in tensors_in(reversed(sides)):
-        dtype = tensor.fake.dtype
+    dtype = [*dtypes_in(sides), torch.int64][0]
     if dtype.is_complex:
         return None
     if dtype not in FLOATS:

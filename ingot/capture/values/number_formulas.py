@@ -22,7 +22,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
 from ingot.capture.values.numbers import fits as is_element
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
+from ingot.capture.values.tensor import TensorValue, dtypes_in, is_none
 from ingot.graph.functional import draws_in_memory_order
 from ingot.graph.geometry import same_sizes
 
@@ -229,7 +229,7 @@ def _rule(function: Any, made: _Formula) -> OptionalRule:
         if not outside:
             return None
         others = session.realize_all({n: given[n] for n in given if n not in names})
-        kinds = {tensor.fake.dtype for tensor in tensors_in(others.values())}
+        kinds = set(dtypes_in(others.values()))
         if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
         (dtype,) = kinds - _WHOLE

@@ -44,7 +44,7 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
     if known is not None and known.numel() == 1:
         if cls is None:
             return session.wrap_constant(known.item())
-        return session.wrap_constant(session.python(cls, known))
+        return session.wrap_result(cls, known)
     kind: type | None = None
     if dtype in FLOATS:
         kind = float

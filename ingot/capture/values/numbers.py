@@ -20,7 +20,7 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
-from ingot.capture.values.base import Operator, UnaryOperator, Value, in_order
+from ingot.capture.values.base import Constants, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.operator_methods import in_place_forms
@@ -409,8 +409,8 @@ class OutsideNumber(NumberValue):
         self,
         session: Session,
         function: Callable[..., Any],
-        before: tuple[Any, ...] = (),
-        after: tuple[Any, ...] = (),
+        before: Constants = (),
+        after: Constants = (),
     ) -> Value:
         """What a pure function of Python's gives for it and these constants: computed before the
         graph runs."""
@@ -419,7 +419,7 @@ class OutsideNumber(NumberValue):
             result = function(*before, self.object, *after)
         except (ArithmeticError, ValueError, TypeError):
             self.constant()  # the error is that of the value
-            return session.wrap_constant(session.python(function, *before, self.object, *after))
+            return session.wrap_result(function, *before, self.object, *after)
         source = DerivedSource(self.source, Applied.of(function, before, after))
         return outcome(session, function, before, result, source, self.varies)
 
@@ -439,7 +439,7 @@ class OutsideNumber(NumberValue):
             return self.applied(session, int)
         if self.breaks:
             return super().convert(session, cls)
-        return session.wrap_constant(session.python(cls, self.constant()))
+        return session.wrap_result(cls, self.constant())
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         if not self.in_graph or function is operator.invert:
@@ -517,7 +517,7 @@ class OutsideNumber(NumberValue):
 def outcome(
     session: Session,
     function: Callable[..., Any],
-    before: tuple[Any, ...],
+    before: Constants,
     result: Any,
     source: Source,
     varies: bool,
@@ -534,8 +534,8 @@ def of_size(
     session: Session,
     size: SymIntValue,
     function: Callable[..., Any],
-    before: tuple[Any, ...],
-    after: tuple[Any, ...],
+    before: Constants,
+    after: Constants,
 ) -> Value | None:
     """The result of a pure function of constants and an expression of one symbol.
 

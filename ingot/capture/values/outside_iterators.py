@@ -63,7 +63,7 @@ def _parts(iterator: Any) -> tuple[Any, ...]:
 
 def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Value] | None:
     """The values of the iterators beneath; None where one is of another kind."""
-    if not all(type(iterator) in _KINDS for iterator in iterators):
+    if not _KINDS.issuperset(map(type, iterators)):
         return None
     parts = DerivedSource(source, _parts)
     values = [
@@ -180,6 +180,4 @@ def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
 
 
 _WALKED: tuple[Any, ...] = ([], (), range(0), "a", "\xe4", b"", {}, {}.values(), {}.items())
-_KINDS = frozenset(
-    [enumerate, zip, reversed, *(type(iter(c)) for c in _WALKED), type(reversed([1]))]
-)
+_KINDS = frozenset([enumerate, zip, reversed, *map(type, map(iter, _WALKED)), type(reversed([1]))])

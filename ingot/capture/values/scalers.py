@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _WRITE_TENSORS = frozenset(
-    getattr(torch.optim, name)
-    for name in (
-        "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop",
-        "Rprop", "SGD",
+    map(
+        vars(torch.optim).__getitem__,
+        "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD".split(),
     )
-)  # fmt: skip
+)
 """Optimizers whose step writes parameters, gradients and its state's tensors, and nothing else once
 these are there."""
 

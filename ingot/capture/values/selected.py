@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.base import Arguments, Keywords, Value, positions
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import NumberValue, call, method
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import SymIntValue, TensorValue, tensors_in
+from ingot.capture.values.tensor import SymIntValue, TensorValue, fakes_in
 from ingot.errors import Unsupported
 from ingot.graph.fakes import storage_key
 from ingot.graph.symbols import is_decided_by_data
@@ -52,7 +53,7 @@ def _note(session: Session, base: TensorValue, result: TensorValue) -> None:
 
 def _refuse_written(session: Session, written: Sequence[Any]) -> None:
     """Breaks the graph before elements were gathered whose memory, in eager, is to be written."""
-    keys = {storage_key(tensor.fake) for tensor in tensors_in(written)}
+    keys = set(map(storage_key, fakes_in(written)))
     for selection in session.state(_Selections):
         if not keys.isdisjoint((selection.base, selection.result)):
             raise _broken_before(session, selection, "and one of them is written")
@@ -118,14 +119,14 @@ def _getitem(
         keys = key.items
     else:
         keys = [key]
-    parts = [_plain(session, part) for part in keys]
+    parts = list(map(partial(_plain, session), keys))
     for part in filter(_is_unbacked, parts):
         raise session.unsupported("number-in-tensor", f"the value of {part.describe()}")
     if is_functorch_wrapped_tensor(tensor.fake):
         return None
     if (view := _at_integers(session, tensor, parts)) is not None:
         return _rest_of_index(session, view, parts)
-    numbers = [k for k, part in enumerate(parts) if _is_number(session, part, tensor)]
+    numbers = positions(partial(_is_number, session, like=tensor), parts)
     if not numbers:
         return None
     taken = list(map(_consumed, parts))
@@ -184,7 +185,7 @@ def _setitem(
     key = session.realize(args[0])
     if not isinstance(key, TupleValue) or is_functorch_wrapped_tensor(tensor.fake):
         return None
-    parts = [_plain(session, part) for part in key.items]
+    parts = list(map(partial(_plain, session), key.items))
     if any(map(_is_unbacked, parts)):
         return None
     view = _at_integers(session, tensor, parts)

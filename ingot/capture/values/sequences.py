@@ -26,6 +26,7 @@ from ingot.capture.values.base import (
     Operator,
     OutsideOrMade,
     Value,
+    constants,
     in_order,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -98,7 +99,7 @@ class SequenceValue(Container):
             return session.python(operator.getitem, stand_in, index)
 
     def argument(self, leaf: Leaf) -> Any:
-        items = [item.argument(leaf) for item in self.items]
+        items = _arguments(self.items, leaf)
         if hasattr(self.cls, "_fields"):
             return self._build(items)
         return tuple(items)
@@ -168,6 +169,10 @@ class SequenceValue(Container):
         return session.count_of(self.items, item)
 
 
+def _arguments(values: Iterable[Value], leaf: Leaf) -> list[Any]:
+    return [value.argument(leaf) for value in values]
+
+
 class TypedKey(tuple[Any, ...]):
     """A torch.Size or named tuple as a key of a captured dict."""
 
@@ -205,7 +210,7 @@ class TupleValue(SequenceValue):
         return made
 
     def constant(self) -> Any:
-        return self._build([item.constant() for item in self.items])
+        return self._build(constants(self.items))
 
     def _build(self, objects: list[Any]) -> Any:
         if self.source is not None and is_struct_sequence(self.cls):
@@ -276,7 +281,7 @@ class ListValue(SequenceValue):
     __slots__ = ()
 
     def argument(self, leaf: Leaf) -> Any:
-        return [item.argument(leaf) for item in self.items]
+        return _arguments(self.items, leaf)
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
@@ -536,10 +541,10 @@ class SliceValue(Value):
         return slice
 
     def constant(self) -> Any:
-        return slice(*[part.constant() for part in self.parts])
+        return slice(*constants(self.parts))
 
     def argument(self, leaf: Leaf) -> Any:
-        return slice(*[part.argument(leaf) for part in self.parts])
+        return slice(*_arguments(self.parts, leaf))
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in ("start", "stop", "step"):
@@ -585,7 +590,7 @@ class RangeValue(Value):
         return item.constant() in self.range
 
     def get_item(self, session: Session, key: Value) -> Value:
-        return session.wrap_constant(session.python(operator.getitem, self.range, key.constant()))
+        return session.wrap_result(operator.getitem, self.range, key.constant())
 
     def get_attribute(self, session: Session, name: str) -> Value:
         return ConstantValue(self.range).get_attribute(session, name)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.values.base import IteratorValue, Operator, Raised, Value, in_order
+from ingot.capture.values.base import IteratorValue, Operator, Raised, Value, constants, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import matching_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
@@ -51,7 +51,7 @@ class SetValue(Container):
 
     def constant(self) -> Any:
         if self.cls is frozenset:
-            return frozenset(member.constant() for member in self.entries.values())
+            return frozenset(constants(self.entries.values()))
         return super().constant()
 
     def key(self, session: Session) -> Any:
@@ -341,7 +341,7 @@ def _note_members(held: SetValue, members: dict[int, Value]) -> None:
 
 def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
     """A new set with these keys; `members` has their values by the id of a key."""
-    made = SetValue([(key, members[id(key)]) for key in hashed], type(hashed))
+    made = SetValue(zip(hashed, map(members.__getitem__, map(id, hashed))), type(hashed))
     made.hashed = hashed
     return made
 

@@ -30,13 +30,11 @@ SEQUENCES = frozenset({list, tuple, str, bytes, deque})
 
 OF_SEQUENCES = frozenset({operator.add, operator.mul, operator.iadd, operator.imul})
 
-_OPERATORS = {name for names in BINARY_METHODS.values() for name in names} | {
-    n for n, _ in INPLACE_METHODS.values()
-}
-
-_IN_PLACE = frozenset(name for name, _ in INPLACE_METHODS.values())
+_IN_PLACE = frozenset(map(operator.itemgetter(0), INPLACE_METHODS.values()))
 """They give the instance itself; other methods of an immutable class give what the instance
 holds."""
+
+_OPERATORS = _IN_PLACE.union(*BINARY_METHODS.values())
 
 
 class BuiltinObject(ObjectValue):

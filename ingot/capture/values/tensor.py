@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from functools import partial
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ingot.capture.sources import Source
 from ingot.capture.values.base import (
     NULL,
     Arguments,
+    Constants,
     Keywords,
     Leaf,
     NotConstant,
@@ -169,8 +171,8 @@ class TensorValue(Value):
         return size
 
     def shape(self, session: Session) -> Value:
-        sizes = [as_value(self._size(session, dim)) for dim in range(self.fake.dim())]
-        return TupleValue(sizes, torch.Size)
+        sizes = map(partial(self._size, session), range(self.fake.dim()))
+        return TupleValue(map(as_value, sizes), torch.Size)
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in _METHODS:
@@ -357,7 +359,7 @@ class TensorValue(Value):
     def convert(self, session: Session, cls: type) -> Value:
         known = session.graph.known.of(self.fake)
         if known is not None and known.numel() == 1:
-            return session.wrap_constant(session.python(cls, known))
+            return session.wrap_result(cls, known)
         made = call_by_rule(session, f"__{cls.__name__}__", self, [], {})
         if made is None:
             raise session.unsupported(
@@ -429,6 +431,14 @@ def is_none(value: Value) -> bool:
 
 def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
     return [value for value in values if isinstance(value, TensorValue)]
+
+
+def fakes_in(values: Iterable[Value]) -> list[torch.Tensor]:
+    return [value.fake for value in tensors_in(values)]
+
+
+def dtypes_in(values: Iterable[Value]) -> list[torch.dtype]:
+    return [value.fake.dtype for value in tensors_in(values)]
 
 
 class TensorMethod(Value):
@@ -523,8 +533,8 @@ class SymIntValue(Value):
         self,
         session: Session,
         function: Callable[..., Any],
-        before: tuple[Any, ...] = (),
-        after: tuple[Any, ...] = (),
+        before: Constants = (),
+        after: Constants = (),
     ) -> Value | None:
         """What a pure function of Python's gives for it and these constants; None where it is to be
         compiled for."""

@@ -4,6 +4,7 @@ The graph fills each in, so that no entry is compiled for its value."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,14 +53,14 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
             dtype = torch.get_default_dtype()
         else:
             dtype = torch.int64
-    if dtype not in _FLOATS and (holds_floats or not all(_fits(leaf, dtype) for leaf in leaves)):
+    if dtype not in _FLOATS and (holds_floats or not all(map(partial(_fits, dtype=dtype), leaves))):
         return None
     on = {}
     if "device" in kwargs:
         on = {"device": kwargs["device"]}
     if on and str(session.known(on["device"])) not in ("cpu", "None"):
         return None
-    made = [_filled(session, leaf, dtype, on) for leaf in leaves]
+    made = list(map(partial(_filled, session, dtype=dtype, on=on), leaves))
     if shape:
         stacked = session.call_function(torch.stack, TupleValue(made, tuple))
         sizes = map(ConstantValue, shape)
@@ -75,7 +76,7 @@ def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ..
     if isinstance(data, (ListValue, TupleValue)) and data.python_type() in (list, tuple):
         if not data.items or len(data.items) > _MOST:
             return None
-        shapes = {_gather(session, item, leaves) for item in data.items}
+        shapes = set(map(partial(_gather, session, leaves=leaves), data.items))
         inner = shapes.pop()
         if shapes or inner is None or len(leaves) > _MOST:
             return None
