@@ -16,6 +16,7 @@ from types import CellType, CodeType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values import signatures
+from ingot.capture.values.operator_methods import EQUALITIES
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -470,6 +471,13 @@ def implemented(answer: Value | None) -> Value | None:
     return answer
 
 
+def alive(reference: weakref.ref[Session]) -> Session:
+    """The session, which lives as long as its values are used."""
+    session = reference()
+    assert session is not None
+    return session
+
+
 def map_values(function: Callable[[Any], Any], mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """A dict of the same keys, with what a function makes of the values."""
     return dict(zip(mapping, map(function, mapping.values())))
@@ -524,7 +532,7 @@ class NativeMethod(Value):
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
-        if function not in (operator.eq, operator.ne):
+        if function not in EQUALITIES:
             return None
         same = (
             isinstance(other, NativeMethod)

@@ -29,6 +29,7 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
+from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.capture.values.subclasses import BuiltinObject
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class BuiltinValue(KnownObject):
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
-        if function in (operator.eq, operator.ne) and isinstance(other, BuiltinValue):
+        if function in EQUALITIES and isinstance(other, BuiltinValue):
             return ConstantValue(function(self.object, other.object))
         return None
 

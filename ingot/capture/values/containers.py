@@ -12,13 +12,14 @@ from ingot.capture.values.base import NULL, Leaf, Operator, UnaryOperator, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import argument_key, matching_key, ordered_key_error, plain_key
 from ingot.capture.values.objects import asks_once
-from ingot.capture.values.sequences import Container, SequenceValue, TupleValue
+from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES
+from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.sets import (
     SET_RESULTS,
-    SET_TESTS,
     SET_UPDATES,
     SET_UPDATES_OF,
     EntryIterator,
+    Hashed,
     SetValue,
 )
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 
-class DictValue(Container):
+class DictValue(Hashed):
     """A dict, OrderedDict or defaultdict. `factory` makes the missing values of a defaultdict."""
 
-    __slots__ = ("_entries", "cls", "factory")
+    __slots__ = ("factory",)
 
     def __init__(
         self,
@@ -39,18 +40,8 @@ class DictValue(Container):
         source: Source | None = None,
         object: Any = None,
     ) -> None:
-        super().__init__(source, object)
-        self._entries = dict(entries)
-        self.cls = cls
+        super().__init__(entries, cls, source, object)
         self.factory: Value = NONE
-
-    @property
-    def entries(self) -> dict[Any, Value]:
-        """All that it holds: values by key, as `Value.key` makes it."""
-        return self._entries
-
-    def python_type(self) -> type:
-        return self.cls
 
     def python_object(self, session: Session) -> Any:
         entries = self._by_plain_key(session.known)
@@ -124,9 +115,6 @@ class DictValue(Container):
     def argument(self, leaf: Leaf) -> Any:
         return self._by_plain_key(operator.methodcaller("argument", leaf))
 
-    def length(self, session: Session) -> int:
-        return len(self.entries)
-
     def iterate(self, session: Session) -> Value:
         return DictIterator(self, "keys")
 
@@ -143,7 +131,7 @@ class DictValue(Container):
             return None
         if function is operator.or_:
             return self._union(*in_order(self, other, reflected))
-        if function in (operator.eq, operator.ne):
+        if function in EQUALITIES:
             if issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict):
                 same = list(self.entries) == list(other.entries)
             else:
@@ -359,7 +347,7 @@ class DictView(Value):
     ) -> Value | None:
         if self.kind == "values" or function in SET_UPDATES:
             return None
-        if function in SET_TESTS:
+        if function in COMPARISONS:
             if (
                 not isinstance(other, (SetValue, DictView))
                 or getattr(other, "kind", "") == "values"

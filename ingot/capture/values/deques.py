@@ -21,17 +21,17 @@ from ingot.capture.values.base import (
     Operator,
     Rule,
     Value,
+    alive,
     find_missing,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.operator_methods import COMPARISONS
 from ingot.capture.values.sequences import Container, ListValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
-
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
 class DequeValue(Container):
@@ -86,7 +86,7 @@ class DequeValue(Container):
             return None
         if function is operator.add:
             return DequeValue(self.held + other.held)
-        if function in _COMPARISONS:
+        if function in COMPARISONS:
             return session.binary(function, ListValue(self.held, list), ListValue(other.held, list))
         return None
 
@@ -216,8 +216,8 @@ class OutsideDeque(DequeValue):
     @property
     def held(self) -> deque[Value]:
         if not self._whole:
-            session = self._session()
-            assert session is not None and self.source is not None
+            session = alive(self._session)
+            assert self.source is not None
             items = DerivedSource(self.source, tuple)
             session.guard(items, Kind.LENGTH, len(self.object))
             session.guard(

@@ -31,6 +31,7 @@ from ingot.capture.values.base import (
     find_missing,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.origins import trusts_function
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ class BoundMethod(Value):
     def binary(
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
-        if function not in (operator.eq, operator.ne):
+        if function not in EQUALITIES:
             return None
         same = isinstance(other, BoundMethod) and session.same(self.instance, other.instance)
         same = same and session.equal(self.function, other.function)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import IdentityKey
+from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class IdentityNumber(Value):
     def binary(
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
-        if function not in (operator.eq, operator.ne):
+        if function not in EQUALITIES:
             raise session.unsupported("identity", f"arithmetic on {self.describe()}")
         if not isinstance(other, IdentityNumber):
             raise session.unsupported(

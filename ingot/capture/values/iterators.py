@@ -119,8 +119,8 @@ class _LooksAhead(OutsideIterator):
         return self.take(session, session.wrap(found[0], ItemSource(source, 0)) if found else None)
 
     def under(self, session: Session) -> Any:
-        """The object that it walks over."""
-        raise NotImplementedError
+        """The object that it walks over, where that can change."""
+        return None
 
     def settle(self, session: Session) -> None:
         """Guards where it stands."""
@@ -170,9 +170,6 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
         SequenceIterator.__init__(self, TupleValue([], tuple))
         self.object, self.source = object_, source
 
-    def under(self, session: Session) -> Any:
-        return None
-
     def settle(self, session: Session) -> None:
         rest = session.wrap_derived(_rest_of_text, self.object, self.source)
         self.sequence = TupleValue(
@@ -203,9 +200,6 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
     def __init__(self, object_: Any, source: Source) -> None:
         RangeIterator.__init__(self, iter(()))
         self.object, self.source = object_, source
-
-    def under(self, session: Session) -> Any:
-        return None
 
     def settle(self, session: Session) -> None:
         rest = session.guard_derived(_rest_of_range, self.object, self.source)

@@ -23,7 +23,7 @@ from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Constants, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.evaluated import Applied, Evaluated
-from ingot.capture.values.operator_methods import in_place_forms
+from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES, in_place_forms
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
@@ -40,9 +40,6 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTEGER_DTYPES = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
 HELD_AS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
-_COMPARISONS = frozenset(
-    {operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne}
-)
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv})
 _PARTIAL = frozenset({operator.truediv, operator.pow})
 """Where a tensor has infinity or NaN, Python may raise an error."""
@@ -69,7 +66,7 @@ _PLAIN_OF_BOOLS = {
     operator.ior: operator.or_,
     operator.ixor: operator.xor,
 }
-_WITH_TENSORS = _ARITHMETIC | _COMPARISONS | _IN_PLACE
+_WITH_TENSORS = _ARITHMETIC | COMPARISONS | _IN_PLACE
 
 
 class NumberValue(Value):
@@ -227,10 +224,10 @@ class NumberValue(Value):
     ) -> Value | None:
         """What gives a bool, where the program can tell it."""
         if self.cls is not bool:
-            if function not in _COMPARISONS:
+            if function not in COMPARISONS:
                 return None
             return self._compared(session, function, other, reflected)
-        if function in (operator.eq, operator.ne):
+        if function in EQUALITIES:
             return self.is_bool(session, other, function is operator.eq)
         plain = _PLAIN_OF_BOOLS.get(function, function)
         if plain not in _OF_BOOLS:
@@ -455,7 +452,7 @@ class OutsideNumber(NumberValue):
         known = isinstance(other, ConstantValue)
         plain = _PLAIN.get(function, _PLAIN_INTEGERS.get(function, function))
         if isinstance(other, ConstantValue) and type(other.object) in (int, float, bool):
-            if plain in _COMPARISONS or self.in_graph and plain in _OF_PYTHON:
+            if plain in COMPARISONS or self.in_graph and plain in _OF_PYTHON:
                 return self._with_constant(session, plain, other, reflected)
         try:
             if not known or self.in_graph:

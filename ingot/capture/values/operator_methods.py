@@ -21,6 +21,9 @@ BINARY_METHODS: dict[Any, tuple[str, str]] = {
 }
 """By operator: the left operand's method, and the right operand's."""
 
+EQUALITIES = (operator.eq, operator.ne)
+COMPARISONS = frozenset(map(_operator, _MIRRORED))
+
 UNARY_METHODS: dict[Any, str] = {
     operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__", abs: "__abs__"
 }  # fmt: skip

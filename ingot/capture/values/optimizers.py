@@ -87,81 +87,66 @@ _LONG_ENOUGH = 5.0
 
 def _radam(
     params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any,
-    lr: Any, weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
+    lr: Any, weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any,
+    of_many: Any = False, **_: Any,
 ) -> None:  # fmt: skip
-    """RAdam's update of one parameter after the other."""
+    """RAdam's update. `of_many`: as eager rounds it where it takes many parameters at once."""
     lr = _scalar(lr)
     for param, grad, mean, square, count in zip(params, grads, means, squares, steps):
         grad = -grad if maximize else grad
         count += 1
         step = count.item()
         _moments(param, grad, mean, square, lr, beta1, beta2, weight_decay, decoupled_weight_decay)
-        plain = mean / (1 - beta1**step) * lr
-        length, factor = _rectification(step, beta2)
-        adapted = plain * ((1 - beta2**step) ** 0.5 / square.sqrt().add_(eps)) * factor
-        param.add_(chosen(length, _LONG_ENOUGH, adapted, plain), alpha=-1)
+        if of_many:
+            length, factor = _rectification(step, beta2)
+            correction = 1 - beta1**step
+            of_adapted = (
+                (1 - beta2**step) ** 0.5
+                * (lr * chosen(length, _LONG_ENOUGH, factor, 0.0) / correction)
+                * -1
+            )
+            of_plain = chosen(length, _LONG_ENOUGH, 0.0, lr / correction) * -1
+            scale = square.sqrt().add_(eps).div_(of_adapted).reciprocal_().add_(of_plain)
+            param.addcmul_(mean, scale)
+        else:
+            plain = mean / (1 - beta1**step) * lr
+            length, factor = _rectification(step, beta2)
+            adapted = plain * ((1 - beta2**step) ** 0.5 / square.sqrt().add_(eps)) * factor
+            param.add_(chosen(length, _LONG_ENOUGH, adapted, plain), alpha=-1)
 
 
-def _radam_of_many(
-    params: Any, grads: Any, means: Any, squares: Any, steps: Any, *, beta1: Any, beta2: Any,
-    lr: Any, weight_decay: Any, eps: Any, decoupled_weight_decay: Any, maximize: Any, **_: Any,
-) -> None:  # fmt: skip
-    """The same as eager rounds it where it takes many parameters at once."""
-    lr = _scalar(lr)
-    for param, grad, mean, square, count in zip(params, grads, means, squares, steps):
-        grad = -grad if maximize else grad
-        count += 1
-        step = count.item()
-        _moments(param, grad, mean, square, lr, beta1, beta2, weight_decay, decoupled_weight_decay)
-        length, factor = _rectification(step, beta2)
-        correction = 1 - beta1**step
-        of_adapted = (
-            (1 - beta2**step) ** 0.5
-            * (lr * chosen(length, _LONG_ENOUGH, factor, 0.0) / correction)
-            * -1
-        )
-        of_plain = chosen(length, _LONG_ENOUGH, 0.0, lr / correction) * -1
-        scale = square.sqrt().add_(eps).div_(of_adapted).reciprocal_().add_(of_plain)
-        param.addcmul_(mean, scale)
+def _radam_of_many(*args: Any, **kwargs: Any) -> None:
+    _radam(*args, **kwargs, of_many=True)
 
 
 def _asgd(
     params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any,
-    t0: Any,
-    alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
+    t0: Any, alpha: Any, weight_decay: Any, maximize: Any, of_many: Any = False, **_: Any,
 ) -> None:  # fmt: skip
-    """ASGD's update of one parameter after the other."""
+    """ASGD's update. `of_many`: as eager rounds it where it takes many parameters at once."""
     lr = _scalar(lr)
     for param, grad, average, mu, eta, count in zip(params, grads, averages, mus, etas, steps):
         grad = -grad if maximize else grad
         count += 1
-        step, rate = count.item(), eta.item()
+        if not of_many:
+            step, rate = count.item(), eta.item()
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)
-        param.mul_(1 - lambd * rate)
-        param.add_(grad, alpha=-rate)
-        average.copy_(torch.where(mu != 1, average.add(param.sub(average).mul_(mu)), param))
-        eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * step) ** alpha)))
+        if of_many:
+            param.addcmul_(grad.add(param, alpha=lambd), eta, value=-1)
+            average.addcmul_(param.sub(average), mu)
+            eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * count) ** alpha)))
+            step = count.item()
+        else:
+            param.mul_(1 - lambd * rate)
+            param.add_(grad, alpha=-rate)
+            average.copy_(torch.where(mu != 1, average.add(param.sub(average).mul_(mu)), param))
+            eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * step) ** alpha)))
         mu.copy_(torch.as_tensor(1 / chosen(step - t0, 1.0, step - t0, 1.0)))
 
 
-def _asgd_of_many(
-    params: Any, grads: Any, averages: Any, mus: Any, etas: Any, steps: Any, *, lambd: Any, lr: Any,
-    t0: Any,
-    alpha: Any, weight_decay: Any, maximize: Any, **_: Any,
-) -> None:  # fmt: skip
-    """The same as eager rounds it where it takes many parameters at once."""
-    lr = _scalar(lr)
-    for param, grad, average, mu, eta, count in zip(params, grads, averages, mus, etas, steps):
-        grad = -grad if maximize else grad
-        count += 1
-        if weight_decay != 0:
-            grad = grad.add(param, alpha=weight_decay)
-        param.addcmul_(grad.add(param, alpha=lambd), eta, value=-1)
-        average.addcmul_(param.sub(average), mu)
-        eta.copy_(torch.as_tensor(lr / ((1 + lambd * lr * count) ** alpha)))
-        step = count.item()
-        mu.copy_(torch.as_tensor(1 / chosen(step - t0, 1.0, step - t0, 1.0)))
+def _asgd_of_many(*args: Any, **kwargs: Any) -> None:
+    _asgd(*args, **kwargs, of_many=True)
 
 
 def _wide(tensor: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation, dict_base
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_items, dict_keys, set_members
-from ingot.capture.values.base import NULL, LazyValue, Value
+from ingot.capture.values.base import NULL, LazyValue, Value, alive
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.keys import held_key, is_plain_key, outside_key
 from ingot.capture.values.objects import ContentKey, IdentityKey
@@ -38,14 +38,12 @@ class OutsideDict(DictValue):
 
     def key_value(self, key: Any) -> Value:
         """The value of a key."""
-        session = self._session()
-        assert session is not None
-        return session.wrap_key(key)
+        return alive(self._session).wrap_key(key)
 
     @property
     def entries(self) -> dict[Any, Value]:
-        session = self._session()
-        assert session is not None and self.source is not None
+        session = alive(self._session)
+        assert self.source is not None
         fields = session.effects.fields(self.object)
         if fields is not None and fields.entries is not None:
             return fields.entries
@@ -99,8 +97,8 @@ class OutsideSet(SetValue):
     @property
     def entries(self) -> dict[Any, Value]:
         if not self._whole:
-            session = self._session()
-            assert session is not None and self.source is not None
+            session = alive(self._session)
+            assert self.source is not None
             members = set_members(self.object)
             where = DerivedSource(self.source, set_members)
             session.guard(where, Kind.LENGTH, len(members))
@@ -173,6 +171,4 @@ class OutsideSet(SetValue):
 
     def key_value(self, key: Any) -> Value:
         """The value of a key."""
-        session = self._session()
-        assert session is not None
-        return session.wrap_key(key)
+        return alive(self._session).wrap_key(key)

@@ -26,10 +26,12 @@ from ingot.capture.values.base import (
     Operator,
     OutsideOrMade,
     Value,
+    alive,
     constants,
     in_order,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -136,7 +138,7 @@ class SequenceValue(Container):
             return None
         if isinstance(self, ListValue) != isinstance(other, ListValue):
             return None
-        if function in (operator.eq, operator.ne):
+        if function in EQUALITIES:
             same = len(self.items) == len(other.items)
             same = same and all(map(session.equal_items, self.items, other.items))
             return ConstantValue(same == (function is operator.eq))
@@ -425,8 +427,7 @@ class OutsideList(ListValue):
     def items(self) -> list[Value]:  # type: ignore[override]
         if self._items is None:
             assert self.source is not None
-            session = self._session()
-            assert session is not None
+            session = alive(self._session)
             session.guard(self.source, Kind.LENGTH, list.__len__(self.object))
             held = enumerate(list.__iter__(self.object))
             there: list[Value] = [LazyValue(item, ItemSource(self.source, i)) for i, item in held]
@@ -523,11 +524,6 @@ class ConstantIterator(SequenceIterator):
         return self.cls
 
 
-_COMPARISONS = frozenset(
-    (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
-)
-
-
 class SliceValue(Value):
     """A slice; its parts may be symbolic."""
 
@@ -557,7 +553,7 @@ class SliceValue(Value):
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
-        if not isinstance(other, SliceValue) or function not in _COMPARISONS:
+        if not isinstance(other, SliceValue) or function not in COMPARISONS:
             return None
         first, second = in_order(self, other, reflected)
         return session.binary(

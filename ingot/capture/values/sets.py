@@ -11,6 +11,7 @@ from ingot.capture.values.base import IteratorValue, Operator, Raised, Value, co
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.keys import matching_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
+from ingot.capture.values.operator_methods import COMPARISONS
 from ingot.capture.values.sequences import Container
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from ingot.capture.sources import Source
 
 
-class SetValue(Container):
-    """A set or frozenset: `entries` by key, as `Value.key` makes it. `hashed` is a set of these
-    keys that has gone through the same operations, and so has the same order."""
+class Hashed(Container):
+    """A dict or set: values by key, as `Value.key` makes it."""
 
-    __slots__ = ("_entries", "cls", "hashed")
+    __slots__ = ("_entries", "cls")
 
     def __init__(
         self,
@@ -32,19 +32,37 @@ class SetValue(Container):
         object: Any = None,
     ) -> None:
         super().__init__(source, object)
-        self._entries = dict(entries)
-        self.hashed: Any = set(iter(self._entries))
-        if cls is frozenset:
-            self.hashed = frozenset(iter(self._entries))
-        self.cls = cls
+        self._entries, self.cls = dict(entries), cls
 
     @property
     def entries(self) -> dict[Any, Value]:
-        """All members, by key, in the order in which they were added."""
+        """All that it holds, in the order in which it was added."""
         return self._entries
 
     def python_type(self) -> type:
         return self.cls
+
+    def length(self, session: Session) -> int:
+        return len(self.entries)
+
+
+class SetValue(Hashed):
+    """A set or frozenset. `hashed` is a set of its keys that has gone through the same operations,
+    and so has the same order."""
+
+    __slots__ = ("hashed",)
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[Any, Value]],
+        cls: type,
+        source: Source | None = None,
+        object: Any = None,
+    ) -> None:
+        super().__init__(entries, cls, source, object)
+        self.hashed: Any = set(iter(self._entries))
+        if cls is frozenset:
+            self.hashed = frozenset(iter(self._entries))
 
     def python_object(self, session: Session) -> Any:
         return self.cls(map(session.known, self.entries.values()))
@@ -99,9 +117,6 @@ class SetValue(Container):
 
     # -- all of them -------------------------------------------------------------------------------
 
-    def length(self, session: Session) -> int:
-        return len(self.entries)
-
     def ordered(self, session: Session) -> list[Value]:
         """The members in the order of iteration. It follows from the hashes, where these are the
         same at every call."""
@@ -124,13 +139,13 @@ class SetValue(Container):
             getattr(self, f"method_{SET_UPDATES[function]}")(session, other)
             return self
         first, second = in_order(self, other, reflected)
-        if function not in SET_TESTS and function not in SET_RESULTS:
+        if function not in COMPARISONS and function not in SET_RESULTS:
             return None
         members: dict[int, Value] = {}
         for held in (first, second):
             _note_members(held, members)
         made = function(first.hashed, second.hashed)
-        if function in SET_TESTS:
+        if function in COMPARISONS:
             return ConstantValue(made)
         return _set_like(made, members)
 
@@ -320,7 +335,6 @@ class SetValue(Container):
 
 
 SET_RESULTS = (operator.or_, operator.and_, operator.sub, operator.xor)
-SET_TESTS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 SET_UPDATES: dict[Any, str] = {
     operator.ior: "update",
     operator.iand: "intersection_update",

@@ -31,7 +31,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
-from ingot.capture.values.operator_methods import BINARY_METHODS, in_place_forms
+from ingot.capture.values.operator_methods import BINARY_METHODS, EQUALITIES, in_place_forms
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
@@ -352,7 +352,7 @@ class TensorValue(Value):
         if type(other.object) in (int, float, bool, complex):
             return other
         # of None and no comparison, the operator raises an error, as eager's does
-        if other.object is None and function not in (operator.eq, operator.ne):
+        if other.object is None and function not in EQUALITIES:
             return other
         return None
 

@@ -9,7 +9,15 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.values.base import LazyValue, Leaf, Operator, UnaryOperator, Value, in_order
+from ingot.capture.values.base import (
+    LazyValue,
+    Leaf,
+    Operator,
+    UnaryOperator,
+    Value,
+    alive,
+    in_order,
+)
 from ingot.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
@@ -46,8 +54,7 @@ class UnreadNumber(Value):
 
     def known(self) -> Value:
         """It as a constant, its value guarded, or as a symbolic integer."""
-        session = self._session()
-        assert session is not None
+        session = alive(self._session)
         return session.binary(self.function, *map(session.realize, self.operands))
 
     def argument(self, leaf: Leaf) -> Any:
