@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CellType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any, NoReturn, TypeVar
 
@@ -297,6 +297,10 @@ class Session(Semantics, Reading):
     def wrap(self, object: Any, source: Source) -> Value:
         """An outside object that was met; nothing is guarded until it is used."""
         return LazyValue(object, source)
+
+    def wrap_items(self, items: Iterable[Any], source: Source) -> list[Value]:
+        """The items of an outside sequence."""
+        return [self.wrap(item, ItemSource(source, i)) for i, item in enumerate(items)]
 
     def wrap_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Value:
         """What a function gives for an outside object."""

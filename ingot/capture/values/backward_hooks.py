@@ -33,7 +33,7 @@ from ingot.capture.values.base import Arguments, Keywords, Raised, Value, positi
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
+from ingot.capture.values.tensor import TensorValue, is_none, is_tracked, tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
 from ingot.graph.module_hooks import HookedInputs, HookedOutputs, Link, ModuleHooks
@@ -68,7 +68,7 @@ def _setup_input(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     what = f"hooks on the backward of {module.describe()}"
     if session.graph.autograd:
         raise session.unsupported("module-hook", what)
-    if not any(map(_is_tracked, inputs)):  # torch warns of it, in the backward
+    if not any(map(is_tracked, inputs)):  # torch warns of it, in the backward
         raise session.unsupported(
             "module-hook", f"{what}, none of whose arguments requires a gradient"
         )
@@ -102,7 +102,7 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         results = [result]
     else:
         results = session.realized_items(result)
-    if not any(map(_is_tracked, results)):
+    if not any(map(is_tracked, results)):
         return result
     views = _with_history(session, HookedOutputs, results, hooked.link, hooked.hooks)
     tensors, constant = tensors_in(views), _untracked(tensors_in(results))
@@ -118,12 +118,8 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return TupleValue(views, tuple)
 
 
-def _is_tracked(value: Value) -> bool:
-    return isinstance(value, TensorValue) and value.fake.requires_grad
-
-
 def _untracked(tensors: list[TensorValue]) -> frozenset[int]:
-    return frozenset(range(len(tensors))).difference(positions(_is_tracked, tensors))
+    return frozenset(range(len(tensors))).difference(positions(is_tracked, tensors))
 
 
 def _with_history(

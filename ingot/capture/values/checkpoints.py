@@ -26,7 +26,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value, map_values, po
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import GradientQuestions, TensorValue, tensors_in
+from ingot.capture.values.tensor import GradientQuestions, TensorValue, is_tracked, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 
@@ -152,19 +152,19 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     recorder = session.graph
     before, questions = recorder.last, session.state(GradientQuestions)
     asked = questions.count
-    is_tracked = _any_requires_gradient(tensors_in(arguments))
-    if is_tracked and recorder.autograd:
+    takes_gradient = any(map(is_tracked, arguments))
+    if takes_gradient and recorder.autograd:
         raise session.unsupported(
             "checkpoint",
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
-    if is_tracked:
+    if takes_gradient:
         called = _region(session, [function, *arguments], {}, bool(session.known(keeps_numbers)))
     else:
         called = session.call_builtin(_untracked, function, *arguments)
     result = session.realize(called)
     results = _results(session, result, before)
-    if not is_tracked:
+    if not takes_gradient:
         return result
     tensors = tensors_in(results)
     if questions.count != asked:
@@ -172,7 +172,7 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
             "checkpoint",
             "a checkpointed function asks for gradients, which it has in the backward alone",
         )
-    if not _any_requires_gradient(tensors):
+    if not any(map(is_tracked, tensors)):
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function whose results do not depend on what requires a gradient",
@@ -181,10 +181,6 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
     if isinstance(result, TensorValue):
         return outputs[0]
     return TupleValue(outputs, tuple)
-
-
-def _any_requires_gradient(tensors: list[TensorValue]) -> bool:
-    return any(tensor.fake.requires_grad for tensor in tensors)
 
 
 def _results(session: Session, result: Value, before: fx.Node) -> list[Value]:

@@ -200,10 +200,8 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("print", "side effect: print to a file")
-    how = [
-        ConstantValue(session.known(kwargs.get(name, default)))
-        for name, default in _PRINT_DEFAULTS.items()
-    ]
+    given = map({**_PRINT_DEFAULTS, **kwargs}.__getitem__, _PRINT_DEFAULTS)
+    how = list(map(ConstantValue, map(session.known, given)))
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
         raise session.unsupported("print", "side effect: print with other arguments than it knows")
     texts = []

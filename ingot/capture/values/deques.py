@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
+from ingot.capture.sources import AttrSource, DerivedSource, Source
 from ingot.capture.values.base import (
     Arguments,
     IteratorValue,
     Keywords,
-    LazyValue,
     Operator,
     Rule,
     Value,
@@ -224,8 +223,7 @@ class OutsideDeque(DequeValue):
                 AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen
             )
             self._held, self._whole = deque(maxlen=self.object.maxlen), True
-            for i, item in enumerate(self.object):
-                self._held.append(LazyValue(item, ItemSource(items, i)))
+            self._held.extend(session.wrap_items(self.object, items))
             for name, args in self._since:
                 super().change(session, name, *args)
         return self._held

@@ -8,6 +8,7 @@ that, for the leaves that autograd would reach, and what autograd then does to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,7 +92,7 @@ def _backward(
     if options:
         raise session.unsupported("backward-options", f"backward() is given {', '.join(options)}")
     if is_none(inputs):
-        leaves = [_leaf(session, fake) for fake in _reached(heads)]
+        leaves = list(map(partial(_leaf, session), _reached(heads)))
         _refuse_watched(session, leaves)
     else:
         leaves = _tensors(session, inputs)

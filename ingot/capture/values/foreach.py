@@ -54,9 +54,12 @@ def _share(shares: list[Value] | Value, k: int) -> Value:
     return shares
 
 
+_Share = tuple[TensorValue, list[Value], dict[str, Value]]
+
+
 def _distributed(
     session: Session, name: str, args: Arguments, kwargs: Keywords
-) -> Iterator[tuple[TensorValue, list[Value], dict[str, Value]]]:
+) -> Iterator[_Share]:
     """For each tensor of the first list what the function is to do with it: the tensor, and its
     share of the rest."""
     shares = partial(_shares, session)
@@ -108,22 +111,25 @@ def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """One number to the power of many tensors, besides the usual."""
     if len(args) != 2 or kwargs or isinstance(session.realize(args[0]), SequenceValue):
         return _rule("_foreach_pow", "pow")(session, args, kwargs)
-    power = session.builtin(torch.pow)
     shares = _distributed(session, "_foreach_pow", args[1:], {})
-    return TupleValue(
-        [session.call(power, [args[0], tensor], {}) for tensor, _, _ in shares], tuple
-    )
+    return _called_for_each(session, torch.pow, args[:1], shares)
 
 
 @means(foreach_norm, how=How.OPERATION)
 def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     if not kwargs.keys() <= {"ord", "dtype"} or len(args) > 2:
         raise session.unsupported("foreach", "_foreach_norm() with further arguments")
-    norm = session.builtin(torch.linalg.vector_norm)
     shares = _distributed(session, "_foreach_norm", args, kwargs)
-    return TupleValue(
-        [session.call(norm, [tensor, *others], named) for tensor, others, named in shares], tuple
-    )
+    return _called_for_each(session, torch.linalg.vector_norm, (), shares)
+
+
+def _called_for_each(
+    session: Session, function: Any, first: Arguments, shares: Iterator[_Share]
+) -> TupleValue:
+    """What a function gives for arguments that come first, and each tensor with its share."""
+    called = session.builtin(function)
+    results = [session.call(called, [*first, t, *rest], named) for t, rest, named in shares]
+    return TupleValue(results, tuple)
 
 
 @means(group_tensors_by_device_and_dtype)

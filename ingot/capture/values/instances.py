@@ -10,6 +10,7 @@ import builtins
 import functools
 import types
 import typing
+from collections.abc import Callable
 from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,9 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
     classes = session.realize(classes)
     classes = getattr(classes, "content", classes)
     of_value = functools.partial(is_instance, session, value)
-    if isinstance(classes, TupleValue):
-        return any(map(of_value, classes.items))
-    if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__instancecheck__"):
-        answer = classes.special(session, "__instancecheck__", value)
-        return answer is not None and session.truth(answer)
+    answer = _answered(session, "__instancecheck__", of_value, value, classes)
+    if answer is not None:
+        return answer
     known, cls = classes.constant(), value.python_type()
     if known is cls:
         return True
@@ -59,6 +58,18 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
         session.python(isinstance, None, known)
         return session.python(issubclass, cls, known)
     return _is_instance_of(session, value, known)
+
+
+def _answered(
+    session: Session, method: str, test: Callable[[Value], bool], asked: Value, classes: Value
+) -> bool | None:
+    """What a tuple of classes or an object with the method answers; None for a class."""
+    if isinstance(classes, TupleValue):
+        return any(map(test, classes.items))
+    if isinstance(classes, ObjectValue) and not find_missing(classes.cls, method):
+        answer = classes.special(session, method, asked)
+        return answer is not None and session.truth(answer)
+    return None
 
 
 def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
@@ -214,11 +225,9 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
     cls, classes = session.realize(cls), session.realize(classes)
     classes = getattr(classes, "content", classes)
     of_class = functools.partial(_is_subclass, session, cls)
-    if isinstance(classes, TupleValue):
-        return any(map(of_class, classes.items))
-    if isinstance(classes, ObjectValue) and not find_missing(classes.cls, "__subclasscheck__"):
-        answer = classes.special(session, "__subclasscheck__", cls)
-        return answer is not None and session.truth(answer)
+    answer = _answered(session, "__subclasscheck__", of_class, cls, classes)
+    if answer is not None:
+        return answer
     known = classes.constant()
     if typing.get_origin(known) is typing.Union:
         parts = known.__args__

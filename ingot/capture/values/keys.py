@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
@@ -90,7 +91,7 @@ def outside_key(session: Session, key: Any) -> Any:
     if isinstance(key, IdentityKey):
         return key.outside(session)
     if type(key) is tuple:
-        return tuple([outside_key(session, part) for part in key])
+        return tuple(map(partial(outside_key, session), key))
     return key
 
 

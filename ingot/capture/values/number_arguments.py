@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -337,7 +338,7 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
         end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
         for end in ends
     ]
-    if None in held or not all(fits(session, end, dtype) for end in ends):
+    if None in held or not all(map(partial(fits, session, dtype=dtype), ends)):
         return None
     args = [*held, session.deep(given.pop("steps", NONE))]
     named = map_values(session.deep, given)

@@ -224,7 +224,7 @@ def _rule(function: Any, made: _Formula) -> OptionalRule:
         given = {name: value for name, value in bound.items() if not _is_off(session, name, value)}
         if not given.keys() <= known:
             return None
-        numbers = [session.realize(given[name]) for name in names if name in given]
+        numbers = map(session.realize, filter(None, map(given.get, names)))
         outside = [number for number in numbers if isinstance(number, OutsideNumber)]
         if not outside:
             return None

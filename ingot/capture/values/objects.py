@@ -286,7 +286,7 @@ class ObjectValue(OutsideOrMade):
         """`self.__class__ = value` of one made during capture."""
         cls = session.known(value)
         alike = isinstance(cls, type) and type(self) is ObjectValue and plain_base(cls) is object
-        if not alike or not all(find_missing(kind, "__slots__") for kind in (cls, self.cls)):
+        if not (alike and find_missing(cls, "__slots__") and find_missing(self.cls, "__slots__")):
             raise session.unsupported("attribute", f"the class of {self.describe()} is set")
         self.cls = cls
 

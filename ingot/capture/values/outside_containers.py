@@ -103,8 +103,8 @@ class OutsideSet(SetValue):
             where = DerivedSource(self.source, set_members)
             session.guard(where, Kind.LENGTH, len(members))
             held = {}
-            for i, member in enumerate(members):
-                value = session.realize(session.wrap(member, ItemSource(where, i)))
+            for member, value in zip(members, session.wrap_items(members, where)):
+                value = session.realize(value)
                 held[held_key(session, member)] = value
             self._take(session, held)
         return self._entries

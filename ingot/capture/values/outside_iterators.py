@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, ItemSource, Source
+from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.foreign import ForeignValue
@@ -65,10 +65,8 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
     """The values of the iterators beneath; None where one is of another kind."""
     if not _KINDS.issuperset(map(type, iterators)):
         return None
-    parts = DerivedSource(source, _parts)
-    values = [
-        session.realize(session.wrap(it, ItemSource(parts, i))) for i, it in enumerate(iterators)
-    ]
+    parts = session.wrap_items(iterators, DerivedSource(source, _parts))
+    values = list(map(session.realize, parts))
     if all(isinstance(value, _INNER) for value in values):
         return values
     return None

@@ -17,10 +17,8 @@ import torch
 
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
-from ingot.capture.sources import ItemSource
 from ingot.capture.values.base import (
     IteratorValue,
-    LazyValue,
     Leaf,
     NotConstant,
     Operator,
@@ -429,8 +427,7 @@ class OutsideList(ListValue):
             assert self.source is not None
             session = alive(self._session)
             session.guard(self.source, Kind.LENGTH, list.__len__(self.object))
-            held = enumerate(list.__iter__(self.object))
-            there: list[Value] = [LazyValue(item, ItemSource(self.source, i)) for i, item in held]
+            there = session.wrap_items(list.__iter__(self.object), self.source)
             if self._before is not None:
                 self._before = [*there, *self._before]
             self._items = there + self._added

@@ -429,6 +429,11 @@ def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
 
 
+def is_tracked(value: Value) -> bool:
+    """Whether it is a tensor that requires a gradient."""
+    return isinstance(value, TensorValue) and value.fake.requires_grad
+
+
 def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
     return [value for value in values if isinstance(value, TensorValue)]
 

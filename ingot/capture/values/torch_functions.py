@@ -448,8 +448,7 @@ def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | 
         return None
     if not session.truth(given.pop("training")):
         return None
-    values = [given[name] for name in names if name in given]
-    return session.call_builtin(polyfills.batch_norm, *values)
+    return session.call_builtin(polyfills.batch_norm, *filter(None, map(given.get, names)))
 
 
 means(native_one_hot, how=How.POLYFILL)(polyfills.one_hot)

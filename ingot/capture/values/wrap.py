@@ -35,7 +35,6 @@ from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
     InstanceDictSource,
-    ItemSource,
     Source,
     set_members,
 )
@@ -165,9 +164,7 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
     cls = type(object_)
     session.guard(source, Kind.TYPE, cls)
     session.guard(source, Kind.LENGTH, tuple.__len__(object_))
-    items = [
-        session.wrap(item, ItemSource(source, i)) for i, item in enumerate(tuple.__iter__(object_))
-    ]
+    items = session.wrap_items(tuple.__iter__(object_), source)
     if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or is_trusted(cls.__module__):
         return TupleValue(items, cls, source, object_)
     return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
