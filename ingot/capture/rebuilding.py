@@ -13,7 +13,7 @@ from typing import Any
 
 from ingot.capture import residual
 from ingot.capture.residual import Recipe
-from ingot.capture.values.keys import told_hash
+from ingot.capture.values.keys import custom_hash
 from ingot.capture.values.sets import SetValue
 from ingot.native import _native
 
@@ -24,7 +24,7 @@ FACTORY: Any = vars(defaultdict)["default_factory"]
 def stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
     """What puts the key that is `made` into a dict. What the user's code has been asked for is not
     asked again."""
-    known = told_hash(key)
+    known = custom_hash(key)
     if known is None:
         return dict.__setitem__, (made, item)
     return _native.store_hashed, (residual.Constant(known), made, item)

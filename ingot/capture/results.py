@@ -46,7 +46,7 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.keys import is_plain_key, plain_key, told_hash
+from ingot.capture.values.keys import custom_hash, is_plain_key, plain_key
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
@@ -255,7 +255,7 @@ class Results:
         return made
 
     def _set(self, value: SetValue) -> Recipe:
-        hashes = [told_hash(key) for key in value.entries]
+        hashes = [custom_hash(key) for key in value.entries]
         if any(known is not None for known in hashes):
             members = self._items(list(value.entries.values()))
             return Call(set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members))
@@ -275,7 +275,7 @@ class Results:
         ]
 
     def _dict(self, value: DictValue) -> Recipe:
-        if value.cls is dict and all(told_hash(key) is None for key in value.entries):
+        if value.cls is dict and all(custom_hash(key) is None for key in value.entries):
             plain = residual.Dict([])
             self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
             return plain

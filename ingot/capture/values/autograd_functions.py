@@ -358,8 +358,8 @@ def captured_backward(
     recorder, modes, inside = session.graph, Modes.now(), without_autocast(inside)
     effects = session.effects.mark()
 
-    def set_modes(wanted: Modes) -> None:
-        wanted.set()
+    def set_modes(target: Modes) -> None:
+        target.set()
         recorder.modes.changed()
 
     set_modes(inside)

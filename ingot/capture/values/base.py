@@ -158,7 +158,7 @@ class Value:
         """Its value in this call; that of a symbolic integer becomes a guard."""
         return self.constant()
 
-    def require_truth(self, session: Session, wanted: bool) -> bool:
+    def require_truth(self, session: Session, expected: bool) -> bool:
         """Has the graph check that it is true, or that it is not; False where that cannot be."""
         return False
 
@@ -204,8 +204,8 @@ class Value:
         """`not self` of a bool."""
         return session.wrap_constant(not self.constant())
 
-    def is_bool(self, session: Session, other: Value, wanted: bool) -> Value | None:
-        """`self is other`, or `self is not other` if not `wanted`, where that is known when the
+    def is_bool(self, session: Session, other: Value, expected: bool) -> Value | None:
+        """`self is other`, or `self is not other` if not `expected`, where that is known when the
         graph has run; else None."""
         return None
 

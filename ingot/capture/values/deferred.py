@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _IMMUTABLE = frozenset({str, int, float, bool, complex, bytes, type(None)})
 
 
-def settled(session: Session, value: Value) -> Value | None:
+def snapshot(session: Session, value: Value) -> Value | None:
     """A value that looks at the end of the region as this one looks now; None where that is not
     certain."""
     if type(value) is LazyValue and type(value.object) in _IMMUTABLE:
@@ -49,43 +49,43 @@ def settled(session: Session, value: Value) -> Value | None:
     if isinstance(value, (ConstantValue, SymIntValue, RangeValue, ClassValue, UnreadNumber)):
         return value
     if isinstance(value, TensorValue):
-        return _settled_tensor(session, value)
+        return _snapshot_of_tensor(session, value)
     if isinstance(value, NumberValue) or value.is_late:
         return value
     if isinstance(value, (ListValue, TupleValue)):
-        return _settled_sequence(session, value)
+        return _snapshot_of_sequence(session, value)
     if isinstance(value, SetValue) and value.cls in (set, frozenset):
-        return _settled_set(session, value)
+        return _snapshot_of_set(session, value)
     if isinstance(value, DictValue) and value.cls is dict:
-        return _settled_dict(session, value)
+        return _snapshot_of_dict(session, value)
     return None
 
 
-def all_settled(session: Session, values: Iterable[Value]) -> list[Value] | None:
+def snapshots(session: Session, values: Iterable[Value]) -> list[Value] | None:
     """Several of them; None where that is not certain of one."""
-    looks = list(map(functools.partial(settled, session), values))
-    kept = list(filter(None, looks))
-    if len(kept) < len(looks):
+    shots = list(map(functools.partial(snapshot, session), values))
+    kept = list(filter(None, shots))
+    if len(kept) < len(shots):
         return None
     return kept
 
 
-def _settled_set(session: Session, value: SetValue) -> Value | None:
-    members = all_settled(session, value.entries.values())
+def _snapshot_of_set(session: Session, value: SetValue) -> Value | None:
+    members = snapshots(session, value.entries.values())
     if members is None:
         return None
     return SetValue(zip(value.entries, members), value.cls)
 
 
-def _settled_dict(session: Session, value: DictValue) -> Value | None:
-    items = all_settled(session, value.entries.values())
-    keys = all_settled(session, map(session.wrap_key, value.entries))
+def _snapshot_of_dict(session: Session, value: DictValue) -> Value | None:
+    items = snapshots(session, value.entries.values())
+    keys = snapshots(session, map(session.wrap_key, value.entries))
     if items is None or keys is None:
         return None
     return DictValue(zip(value.entries, items), dict)
 
 
-def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
+def _snapshot_of_tensor(session: Session, value: TensorValue) -> Value | None:
     """A copy, as what it holds may be overwritten. What autograd adds to its text is not
     foreseen."""
     if value.cls.__name__ != "Tensor" or value.fake.requires_grad or value.attributes:
@@ -93,7 +93,7 @@ def _settled_tensor(session: Session, value: TensorValue) -> Value | None:
     return session.call_method("clone", value)
 
 
-def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value | None:
+def _snapshot_of_sequence(session: Session, value: ListValue | TupleValue) -> Value | None:
     shows_items = (
         value.cls in (list, tuple)
         or value.cls.__name__ == "Size"
@@ -101,7 +101,7 @@ def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value 
     )
     if not shows_items:
         return None
-    items = all_settled(session, value.items)
+    items = snapshots(session, value.items)
     if items is None:
         return None
     if isinstance(value, ListValue):
@@ -110,7 +110,7 @@ def _settled_sequence(session: Session, value: ListValue | TupleValue) -> Value 
 
 
 def _required(session: Session, value: Value, action: str) -> Value:
-    found = settled(session, value)
+    found = snapshot(session, value)
     if found is None:
         raise session.unsupported(
             "text", f"{action} {session.realize(value).describe()}, whose text is not settled yet"
@@ -206,7 +206,7 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported("print", "side effect: print with other arguments than it knows")
     texts = []
     for arg in args:
-        text = settled(session, arg)
+        text = snapshot(session, arg)
         if text is None:
             text = _text_now(session, session.realize(arg))
         texts.append(text)

@@ -233,14 +233,14 @@ def _requires_grad(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value:
     """requires_grad_(): of a tensor from outside, it is done before the graph runs."""
-    (wanted,) = [*args, *kwargs.values()] or [ConstantValue(True)]
-    if session.known(wanted) == tensor.fake.requires_grad:
+    (requires,) = [*args, *kwargs.values()] or [ConstantValue(True)]
+    if session.known(requires) == tensor.fake.requires_grad:
         return tensor
-    if tensor.source is not None and not session.known(wanted):
+    if tensor.source is not None and not session.known(requires):
         raise session.unsupported(
             "inner-gradients", f"{tensor.describe()} no longer requires a gradient"
         )
     if tensor.source is None:
         tensor.leaf_since = session.step_of_outermost
-    yes = ConstantValue(bool(session.known(wanted)))
+    yes = ConstantValue(bool(session.known(requires)))
     return session.call_method("requires_grad_", tensor, yes)

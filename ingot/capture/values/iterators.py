@@ -102,15 +102,15 @@ class _LooksAhead(OutsideIterator):
     stays as it is."""
 
     passed = 0
-    settled = False
+    is_fixed = False
 
     def next(self, session: Session) -> Value | None:
-        if not self.settled and (
+        if not self.is_fixed and (
             self.passed >= _LOOK_AHEAD or session.effects.is_changed(self.under(session))
         ):
-            self.settle(session)
-            self.settled = True
-        if self.settled:
+            self.fix_position(session)
+            self.is_fixed = True
+        if self.is_fixed:
             return self.take(session, super().next(session))
         source = DerivedSource(self.source, _ahead(self.passed))  # type: ignore[arg-type]
         found = _ahead(self.passed)(self.object)
@@ -122,7 +122,7 @@ class _LooksAhead(OutsideIterator):
         """The object that it walks over, where that can change."""
         return None
 
-    def settle(self, session: Session) -> None:
+    def fix_position(self, session: Session) -> None:
         """Guards where it stands."""
         raise NotImplementedError
 
@@ -149,7 +149,7 @@ class OutsideSequenceIterator(_LooksAhead, SequenceIterator):
     def under(self, session: Session) -> Any:
         return self.sequence.object
 
-    def settle(self, session: Session) -> None:
+    def fix_position(self, session: Session) -> None:
         position = session.guard_derived(position_in, self.object, self.source)
         self.position, self.ended = max(position, 0) + self.passed, position < 0
 
@@ -170,7 +170,7 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
         SequenceIterator.__init__(self, TupleValue([], tuple))
         self.object, self.source = object_, source
 
-    def settle(self, session: Session) -> None:
+    def fix_position(self, session: Session) -> None:
         rest = session.wrap_derived(_rest_of_text, self.object, self.source)
         self.sequence = TupleValue(
             list(map(ConstantValue, session.realize(rest).constant())), tuple
@@ -201,7 +201,7 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
         RangeIterator.__init__(self, iter(()))
         self.object, self.source = object_, source
 
-    def settle(self, session: Session) -> None:
+    def fix_position(self, session: Session) -> None:
         rest = session.guard_derived(_rest_of_range, self.object, self.source)
         self.iterator = iter(range(*rest)[self.passed :])
 

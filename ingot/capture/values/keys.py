@@ -34,7 +34,7 @@ def is_plain_key(key: Any) -> bool:
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
 
 
-def told_hash(key: Any) -> int | None:
+def custom_hash(key: Any) -> int | None:
     """The hash of a key that code of the user's has told. None where it has told none, and where a
     tuple also holds what hashes by its identity, which may not be made yet."""
     if isinstance(key, HashedKey):
@@ -43,7 +43,7 @@ def told_hash(key: Any) -> int | None:
         return None
     is_told = False
     for part in key:
-        if told_hash(part) is not None:
+        if custom_hash(part) is not None:
             is_told = True
         # NaN hashes by its identity, too
         elif type(part) not in _PLAIN_KEYS or part != part:

@@ -15,7 +15,7 @@ import torch
 from ingot.capture.values.base import NotConstant, Operator, Value, constants, in_order, map_values
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.deferred import all_settled
+from ingot.capture.values.deferred import snapshots
 from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import ListValue, TupleValue
@@ -71,7 +71,7 @@ def late_text(session: Session, function: Callable[..., str], *args: Value) -> V
     values = list(map(session.realize, args))
     if not any(map(_is_late, values)):
         return None
-    texts = all_settled(session, values)
+    texts = snapshots(session, values)
     if texts is None:
         return None
     try:

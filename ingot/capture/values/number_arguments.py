@@ -138,11 +138,11 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
 def _widened(session: Session, target: Value, other: Value) -> Value:
     """Halves that are added to a wider tensor: in its type, which eager computes in."""
     if isinstance(target, TensorValue) and isinstance(other, TensorValue):
-        dtype, its = target.fake.dtype, other.fake
+        dtype, addend = target.fake.dtype, other.fake
         if (
             dtype in (torch.float32, torch.float64)
-            and its.dtype in (torch.float16, torch.bfloat16)
-            and its.dim()
+            and addend.dtype in (torch.float16, torch.bfloat16)
+            and addend.dim()
         ):
             return converted(session, other, dtype)
     return other

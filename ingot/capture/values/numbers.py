@@ -101,11 +101,11 @@ class NumberValue(Value):
             raise session.unsupported("number-in-tensor", f"a branch on {self.describe()}")
         return self.decided
 
-    def require_truth(self, session: Session, wanted: bool) -> bool:
+    def require_truth(self, session: Session, expected: bool) -> bool:
         """Have the graph check whether it is true, as it does that of a tensor."""
-        if self.decided is None and self.tensor.require_truth(session, wanted):
-            self.decided = wanted
-        return self.decided is wanted
+        if self.decided is None and self.tensor.require_truth(session, expected):
+            self.decided = expected
+        return self.decided is expected
 
     def as_bool(self, session: Session) -> Value:
         """What bool() gives."""
@@ -117,15 +117,15 @@ class NumberValue(Value):
         """`not self` of a bool."""
         return NumberValue(bool, call(session, torch.logical_not, self.tensor))
 
-    def is_bool(self, session: Session, other: Value, wanted: bool) -> Value | None:
-        """Whether it is a constant that is True or False, or that it is not if not `wanted`."""
+    def is_bool(self, session: Session, other: Value, expected: bool) -> Value | None:
+        """Whether it is a constant that is True or False, or that it is not if not `expected`."""
         if (
             not isinstance(other, ConstantValue)
             or type(other.object) is not bool
             or self.cls is not bool
         ):
             return None
-        if other.object is wanted:
+        if other.object is expected:
             return self
         return self.negation(session)
 
@@ -426,7 +426,7 @@ class OutsideNumber(NumberValue):
     def as_bool(self, session: Session) -> Value:
         return ConstantValue(self.truth(session))
 
-    def require_truth(self, session: Session, wanted: bool) -> bool:
+    def require_truth(self, session: Session, expected: bool) -> bool:
         return False
 
     def convert(self, session: Session, cls: type) -> Value:

@@ -67,17 +67,17 @@ class RelationValue(Value):
             raise session.unsupported("symbolic-size-value", f"a branch on {self.describe()}")
         return answer
 
-    def require_truth(self, session: Session, wanted: bool) -> bool:
+    def require_truth(self, session: Session, expected: bool) -> bool:
         """Have the graph check that it holds, or that it does not. False where that is not so."""
         if self.answer is not None:
-            return self.answer is wanted
+            return self.answer is expected
         negated, swaps = _NEGATED[self.function]
-        if wanted or not swaps:
+        if expected or not swaps:
             pair = self.pair
         else:
             pair = self.pair[::-1]
         session.graph.require(
-            session, require_relation, RELATIONS[self.function if wanted else negated], *pair
+            session, require_relation, RELATIONS[self.function if expected else negated], *pair
         )
         return True
 

@@ -142,7 +142,7 @@ class TensorValue(Value):
         assert made is not None
         return made
 
-    def require_truth(self, session: Session, wanted: bool) -> bool:
+    def require_truth(self, session: Session, expected: bool) -> bool:
         """Have the graph check that its one element is true, or that it is not, which what follows
         relies on. False where that cannot be."""
         fake, shapes = self.fake, session.graph.context.shapes
@@ -156,7 +156,7 @@ class TensorValue(Value):
         for name, arg in (("ne", 0), ("to", torch.uint8))[fake.dtype is torch.bool :]:
             as_number = session.call_method(name, as_number, ConstantValue(arg))
         number = session.call_method("item", as_number)
-        session.graph.require(session, require_relation, "==", number, int(wanted))
+        session.graph.require(session, require_relation, "==", number, int(expected))
         return True
 
     def length(self, session: Session) -> Any:
@@ -219,15 +219,12 @@ class TensorValue(Value):
     def _set_gradient(self, session: Session, value: Value) -> None:
         """Sets `grad`, where autograd would take that."""
         value = session.realize(value)
-        if isinstance(value, TensorValue):
-            mine, its = self.fake, value.fake
-            fits = (mine.dtype, mine.device, mine.layout) == (its.dtype, its.device, its.layout)
-            if value is self or not fits or not same_sizes(mine.shape, its.shape):
-                raise session.unsupported(
-                    "tensor-object",
-                    f"Tensor.grad of {self.describe()} is set to {value.describe()}",
-                )
-        elif not is_none(value):
+        fits = is_none(value)
+        if isinstance(value, TensorValue) and value is not self:
+            kind = operator.attrgetter("dtype", "device", "layout")
+            fits = kind(self.fake) == kind(value.fake)
+            fits = fits and same_sizes(self.fake.shape, value.fake.shape)
+        if not fits:
             raise session.unsupported(
                 "tensor-object", f"Tensor.grad of {self.describe()} is set to {value.describe()}"
             )
@@ -417,11 +414,11 @@ class TensorValue(Value):
             raise session.unsupported(
                 "tensor-object", f"Tensor.type of a tensor on {self.fake.device}"
             )
-        wanted = session.known([*args, *kwargs.values(), NONE][0])
+        legacy_type = session.known([*args, *kwargs.values(), NONE][0])
         example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
-        if wanted is None:
+        if legacy_type is None:
             return ConstantValue(example.type())
-        dtype = session.python(example.type, wanted).dtype
+        dtype = session.python(example.type, legacy_type).dtype
         return session.call_method("to", self, ConstantValue(dtype))
 
 
