@@ -134,6 +134,12 @@ operands."""
 # -- leaving a region ------------------------------------------------------------------------------
 
 
+class _Watch:
+    """Whether a region begins with variables that weak references may have been made to."""
+
+    began = False
+
+
 class _Broken(NamedTuple):
     """The instruction that a region ends before: its step, the values it is given, and how many
     operands it takes from the stack."""
@@ -153,7 +159,7 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
     frames = session.frames
     broken = _broken(session, frames[-1])
     handles = not session.handled.is_constant()
-    watched = session.watched or any(may_watch(frame.program) for frame in frames)
+    watched = session.state(_Watch).began or any(may_watch(frame.program) for frame in frames)
     points = []
     values: list[Value] = []
     if handles:
@@ -299,7 +305,7 @@ def enter_chain(
     """The frames of a chain, their variables and operands taken from the state, and the exception
     that was raised."""
     place = 0
-    session.watched = chain.watched
+    session.state(_Watch).began = chain.watched
 
     def take(name: str) -> Value:
         nonlocal place

@@ -21,10 +21,11 @@ import ingot.capture.rows  # noqa: F401 (found by way of tables)
 from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.chain import Chain, Continuations
+from ingot.capture.graph_inputs import GraphInput
 from ingot.capture.guard_set import GuardSet
 from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
 from ingot.capture.interpreter import InterpreterFrame, run_chain
-from ingot.capture.recorder import GraphInput, GraphRecorder
+from ingot.capture.recorder import GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
@@ -34,6 +35,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
+from ingot.capture.values.torch_functions import CompilingAnswer
 from ingot.errors import EagerRaises, Evidence, Unsupported, unsupported, without_frames
 from ingot.graph.ambient import snapshot
 from ingot.graph.fake_context import FakeContext
@@ -262,7 +264,7 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
     session.symbols, session.speculative = request.symbols, request.speculative
     session.observed = request.observed
     session.input_types = request.inputs
-    session.says_compiling = attempt.says_compiling
+    session.state(CompilingAnswer).answer = attempt.says_compiling
     session.graph.context.shapes.at_work = lambda: session.where
     if end is not None:
         assert end.evidence.step is not None
@@ -285,7 +287,8 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
         reason = EagerRaises(
             f"the program raises {raised.value.message()}", raised.where, id=PROGRAM_RAISES
         )
-        reason.evidence = Evidence(guards, asked_compiling=session.asked_compiling)
+        asked = session.state(CompilingAnswer).is_asked
+        reason.evidence = Evidence(guards, asked_compiling=asked)
         raise reason from None
     except Unsupported as reason:
         reason.evidence = _evidence(session, reason, end)
@@ -303,7 +306,7 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
 
 def _evidence(session: Session, reason: Unsupported, end: Unsupported | None) -> Evidence:
     """What a capture that fails knew of the reason."""
-    in_one_piece, asked = session.graph.in_one_piece, session.asked_compiling
+    in_one_piece, asked = session.graph.in_one_piece, session.state(CompilingAnswer).is_asked
     if reason is end:  # the first capture has seen more: what led to the error
         known = reason.evidence
         in_one_piece = in_one_piece or known.in_one_piece
@@ -322,8 +325,9 @@ def _finish(
     refuse_inside(session, recorder.modes.entered_at)
     refuse_changed(session)
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
-    recorder.guard_memory(session)
-    recorder.guard_places(session)
+    if recorder.writes:
+        recorder.inputs.guard_memory(session)
+    recorder.inputs.guard_places(session)
     graph_module, inputs = recorder.finish(results.outputs)
     recorder.context.release()
     ops = sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
@@ -338,8 +342,8 @@ def _finish(
         writes=recorder.writes,
         handles=session.handles,
         protects=session.protects,
-        marked=frozenset(recorder.marked),
-        speculative=frozenset(recorder.speculative),
+        marked=frozenset(recorder.inputs.marked),
+        speculative=frozenset(recorder.inputs.speculative),
     )
     captured.collect_shape_guards()
     return captured

@@ -3,16 +3,11 @@ recorded."""
 
 from __future__ import annotations
 
-import builtins
 import cmath
-import itertools
-import keyword
 import operator
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +15,7 @@ import torch
 from torch import fx
 
 from ingot.capture.answers import is_believable, unbelievable
-from ingot.capture.facts import overlapping
-from ingot.capture.guards import Kind, Quantity
+from ingot.capture.graph_inputs import GraphInput, GraphInputs
 from ingot.capture.modes import ModeTracker
 from ingot.capture.operations import (
     Traits,
@@ -32,8 +26,6 @@ from ingot.capture.operations import (
     traits,
     versions_of,
 )
-from ingot.capture.size_marks import marks_of
-from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
@@ -41,33 +33,15 @@ from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import apart
 from ingot.graph.fake_context import FakeContext
-from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
-from ingot.graph.shape_context import Bounds
-from ingot.reasons import BREAK, SKIP, STATIC
+from ingot.reasons import SKIP
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
-
-
-@dataclass(frozen=True)
-class GraphInput:
-    """A placeholder of the captured graph: where its tensor or integer is loaded from, and the fake
-    tensor or SymInt that stands for it."""
-
-    source: Source
-    fake: Any
-
-
-class _Input(NamedTuple):
-    """An input, the tensor of this call, and its placeholder."""
-
-    entry: GraphInput
-    value: torch.Tensor
-    node: fx.Node
 
 
 class Part(NamedTuple):
@@ -86,122 +60,23 @@ def fake_of(leaf: Any) -> Any:
 
 
 class GraphRecorder:
-    """Builds the FX graph. `dynamic` makes the sizes of argument tensors symbolic (None: those that
-    are marked or seen to vary; False: none); `autograd` says that the graph will run on real
-    tensors, where gradients are recorded as in eager."""
+    """Builds the FX graph. `autograd` says that the graph will run on real tensors, where gradients
+    are recorded as in eager."""
 
     def __init__(self, context: FakeContext, dynamic: bool | None, autograd: bool = False) -> None:
-        self.context, self.dynamic, self.autograd = context, dynamic, autograd
+        self.context, self.autograd = context, autograd
         self.graph = fx.Graph()
-        self.inputs: list[_Input] = []
-        self.integers: dict[fx.Node, GraphInput] = {}
-        self._numbers: set[Source] = set()
+        self.inputs = GraphInputs(self.graph, context, dynamic)
         self.writes = False
-        self.marked: list[Quantity] = []  # the dimensions that are marked to be symbols
-        self.speculative: list[Quantity] = []  # those that are, as they may vary
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
         self.in_one_piece = False  # whether it may not be broken
-        # by id of the real tensor, which `inputs` keeps alive
-        self._tensors: dict[int, TensorValue] = {}
-        self._values: dict[fx.Node, torch.Tensor] = {}  # the real tensors, by placeholder
-        self._parameters: set[str] = set()  # the names of placeholders
         self.by_fake: dict[int, TensorValue] = {}
-        self._first: fx.Node | None = None
         self._results = Results(context)
         self.known = KnownTensors(context)
         # called with the tensors that an operation is about to write
         self.write_checks: list[Callable[[Session, list[Any]], None]] = []
-
-    # -- inputs ------------------------------------------------------------------------------------
-
-    def input(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """The value of a tensor from outside, guarded; one that is met again on another path is the
-        same value."""
-        known = self._tensors.get(id(tensor))
-        if known is not None:
-            assert known.source is not None
-            session.guard(source, Kind.SAME, known.source)
-            return known
-        dims, bounds = self._symbolic_dims(session, tensor, source)
-        name, where = source.name, session.where
-        try:
-            fake = self.context.fake(tensor, dims, name, bounds)
-        except Unsupported as reason:
-            action = STATIC if dims else BREAK  # no guard tells of symbols yet
-            raise session.unsupported(
-                reason.why.id, f"{name}: {reason.reason}", action=action
-            ) from None
-        if dims:
-            expr = self.context.shapes.to_expr
-            sizes, strides = [expr(s) for s in fake.shape], [expr(s) for s in fake.stride()]
-            session.guards.add_tensor(source, tensor, where, sizes, strides)
-        else:
-            session.guards.add_tensor(source, tensor, where)
-        node = self._placeholder(name, fake, where)
-        made = self._tensors[id(tensor)] = TensorValue(fake, node, source, type(tensor))
-        self.by_fake[id(fake)] = made
-        self.inputs.append(_Input(GraphInput(source, fake), tensor, node))
-        self._values[node] = tensor
-        return made
-
-    def number(self, session: Session, tensor: torch.Tensor, source: Source) -> TensorValue:
-        """The value of a tensor that is made of a number from outside, as an input; nobody writes
-        it."""
-        self._numbers.add(source)
-        return self.input(session, tensor, source)
-
-    def _symbolic_dims(
-        self, session: Session, tensor: torch.Tensor, source: Source
-    ) -> tuple[frozenset[int], dict[int, Bounds]]:
-        """The dimensions whose sizes are to be symbols, and the bounds of those that are marked."""
-        if self.dynamic is False:
-            return frozenset(), {}
-        marks = marks_of(tensor)
-        if not (marks or self.dynamic or session.symbols or session.speculative is not None):
-            return frozenset(), {}
-        sizes = [Quantity(source, "size", d) for d in range(tensor.dim())]
-        seen = {size.dim for size in sizes if size in session.symbols}
-        if session.is_given(source):
-            if self.dynamic:
-                seen.update(range(tensor.dim()))
-            elif session.speculative is not None and not isinstance(tensor, torch.nn.Parameter):
-                for size in sizes:
-                    is_free = size.dim not in seen and size.dim not in marks
-                    if is_free and session.speculative.includes(size):
-                        self.speculative.append(size)
-                        seen.add(size.dim)
-        bounds = {d: mark for d, mark in marks.items() if mark is not None}
-        self.marked += [Quantity(source, "size", d) for d in bounds]
-        return frozenset(seen - marks.keys() | bounds.keys()), bounds
-
-    def integer(self, session: Session, number: int, source: Source) -> SymIntValue:
-        """The value of an int from outside that varies from call to call."""
-        symbol, fake = self.context.shapes.integer(number, source.name)
-        session.guards.bind(symbol, Quantity(source, "value"), session.where)
-        node = self._placeholder(source.name, fake, session.where)
-        self.integers[node] = GraphInput(source, fake)
-        return SymIntValue.of_node(fake, node)
-
-    def _placeholder(self, name: str, fake: Any, where: str) -> fx.Node:
-        """A node for an input, with a name unlike those of the others."""
-        name = made = _identifier(name)
-        number = itertools.count(1)
-        while made in self._parameters:
-            made = f"{name}_{next(number)}"
-        self._parameters.add(made)
-        with self.graph.inserting_before(self._first_operation()):
-            node = self.graph.placeholder(made)
-        node.meta.update(val=fake, where=where)
-        return node
-
-    def _first_operation(self) -> fx.Node:
-        """The node before which inputs are declared: the graph's root as long as there is no
-        operation."""
-        if self._first is None:
-            self._first = next((n for n in self.graph.nodes if n.op != "placeholder"), None)
-        return self._first or self.graph._root
 
     # -- operations --------------------------------------------------------------------------------
 
@@ -467,7 +342,6 @@ class GraphRecorder:
         self.modes.reach(self.graph, session.where)
         for node in reversed(self.nodes_since(begun.before)):
             self.graph.erase_node(node)
-        self._first = None
 
     def nodes_since(self, before: fx.Node) -> list[fx.Node]:
         """The nodes behind one of them."""
@@ -507,48 +381,6 @@ class GraphRecorder:
         finally:
             self._inside_opaque = self.context.outside_is_refused = False
 
-    def value_of(self, tensor: TensorValue) -> torch.Tensor:
-        """The real tensor of this call behind an input."""
-        return self._values[tensor.fx_node]
-
-    def guard_memory(self, session: Session) -> None:
-        """States how the inputs share memory, when an operation may write one, or its `.grad` is
-        set: which are apart, and which lie where in one storage."""
-        if not self.writes:
-            return
-        pairs = overlapping([known.value for known in self.inputs])
-        for i, j in pairs:
-            (other, its_tensor, _), (entry, tensor, _) = self.inputs[i], self.inputs[j]
-            if any(isinstance(s, torch.SymInt) for e in (entry, other) for s in e.fake.shape):
-                raise session.unsupported(
-                    "symbolic-memory",
-                    f"{entry.source.name} and {other.source.name} overlap, are written, and are "
-                    "symbolic",
-                )
-            # by way of an array, say
-            if tensor.untyped_storage()._cdata != its_tensor.untyped_storage()._cdata:
-                raise session.unsupported(
-                    "op-writes",
-                    f"{entry.source.name} and {other.source.name} share memory that is written, "
-                    "and have two storages",
-                )
-            distance = tensor.data_ptr() - its_tensor.data_ptr()
-            session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
-            session.guard(other.source, Kind.DISTINCT, entry.source)
-        later = {j for _, j in pairs}
-        sources = [known.entry.source for j, known in enumerate(self.inputs) if j not in later]
-        apart = [source for source in sources if source not in self._numbers]
-        if len(apart) > 1:
-            session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(apart), ()), session.where)
-
-    def guard_places(self, session: Session) -> None:
-        """States where inputs lie in their memory, and how much that is, when it was addressed from
-        its beginning."""
-        for entry, tensor, _ in self.inputs:
-            if storage_key(entry.fake) in self.context.addressed:
-                session.guard(entry.source, Kind.TENSOR_OFFSET, tensor.storage_offset())
-                session.guard(entry.source, Kind.TENSOR_MEMORY, tensor.untyped_storage().nbytes())
-
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(
@@ -560,14 +392,7 @@ class GraphRecorder:
         self.graph.output(
             tuple(v.node(self) if isinstance(v, SymIntValue) else self.node_of(v) for v in outputs)
         )
-        entries = {known.node: known.entry for known in self.inputs} | self.integers
-        first = self._first_operation()
-        for node in entries:
-            if not node.users:
-                self.graph.erase_node(node)
-            elif node in self.integers:  # they come after the tensors
-                first.prepend(node)
-        used = [entries[node] for node in self.graph.nodes if node.op == "placeholder"]
+        inputs = self.inputs.finish()
         if self.autograd:
             _write_out_numbers(self.graph)
         # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would
@@ -575,7 +400,7 @@ class GraphRecorder:
         make = LazyGraphModule
         if self.autograd:
             make = fx.GraphModule
-        return make(torch.nn.Module(), self.graph), used
+        return make(torch.nn.Module(), self.graph), inputs
 
 
 def _write_out_numbers(graph: fx.Graph) -> None:
@@ -645,22 +470,6 @@ def _given(value: Value, leaf: Callable[[Any], Any]) -> Any:
 
 def _tangent() -> None:
     """Stands for an argument of a part of the graph."""
-
-
-def _identifier(name: str) -> str:
-    made = _NO_LETTER.sub("_", name).strip("_") or "input"
-    if made in _RESERVED:
-        return f"{made}_"
-    if made.isidentifier():
-        return made
-    return f"input_{made}"
-
-
-_RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
-_RESERVED |= {*dir(builtins), *keyword.kwlist}
-"""Names that mean something else in the code of a graph."""
-
-_NO_LETTER = re.compile(r"\W")
 
 
 _OURS = (  # errors of torch's own kernels that are given fakes, or symbols

@@ -96,9 +96,6 @@ class Session(Semantics, Reading):
         self.input_types: frozenset[type] = frozenset()
         self.speculative: SpeculativeSizes | None = None
         self.continues = False  # whether it begins behind a graph break
-        self.says_compiling = True  # to a program that asks whether it is compiled
-        self.asked_compiling = False
-        self.watched = False  # whether weak references may have been made to what variables hold
         self._by_source: dict[Source, Value] = {}
         self.effects = Effects(self._by_source)
         self._cells: dict[int, CellValue] = {}

@@ -65,7 +65,7 @@ class ArrayValue(OutsideOrMade):
                 raise session.unsupported(
                     "numpy", f"the array {self.source.name}: {error}"
                 ) from None
-            self._tensor = session.graph.input(
+            self._tensor = session.graph.inputs.tensor(
                 session, held, DerivedSource(self.source, tensor_over)
             )
         return self._tensor

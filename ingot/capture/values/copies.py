@@ -60,7 +60,7 @@ def _is_plain(session: Session, tensor: TensorValue) -> bool:
     if torch.SymInt in map(type, numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
         return False
     if tensor.source is not None:
-        own = vars(session.graph.value_of(tensor))
+        own = vars(session.graph.inputs.value_of(tensor))
         if own or session.effects.fields(own) is not None:
             return False
         session.guard(InstanceDictSource(tensor.source), Kind.DICT_KEYS, ())

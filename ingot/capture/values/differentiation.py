@@ -216,7 +216,7 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
         if tensor.source is None:
             continue
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            hooks = getattr(session.graph.value_of(tensor), name)
+            hooks = getattr(session.graph.inputs.value_of(tensor), name)
             source = AttrSource(tensor.source, name, "slot")
             if hooks:
                 raise session.unsupported(

@@ -40,7 +40,7 @@ def tell_apart(session: Session, owner: Value) -> None:
     for each in list(numbered.values()) if len(numbered) == _COMPARED + 1 else [owner]:
         real = each.identity()
         if isinstance(each, TensorValue):
-            real = session.graph.value_of(each)
+            real = session.graph.inputs.value_of(each)
         session.guard(each.source, Kind.IDENTITY, real)
 
 

@@ -66,7 +66,7 @@ def _tolist(
         return session.wrap_constant(listed)
     if torch.SymInt in map(type, tensor.fake.shape):
         return None
-    facts = _facts(tensor.source, session.graph.value_of(tensor))
+    facts = _facts(tensor.source, session.graph.inputs.value_of(tensor))
     items = [session.wrap(number, source) for source, number in facts]
     return _nested(session, items, tensor.fake.shape)
 
@@ -97,7 +97,7 @@ def _computed(session: Session, tensor: TensorValue) -> Any:
     """The list of a tensor that the graph computes of constants and of outside tensors' integers.
 
     None where these are symbols or it takes more than a few steps. They are guarded."""
-    inputs = {known.node: known for known in session.graph.inputs}
+    inputs = session.graph.inputs.tensors
     try:
         nodes = _needed(tensor.fx_node)
         outside = {node: inputs[node] for node in nodes if node.op == "placeholder"}

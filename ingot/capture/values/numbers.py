@@ -378,7 +378,7 @@ class OutsideNumber(NumberValue):
             held = DerivedSource(self.source, tensor_of)
             with untransformed():  # or the tensor would belong to a level of torch.func
                 made = _new_tensor(self.object)  # of its own: what is one tensor twice is one input
-            self._tensor = self._session.graph.number(self._session, made, held)
+            self._tensor = self._session.graph.inputs.number(self._session, made, held)
         return self._tensor
 
     @property
@@ -541,7 +541,7 @@ def of_size(
     shapes = session.graph.context.shapes
     expr = shapes.simplified(to_expr(size.fake))
     quantities = list(map(session.guards.symbols.get, expr.symbols))
-    if len(quantities) != 1 or quantities[0] is None or quantities[0] in session.graph.speculative:
+    if len(quantities) != 1 or quantities[0] in (None, *session.graph.inputs.speculative):
         return None
     try:
         result = function(*before, shapes.hint(expr), *after)

@@ -200,14 +200,14 @@ class TensorValue(Value):
     def _gradient(self, session: Session, name: str) -> Value:
         """`grad` or `grad_fn`: a leaf has no function, and what needs no gradient has neither."""
         if not self.fake.is_leaf or (
-            self.source is not None and not session.graph.value_of(self).is_leaf
+            self.source is not None and not session.graph.inputs.value_of(self).is_leaf
         ):
             raise session.unsupported("tensor-object", f"Tensor.{name} of {self.describe()}")
         if name == "grad_fn":
             return NONE
         if self.source is None:
             return self.gradient
-        tensor = session.graph.value_of(self)
+        tensor = session.graph.inputs.value_of(self)
         written = session.effects.written_slot(tensor, name)
         return written or session.realize(session.wrap_slot(tensor, self.source, name))
 
@@ -232,13 +232,13 @@ class TensorValue(Value):
             self.gradient = value
         else:
             session.graph.writes = True
-            session.effects.set_gradient(self, session.graph.value_of(self), value)
+            session.effects.set_gradient(self, session.graph.inputs.value_of(self), value)
 
     def instance_of(self, session: Session, classes: Any) -> bool:
         """isinstance(): some classes of torch (FloatTensor, Parameter) look at the tensor
         itself."""
         if self.source is not None:
-            return session.python(isinstance, session.graph.value_of(self), classes)
+            return session.python(isinstance, session.graph.inputs.value_of(self), classes)
         example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
         if self.fake.device.type != "cpu":
             example = example.to("meta")
@@ -255,14 +255,14 @@ class TensorValue(Value):
 
     def _method(self, session: Session, name: str) -> Value:
         """The tensor's method, or what the user has set on this one in its place."""
-        if self.source is not None and name in vars(session.graph.value_of(self)):
+        if self.source is not None and name in vars(session.graph.inputs.value_of(self)):
             return self._own_attribute(session, name)
         return TensorMethod(self, name)
 
     def _find_own(self, session: Session, name: str) -> Value | None:
         if self.source is None:
             return self.attributes.get(name)
-        return session.effects.own(session, self, session.graph.value_of(self), name)
+        return session.effects.own(session, self, session.graph.inputs.value_of(self), name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if name == "grad" and self.fake.is_leaf:
@@ -277,7 +277,7 @@ class TensorValue(Value):
         if self.source is None:
             self.attributes[name] = value
         else:
-            session.effects.set_own(session, self, session.graph.value_of(self), name, value)
+            session.effects.set_own(session, self, session.graph.inputs.value_of(self), name, value)
 
     def delete_attribute(self, session: Session, name: str) -> None:
         if self._find_own(session, name) is None:
@@ -287,7 +287,7 @@ class TensorValue(Value):
         if self.source is None:
             del self.attributes[name]
         else:
-            session.effects.set_own(session, self, session.graph.value_of(self), name, NULL)
+            session.effects.set_own(session, self, session.graph.inputs.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
         made = call_by_rule(session, "__getitem__", self, [key], {})
@@ -403,7 +403,7 @@ class TensorValue(Value):
 
     def _is_inference(self, session: Session) -> Value:
         if self.source is not None:
-            return ConstantValue(session.graph.value_of(self).is_inference())
+            return ConstantValue(session.graph.inputs.value_of(self).is_inference())
         if not session.graph.context.in_inference:
             return ConstantValue(self.fake.is_inference())
         raise session.unsupported("tensor-object", f"Tensor.is_inference of {self.describe()}")
@@ -549,7 +549,7 @@ class SymIntValue(Value):
     def is_speculative(self, session: Session) -> bool:
         """Whether it is made of speculative sizes alone."""
         quantities = set(map(session.guards.symbols.get, to_expr(self.fake).symbols))
-        return bool(quantities) and quantities.issubset(session.graph.speculative)
+        return bool(quantities) and quantities.issubset(session.graph.inputs.speculative)
 
     def convert(self, session: Session, cls: type) -> Value:
         if cls is int:

@@ -140,13 +140,21 @@ class StateQuery(BuiltinValue):
         return made
 
 
+class CompilingAnswer:
+    """What a program hears that asks whether it is compiled, and whether it has asked."""
+
+    answer = True
+    is_asked = False
+
+
 @means(torch.compiler.is_compiling, how=How.STATE)
 def _is_compiling(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     asker = session.frames[-1].function.namespace.get("__name__", "")
     if asker.startswith(_ASKS_AS_EAGER):
         return ConstantValue(False)
-    session.asked_compiling = True
-    return ConstantValue(session.says_compiling)
+    compiling = session.state(CompilingAnswer)
+    compiling.is_asked = True
+    return ConstantValue(compiling.answer)
 
 
 def _answers(answer: Any) -> Rule:
@@ -334,7 +342,7 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
         raise session.unsupported(
             "tensor-subclass", f"{source.name}, a {type(object_).__name__}: a tensor subclass"
         )
-    return session.graph.input(session, object_, source)
+    return session.graph.inputs.tensor(session, object_, source)
 
 
 @wraps(float)
@@ -376,7 +384,7 @@ def wrap_int(session: Session, object_: Any, source: Source) -> Value:
     varies = varies or object_ not in (0, 1) and session.is_input(object_, source)
     if varies and fits:
         session.guard(source, Kind.TYPE, int)
-        return session.graph.integer(session, object_, source)
+        return session.graph.inputs.integer(session, object_, source)
     return wrap_literal(session, object_, source)
 
 
