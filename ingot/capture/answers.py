@@ -1,11 +1,13 @@
-"""What an operation may give that is captured by running it on tensors without data: tensors, and
-answers that follow from how its arguments lie and of what type they are. Anything else it would
-make of the fakes themselves."""
+"""Which answers of an operation on fake tensors hold for real ones.
+
+In: what an operation gives for fakes. Out: whether real tensors give it as well: tensors do, and
+answers that follow from geometry and type. Anything else would be made of the fakes themselves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,9 +15,6 @@ from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeTensor
 from ingot.reasons import reason_of
 from ingot.wrapped import is_wrapped
-
-if TYPE_CHECKING:
-    from ingot.capture.session import Session
 
 _ABOUT_LOOKS = frozenset(
     """
@@ -36,14 +35,14 @@ class NoTensors(Unsupported):
     captured line by line all the same."""
 
 
-def unbelievable(session: Session, op: str, name: str, result: Any) -> NoTensors:
+def unbelievable(op: str, name: str, result: Any, where: str) -> NoTensors:
     shown = name
     if op == "call_method":
         shown = f"Tensor.{name}"
     sentence = (
         f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture"
     )
-    return NoTensors(reason_of("no-tensor", sentence, session.where))
+    return NoTensors(reason_of("no-tensor", sentence, where))
 
 
 def is_believable(name: str, result: Any, is_given_tensors: Callable[[], bool]) -> bool:

@@ -118,15 +118,8 @@ def _operands(result: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
     return operands
 
 
-_READS_FRAME: dict[Any, int] = {
-    locals: 1,
-    vars: 1,
-    dir: 1,
-    super: 1,
-    eval: 2,
-    exec: 2,
-    breakpoint: 1,
-}
+_READS_FRAME: dict[Any, int] = dict.fromkeys((locals, vars, dir, super, breakpoint), 1)
+_READS_FRAME |= {eval: 2, exec: 2}
 """Built-ins that look at the frame they are called from, where they are given no more than so many
 operands."""
 
@@ -173,8 +166,8 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
         point = _point(frame, index, stack, watched)
         points.append(point._replace(position=index + 1))
         values.append(frame.function)
-        values += [frame.slots[slot] for slot in point.variables]
-        values += [value for value in stack if value is not NULL]
+        values += map(frame.slots.__getitem__, point.variables)
+        values += _without_markers(stack)
     chain = Chain(tuple(points), handles, False, watched)
     raised = None
     if any(map(_has_handler, frames)):
@@ -187,7 +180,11 @@ def leave(session: Session, results: Results, continuations: Continuations) -> R
 
 
 def _tuple_of(results: Results, values: Sequence[Value]) -> Recipe:
-    return residual.Collection(tuple, tuple([results.recipe(value) for value in values]))
+    return residual.Collection(tuple, tuple(map(results.recipe, values)))
+
+
+def _without_markers(stack: Sequence[Value]) -> list[Value]:
+    return [value for value in stack if value is not NULL]
 
 
 def _has_handler(frame: InterpreterFrame) -> bool:
@@ -230,18 +227,15 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
 def _broken_call(session: Session, instruction: Instruction, stack: list[Value]) -> _Broken:
     """A call: (NULL, callable), (callable, NULL) or (callable, self), and the arguments."""
     spread, with_names = instruction.op == "CALL_FUNCTION_EX", instruction.op == "CALL_KW"
-    if spread:
-        popped, args = 3 + instruction.arg, stack[-1 - instruction.arg :]
-    else:
-        popped = 2 + instruction.arg + with_names
-        args = stack[len(stack) - popped + 2 : len(stack) - with_names]
-    callee = [v for v in stack[len(stack) - popped : len(stack) - popped + 2] if v is not NULL]
+    popped = 2 + instruction.arg + (spread or with_names)
+    above = stack[len(stack) - popped :]
+    callee, args = _without_markers(above[:2]), above[2:]
     if spread:
         step = spread_call_step(len(callee) - 1, instruction.arg)
     else:
         names: tuple[str, ...] = ()
         if with_names:
-            names = session.realize(stack[-1]).constant()
+            names = session.realize(args.pop()).constant()
         step = call_step(len(callee) - 1 + len(args) - len(names), names)
     operands = [*callee, *args]
     called = getattr(callee[0], "object", None)
@@ -285,10 +279,9 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
             _ANY: Outcome(at(behind, 0, 1), 0, _one),
         }
     if step.branch:
+        pushed = _nothing
         if step.keeps:
             pushed = _operands
-        else:
-            pushed = _nothing
         jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, pushed)
         passed = Outcome(at(behind, 0, 0), 0, _nothing)
         return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}

@@ -85,7 +85,7 @@ class Captured:
                 lines[size.name] = (
                     f"{size.name} is marked as dynamic, and is always {value}  ({needed})"
                 )
-        return [lines[name] for name in sorted(lines)]
+        return list(map(lines.__getitem__, sorted(lines)))
 
 
 def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
@@ -133,7 +133,7 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     is_surplus = (surplus and not takes_args) or (further and not takes_kwargs)
     if len(values) < len(parameters) or is_surplus:
         raise TypeError(f"{name}() is called with the wrong arguments")
-    slots = [values[parameter] for parameter in parameters]
+    slots = list(map(values.__getitem__, parameters))
     if takes_args:
         slots.append(surplus)
     if takes_kwargs:
@@ -180,10 +180,8 @@ def capture_call(
         marks.refuse_disabled(function)
         root = FunctionValue.outside(session, function, ConstSource(function))
         names = function.__code__.co_varnames
-        values = [
-            session.wrap(v, ArgSource(i, names[i]))
-            for i, v in enumerate(argument_slots(fn, args, kwargs))
-        ]
+        slots = argument_slots(fn, args, kwargs)
+        values = [session.wrap(slot, ArgSource(i, names[i])) for i, slot in enumerate(slots)]
         return [session.root_frame(root, values)], None
 
     return _capture(enter, request)
@@ -224,9 +222,10 @@ def _capture(enter: Enter, request: Request) -> Captured:
 
 
 def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> Attempt | None:
-    """What to try where an attempt fails: to end before what cannot be captured; and to say no to a
-    program that asked whether it is compiled, and that yes leads to an error, as eager's answer may
-    not. None where nothing is left."""
+    """What to try where an attempt fails; None where nothing is left.
+
+    To end before what cannot be captured; and to say no to a program that asked whether it is
+    compiled, where yes leads to an error, as eager's answer may not."""
     end, step = attempt.end, reason.evidence.step
     if end is None:
         may_break = not request.options.fullgraph and request.continuations is not None
@@ -261,11 +260,10 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
     guards.add_global_state()
     context = FakeContext(request.data_dependent_sizes)
     session = Session(guards, GraphRecorder(context, options.dynamic, not options.is_native))
-    session.symbols, session.speculative = request.symbols, request.speculative
-    session.observed = request.observed
-    session.input_types = request.inputs
+    session.symbols, session.observed = request.symbols, request.observed
+    session.speculative, session.input_types = request.speculative, request.inputs
     session.state(CompilingAnswer).answer = attempt.says_compiling
-    session.graph.context.shapes.at_work = lambda: session.where
+    context.shapes.at_work = lambda: session.where
     if end is not None:
         assert end.evidence.step is not None
         session.stop_at = end.evidence.step
@@ -298,7 +296,7 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
             error.__ingot_guards__ = guards  # type: ignore[attr-defined]
         raise
     finally:
-        session.graph.context.shapes.at_work = None
+        context.shapes.at_work = None
         session.effects.guard_paths(session)
         session.end()
         restore_modes()

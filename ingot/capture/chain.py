@@ -1,5 +1,4 @@
-"""The state at a graph break: a chain of frames, and which place of the flat state belongs to which
-of them."""
+"""The state at a graph break: a chain of frames, and which place of the flat state each has."""
 
 from __future__ import annotations
 
@@ -11,13 +10,12 @@ from ingot.capture.bytecode import program_of
 
 
 class Point(NamedTuple):
-    """Where one frame of a chain stands: the instruction it runs next, which of its variables the
-    state has, and which of its operands are values (the others are NULL markers)."""
+    """Where one frame of a chain stands."""
 
     code: CodeType
-    position: int
-    variables: tuple[int, ...]
-    operands: tuple[bool, ...]
+    position: int  # of the instruction that it runs next
+    variables: tuple[int, ...]  # those that the state has
+    operands: tuple[bool, ...]  # which of them are values; the others are NULL markers
 
     @property
     def size(self) -> int:

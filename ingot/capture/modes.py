@@ -1,9 +1,13 @@
-"""The modes that a captured program changes: followed for real while it is captured, told to the
-graph where an operation depends on them, and what is left of them behind it."""
+"""The modes that a captured program changes.
+
+In: the program's calls that set a mode, which are made for real during capture. Out: nodes that set
+the modes where an operation of the graph depends on them, and what is left of them behind it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -53,7 +57,7 @@ class ModeTracker:
 
     def _switch(self, graph: fx.Graph, function: Callable[[], None], where: str) -> None:
         self.reach(graph, where)
-        _add(graph, function, (), where)
+        add_call(graph, function, (), where)
         function()
         self._in_graph = Modes.now()
         self.changes += 1
@@ -85,12 +89,12 @@ class ModeTracker:
         before = self._in_graph
         if (before.autocast, before.autocast_cache) != (modes.autocast, modes.autocast_cache):
             while self._entered:
-                _add(graph, exit_autocast, (self._entered.pop(),), where)
+                add_call(graph, exit_autocast, (self._entered.pop(),), where)
             for device, wanted in self._contexts(modes):
                 values = (device, wanted.dtype, wanted.enabled, modes.autocast_cache)
-                self._entered.append(_add(graph, enter_autocast, values, where))
+                self._entered.append(add_call(graph, enter_autocast, values, where))
         if before.grad != modes.grad:
-            _add(graph, set_grad_enabled, (modes.grad,), where)
+            add_call(graph, set_grad_enabled, (modes.grad,), where)
         self._in_graph = modes
 
     def _contexts(self, modes: Modes) -> list[tuple[str, Autocast]]:
@@ -103,7 +107,10 @@ class ModeTracker:
         return found
 
 
-def _add(graph: fx.Graph, function: object, args: tuple[object, ...], where: str) -> fx.Node:
-    node = graph.call_function(function, args)  # type: ignore[arg-type]
-    node.meta.update(val=None, where=where)
+def add_call(
+    graph: fx.Graph, function: Any, args: tuple[Any, ...], where: str, value: Any = None
+) -> fx.Node:
+    """A new node that calls a function; `value` is what that gives for fakes."""
+    node = graph.call_function(function, args)
+    node.meta.update(val=value, where=where)
     return node

@@ -7,37 +7,31 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from ingot.capture.values.base import Value
+from ingot.capture.values.operator_methods import INPLACE_METHODS
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.repeats import is_torchs
 from ingot.graph.schemas import node_name
 
-if TYPE_CHECKING:
-    from ingot.capture.session import Session
-
-
-_IN_PLACE_OPERATORS = {
-    getattr(operator, n)
-    for n in dir(operator)
-    if n.startswith("i") and n[1:] in dir(operator) and n != "is_"
-}
-_IN_PLACE_OPERATORS |= {operator.setitem, operator.iand, operator.ior}
+_IN_PLACE_OPERATORS = frozenset({*INPLACE_METHODS, operator.iconcat, operator.setitem})
 # and not for what they write
 _NAMED_AS_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}
 
 
+_WRITERS = frozenset({"batch_norm", "instance_norm", "__setitem__"})
+
+
 class Traits(NamedTuple):
-    """What is known of the target of an operation: its own name, that of its nodes (None: torch.fx
-    finds one), and whether it may write its arguments whatever they are."""
+    """What is known of the target of an operation."""
 
     name: str
-    node_name: str | None
-    writes: bool
+    node_name: str | None  # of its nodes; None: torch.fx finds one
+    writes: bool  # whether it may write its arguments whatever they are
 
 
 def traits(target: Any) -> Traits:
@@ -51,17 +45,10 @@ def _traits(target: Any, named: bool = False) -> Traits:
         name = target
     else:
         name = getattr(target, "__name__", "")
-    writes = (
-        name.endswith("_")
-        and not name.endswith("__")
-        or name in ("batch_norm", "instance_norm", "__setitem__")
-    )
-    writes = (
-        target in _IN_PLACE_OPERATORS
-        or writes
-        and name != "requires_grad_"
-        and target not in _NAMED_AS_KEYWORDS
-    )
+    if name.endswith("_") and not name.endswith("__"):
+        writes = name != "requires_grad_" and target not in _NAMED_AS_KEYWORDS
+    else:
+        writes = name in _WRITERS or target in _IN_PLACE_OPERATORS
     return Traits(name, node_name(target) if named else None, writes)
 
 
@@ -86,16 +73,13 @@ def is_to_write(kwargs: dict[str, Value]) -> bool:
     )
 
 
-def check_result(session: Session, result: Any) -> None:
-    """Refuses what a function that is one node may not give."""
+def refused_classes(result: Any) -> Iterator[type]:
+    """The classes of what a function that is one node gives and may not give."""
     if isinstance(result, (list, tuple)):
         for item in result:
-            check_result(session, item)
+            yield from refused_classes(item)
     elif type(result) not in (FakeTensor, int, float, bool, complex, str, type(None)):
-        raise session.unsupported(
-            "graph-function-result",
-            f"a function that is allowed in the graph gives a {type(result).__name__}",
-        )
+        yield type(result)
 
 
 def is_of_tensors(result: Any) -> bool:

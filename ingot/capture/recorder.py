@@ -16,13 +16,13 @@ from torch import fx
 
 from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.graph_inputs import GraphInput, GraphInputs
-from ingot.capture.modes import ModeTracker
+from ingot.capture.modes import ModeTracker, add_call
 from ingot.capture.operations import (
     Traits,
-    check_result,
     is_computed,
     is_of_tensors,
     is_to_write,
+    refused_classes,
     traits,
     versions_of,
 )
@@ -91,21 +91,25 @@ class GraphRecorder:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
         self.context.shapes.where = session.where
         about = traits(target)
-        fakes = [a.fake if type(a) is TensorValue else _given(a, fake_of) for a in args]
-        named = {k: _given(v, fake_of) for k, v in kwargs.items()}
+        fakes = [_argument(a, fake_of) for a in args]
+        named = {k: _argument(v, fake_of) for k, v in kwargs.items()}
         if about.name == "storage_offset" and fakes and isinstance(fakes[0], FakeTensor):
             self.context.address(fakes[0])
         checks, effects = len(self.context.shapes.unbacked.checks), self.context.effects
         result, has_written = self._run_assuming(session, op, target, fakes, named)
         if self._inside_opaque:
-            check_result(session, result)
+            for cls in refused_classes(result):
+                raise session.unsupported(
+                    "graph-function-result",
+                    f"a function that is allowed in the graph gives a {cls.__name__}",
+                )
         writes = has_written or self._inside_opaque or about.writes
         writes = writes or bool(kwargs) and is_to_write(kwargs)
         if self.context.effects > effects:
             self._act(session, about.name, result)
         elif not writes:
             if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, named)))):
-                raise unbelievable(session, op, about.name, result)
+                raise unbelievable(op, about.name, result, session.where)
             if not is_computed(result):
                 return self._known_answer(session, result, checks)
         if writes:
@@ -133,7 +137,10 @@ class GraphRecorder:
     def _note_written(self, session: Session, args: Arguments, kwargs: Keywords) -> None:
         """Before an operation is recorded that writes an argument."""
         for check in self.write_checks:
-            check(session, [t for a in (*args, *kwargs.values()) for t in _leaves(a)])
+            leaves: list[Any] = []
+            for value in (*args, *kwargs.values()):
+                value.argument(leaves.append)
+            check(session, leaves)
         if args and torch.is_autocast_cache_enabled():
             _refuse_cached(session, args[0])
         self.writes = True
@@ -152,18 +159,14 @@ class GraphRecorder:
         where = self.context.shapes.where
         if self.modes.differs:
             self.modes.reach(self.graph, where)
-        read = self.context.read
-        if read:
+        node_of = self.node_of
+        if self.context.read:
             node_of = self._number_or_node
-        else:
-            node_of = self.node_of
-        nodes = tuple(
-            [_given(a, node_of) if type(a) is not TensorValue or read else a.fx_node for a in args]
-        )
+        nodes = tuple([_argument(a, node_of) for a in args])
         node = self.graph.create_node(op, target, name=about.node_name)
-        node.args = nodes  # not given above, where sizes would be looked for in them, for long
+        node.args = nodes  # create_node would search them for symbolic sizes, which takes long
         if kwargs:
-            node.kwargs = {k: _given(v, node_of) for k, v in kwargs.items()}
+            node.kwargs = {k: _argument(v, node_of) for k, v in kwargs.items()}
         node.meta.update(val=result, where=where)
         if type(result) is not FakeTensor:
             return result_value(session, result, node)
@@ -226,15 +229,10 @@ class GraphRecorder:
             AttributeError,
             OverflowError,
         ) as error:
-            if isinstance(target, str):
-                name = target
-            else:
-                name = getattr(target, "__name__", target)
-            ours = isinstance(error, NotImplementedError) or any(
-                part in str(error) for part in _OURS
-            )
+            name = getattr(target, "__name__", target)
             sentence = f"{name} raises {type(error).__name__}: {error}"
-            if ours:
+            is_of_fakes = any(map(str(error).__contains__, _ERRORS_OF_FAKES))
+            if is_of_fakes or isinstance(error, NotImplementedError):
                 raise unsupported("op-fails", sentence, session.where) from error
             raise EagerRaises(sentence, session.where) from error
 
@@ -263,9 +261,7 @@ class GraphRecorder:
 
     def item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
         """The node of an element of a result that is a tuple."""
-        made = self.graph.call_function(operator.getitem, (node, index))
-        made.meta.update(val=value, where=node.meta["where"])
-        return made
+        return add_call(self.graph, operator.getitem, (node, index), node.meta["where"], value)
 
     def require(
         self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int
@@ -273,21 +269,18 @@ class GraphRecorder:
         """Adds a call that has a relation of sizes checked, unless it is known to hold."""
         self.context.shapes.where = session.where
         # Now, since a size that is checked to be some number is that number afterwards.
-        nodes = tuple([self.node_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
+        nodes = _of_sizes(sizes, self.node_of)
         unbacked = self.context.shapes.unbacked
         unbacked.assumes = True
         try:
-            target(*[fake_of(s) if isinstance(s, SymIntValue) else s for s in sizes])
+            target(*_of_sizes(sizes, fake_of))
         finally:
             unbacked.assumes = False
-        node = self.graph.call_function(target, nodes)
-        node.meta.update(val=None, where=session.where)
+        add_call(self.graph, target, nodes, session.where)
 
     def switch(self, session: Session, function: Callable[..., Any], *args: Any) -> fx.Node:
         """Adds a call that changes the state of the thread, whose result is no tensor."""
-        node = self.graph.call_function(function, args)
-        node.meta.update(val=None, where=session.where)
-        return node
+        return add_call(self.graph, function, args, session.where)
 
     # -- the backward of a function that has its own -----------------------------------------------
 
@@ -308,8 +301,7 @@ class GraphRecorder:
                 fake = FakeTensor(
                     torch.empty(like.shape, dtype=like.dtype, device="meta"), like.device
                 )
-            node = self.graph.call_function(_tangent)
-            node.meta.update(val=fake, where=session.where)
+            node = add_call(self.graph, _tangent, (), session.where, fake)
             tangents.append(TensorValue(fake, node))
         return Part(before, tangents)
 
@@ -365,8 +357,7 @@ class GraphRecorder:
         fakes.append([node.meta["val"] for node in kept])
         result = self._run(session, "call_function", target, fakes, {})
         nodes = [[v.fx_node for v in values] for values in (inputs, outputs)]
-        node = self.graph.call_function(target, (*nodes, list(kept)))
-        node.meta.update(val=result, where=session.where)
+        node = add_call(self.graph, target, (*nodes, list(kept)), session.where, result)
         for k, output in enumerate(outputs):
             output.fx_node = self.item(node, k, output.fake)
 
@@ -386,12 +377,9 @@ class GraphRecorder:
     def finish(
         self, outputs: list[TensorValue | SymIntValue]
     ) -> tuple[fx.GraphModule, list[GraphInput]]:
-        """The finished graph, whose output is the tuple of `outputs`, and its inputs; placeholders
-        without a use are dropped."""
+        """The finished graph, whose output is the tuple of `outputs`, and its inputs."""
         self.modes.close(self.graph)
-        self.graph.output(
-            tuple(v.node(self) if isinstance(v, SymIntValue) else self.node_of(v) for v in outputs)
-        )
+        self.graph.output(tuple(map(self._output, outputs)))
         inputs = self.inputs.finish()
         if self.autograd:
             _write_out_numbers(self.graph)
@@ -402,6 +390,11 @@ class GraphRecorder:
             make = fx.GraphModule
         return make(torch.nn.Module(), self.graph), inputs
 
+    def _output(self, value: TensorValue | SymIntValue) -> Any:
+        if isinstance(value, SymIntValue):
+            return value.node(self)
+        return self.node_of(value)
+
 
 def _write_out_numbers(graph: fx.Graph) -> None:
     """Complex numbers that are not finite become calls: torch.fx writes them as names, `infj`."""
@@ -410,10 +403,9 @@ def _write_out_numbers(graph: fx.Graph) -> None:
         def written(argument: Any, node: fx.Node = node) -> Any:
             if not isinstance(argument, complex) or cmath.isfinite(argument):
                 return argument
+            numbers, where = (argument.real, argument.imag), node.meta.get("where", "")
             with graph.inserting_before(node):
-                made = graph.call_function(complex, (argument.real, argument.imag))
-            made.meta.update(val=argument, where=node.meta.get("where", ""))
-            return made
+                return add_call(graph, complex, numbers, where, argument)
 
         node.args = fx.node.map_aggregate(node.args, written)
         node.kwargs = fx.node.map_aggregate(node.kwargs, written)
@@ -430,38 +422,25 @@ class _Sized(Value):
 
     def argument(self, leaf: Callable[[Value], Any]) -> Any:
         def sized(value: Value) -> Any:
-            found = None
             if isinstance(value, TensorValue):
-                found = self.known.sizes.get(id(value.fake))
-            return leaf(value if found is None else found[1])
+                _, value = self.known.sizes.get(id(value.fake), (None, value))
+            return leaf(value)
 
         return self.value.argument(sized)
 
 
 _TAKE_SIZES = frozenset(
-    {
-        "view",
-        "reshape",
-        "expand",
-        "repeat",
-        "new_zeros",
-        "new_ones",
-        "new_empty",
-        "new_full",
-        operator.getitem,
-    }
+    {*"view reshape expand repeat new_zeros new_ones new_empty new_full".split(), operator.getitem}
 )
 """Methods and functions that take sizes behind a tensor."""
 
 
-def _leaves(value: Value) -> list[Any]:
-    """The tensors and symbolic integers in an argument."""
-    found: list[Any] = []
-    value.argument(found.append)
-    return found
+def _of_sizes(sizes: Sequence[SymIntValue | int], leaf: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The arguments of a call that relates sizes."""
+    return tuple([leaf(size) if isinstance(size, SymIntValue) else size for size in sizes])
 
 
-def _given(value: Value, leaf: Callable[[Any], Any]) -> Any:
+def _argument(value: Value, leaf: Callable[[Any], Any]) -> Any:
     """The argument of an operation that a value is."""
     if type(value) is ConstantValue:
         return value.object
@@ -472,21 +451,18 @@ def _tangent() -> None:
     """Stands for an argument of a part of the graph."""
 
 
-_OURS = (  # errors of torch's own kernels that are given fakes, or symbols
+_ERRORS_OF_FAKES = (
     "SymIntArrayRef expected to contain only concrete integers",
     "data is not allocated yet",
 )
+"""What torch's own kernels say of fake tensors and symbols."""
 
 
 def _refuse_cached(session: Session, written: Value) -> None:
     """Autocast keeps what it has cast of a parameter, whatever is written to it later, until it
     ends."""
-    casts = any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))
-    if (
-        casts
-        and isinstance(written, TensorValue)
-        and written.fake.requires_grad
-        and written.fake.is_leaf
-    ):
+    if not any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)):
+        return
+    if isinstance(written, TensorValue) and written.fake.requires_grad and written.fake.is_leaf:
         reason = f"{written.describe()} is written under autocast, which may have cast it before"
         raise session.unsupported("mode", reason, action=SKIP)
