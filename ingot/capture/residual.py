@@ -1,17 +1,17 @@
-"""What is left to do in Python after the graph has run: the effects on the world outside, and the
-return value, rebuilt from graph outputs, sources and constants.
+"""What is left to do in Python after the graph has run: side effects and the return value.
 
-A recipe is a tree of small nodes; a node that stands at two places is one object in the result as
-well. `Residual` turns recipes into one small Python function, readable as `residual.source`, that
-the dispatcher calls; for a lone tensor or a flat tuple it needs no Python. The function loads all
-that it needs of the outside before it changes any of it.
+Both are built from graph outputs, sources and constants. A recipe is a tree of small nodes; a node
+that stands at two places is one object in the result as well. `Residual` turns recipes into one
+small Python function, readable as `residual.source`, that the dispatcher calls; for a lone tensor
+or a flat tuple it needs no Python. The function loads all that it needs of the outside before it
+changes any of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, dataclass_transform
 
 from ingot.capture.sources import ArgSource, ConstSource, Source
@@ -81,10 +81,9 @@ class Call(Recipe):
 
     function: Callable[..., Any]
     args: tuple[Recipe, ...]
-    kwargs: Mapping[str, Recipe] = field(default_factory=dict)
 
     def parts(self) -> Iterable[Recipe]:
-        return [*self.args, *self.kwargs.values()]
+        return self.args
 
 
 @_recipe
@@ -116,22 +115,6 @@ class Filled(Recipe):
         return [self.make, *(part for _, args in self.steps for part in args)]
 
 
-def instance(
-    cls: type,
-    attributes: Mapping[str, Recipe],
-    items: Sequence[tuple[Recipe, Recipe]] = (),
-    base: type = object,
-) -> Filled:
-    """A new instance of a class, made without its `__init__`: the attributes are put in place as
-    they were after it. `base` is the built-in class that makes it and stores its items."""
-    made = Filled(Call(base.__new__, (Constant(cls),)), [])
-    made.steps.extend((vars(base)["__setitem__"], item) for item in items)
-    made.steps.extend(
-        (object.__setattr__, (Constant(name), part)) for name, part in attributes.items()
-    )
-    return made
-
-
 def named_tuple(cls: type, items: Sequence[Recipe]) -> Recipe:
     """A namedtuple of class `cls`; its own `__new__` is not called again."""
     return Call(tuple.__new__, (Constant(cls), Collection(tuple, tuple(items))))
@@ -150,9 +133,8 @@ class Residual:
     def __init__(self, result: Recipe, output_count: int, effects: Sequence[Call] = ()) -> None:
         self.result, self.effects = result, effects
         self.output_count = output_count
-        if effects:
-            self.kind = "general"
-        else:
+        self.kind = "general"
+        if not effects:
             self.kind = _kind(result, output_count)
         self.source, constants = _Writer().write(result, effects)
         exec(compile(self.source, "<ingot residual>", "exec"), constants)
@@ -198,9 +180,7 @@ class _Writer:
         statements = [self._finished(effect) for effect in effects]
         value = self._finished(result)
         if effects and isinstance(result, Ending):
-            self.lines.append(
-                f"arguments = ({''.join(f'{self._expression(arg)}, ' for arg in result.args)})"
-            )
+            self.lines.append(f"arguments = {self._tuple(result.args)}")
             value = f"{self.constant(result.function, 'function')}(*arguments)"
         elif effects and not isinstance(result, (Output, Constant, FromSource)):
             self.lines.append(f"result = {value}")
@@ -237,19 +217,17 @@ class _Writer:
             if id(recipe) in seen:
                 continue
             seen.add(id(recipe))
-            if isinstance(recipe, FromSource) and not isinstance(
-                recipe.source, (ArgSource, ConstSource)
-            ):
-                if recipe.source not in self.loaded:
+            if isinstance(recipe, FromSource) and recipe.source not in self.loaded:
+                if not isinstance(recipe.source, (ArgSource, ConstSource)):
+                    text = self._from_source(recipe)
                     name = self.loaded[recipe.source] = f"outside_{len(self.loaded)}"
-                    self.lines.append(
-                        f"{name} = {self.constant(recipe.source.load, 'load')}(slots)"
-                    )
+                    self.lines.append(f"{name} = {text}")
             stack.extend(reversed([*recipe.parts()]))
 
     def _finished(self, recipe: Recipe) -> str:
         """The expression of a recipe, all that it refers to filled."""
-        text = self._deep_expression(recipe)
+        self._split(recipe)
+        text = self._expression(recipe)
         while self.unfilled:
             self._fill(*self.unfilled.popleft())
         return text
@@ -257,12 +235,9 @@ class _Writer:
     def _fill(self, name: str, waiting: Recipe) -> None:
         for part in waiting.parts():
             self._split(part)
+        # one by one: an expression may add lines before its own
         for line in _FILLINGS[_shape(waiting)](self, waiting, name):
             self.lines.append(line)
-
-    def _deep_expression(self, recipe: Recipe) -> str:
-        self._split(recipe)
-        return self._expression(recipe)
 
     def _split(self, recipe: Recipe) -> None:
         """Gives what is nested deeply variables of its own, the innermost first: expressions have a
@@ -332,15 +307,22 @@ class _Writer:
         return self.loaded.get(source) or f"{self.constant(source.load, 'load')}(slots)"
 
     def _collection(self, recipe: Collection) -> str:
-        items = "".join(f"{self._expression(item)}, " for item in recipe.items)
-        if recipe.kind is frozenset or (recipe.kind is set and not items):
-            return f"{recipe.kind.__name__}(({items}))"
-        if recipe.kind is tuple:
-            return f"({items})"
-        items = items.removesuffix(", ")
         if recipe.kind is list:
-            return f"[{items}]"
-        return f"{{{items}}}"
+            return f"[{self._listed(recipe.items)}]"
+        if recipe.kind is set and recipe.items:
+            return f"{{{self._listed(recipe.items)}}}"
+        text = self._tuple(recipe.items)
+        if recipe.kind is tuple:
+            return text
+        return f"{recipe.kind.__name__}({text})"
+
+    def _listed(self, recipes: Iterable[Recipe]) -> str:
+        return ", ".join(map(self._expression, recipes))
+
+    def _tuple(self, recipes: Sequence[Recipe]) -> str:
+        if not recipes:
+            return "()"
+        return f"({self._listed(recipes)}, )"
 
     def _dict(self, recipe: Dict) -> str:
         items = [
@@ -348,10 +330,9 @@ class _Writer:
         ]
         return f"{{{', '.join(items)}}}"
 
-    def _call(self, recipe: Call) -> str:
-        args = [self._expression(arg) for arg in recipe.args]
-        args += [f"{name}={self._expression(arg)}" for name, arg in recipe.kwargs.items()]
-        return f"{self.constant(recipe.function, 'function')}({', '.join(args)})"
+    def _call(self, recipe: Call | Ending) -> str:
+        args = self._listed(recipe.args)
+        return f"{self.constant(recipe.function, 'function')}({args})"
 
     def _reading(self, recipe: Reading) -> str:
         text = self._call(recipe)
@@ -366,13 +347,12 @@ class _Writer:
                 read.extend(part.args)
         return text
 
-    def _fill_list(self, recipe: Collection, name: str) -> Iterable[str]:
+    def _fill_collection(self, recipe: Collection, name: str) -> Iterable[str]:
+        add = "append"
+        if recipe.kind is set:
+            add = "add"
         for item in recipe.items:
-            yield f"{name}.append({self._expression(item)})"
-
-    def _fill_set(self, recipe: Collection, name: str) -> Iterable[str]:
-        for item in recipe.items:
-            yield f"{name}.add({self._expression(item)})"
+            yield f"{name}.{add}({self._expression(item)})"
 
     def _fill_dict(self, recipe: Dict, name: str) -> Iterable[str]:
         for key, value in recipe.items:
@@ -380,8 +360,8 @@ class _Writer:
 
     def _fill_object(self, recipe: Filled, name: str) -> Iterable[str]:
         for function, args in recipe.steps:
-            texts = [name, *(self._expression(arg) for arg in args)]
-            yield f"{self.constant(function, 'function')}({', '.join(texts)})"
+            texts = ", ".join([name, *map(self._expression, args)])
+            yield f"{self.constant(function, 'function')}({texts})"
 
 
 _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
@@ -392,7 +372,7 @@ _EXPRESSIONS: dict[type, Callable[[_Writer, Any], str]] = {
     Dict: _Writer._dict,
     Call: _Writer._call,
     Reading: _Writer._reading,
-    Ending: lambda writer, recipe: writer._call(Call(recipe.function, recipe.args)),
+    Ending: _Writer._call,
 }
 
 
@@ -404,8 +384,8 @@ def _shape(recipe: Recipe) -> type:
 
 # What is made empty and filled afterwards, so that a cycle can close.
 _FILLINGS: dict[type, Callable[[_Writer, Any, str], Iterable[str]]] = {
-    list: _Writer._fill_list,
-    set: _Writer._fill_set,
+    list: _Writer._fill_collection,
+    set: _Writer._fill_collection,
     Dict: _Writer._fill_dict,
     Filled: _Writer._fill_object,
 }

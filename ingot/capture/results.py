@@ -1,18 +1,21 @@
-"""From the values that are alive at the end of a captured region to the recipes that make them
-again after the graph has run: what it returns or leaves behind, and what it does to the world
-outside."""
+"""Recipes of the values that are alive at the end of a captured region.
+
+In: a value that is returned, left behind or written by a side effect. Out: the recipe that makes
+its object again after the graph has run. The tensors that recipes use are the graph's outputs.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import attrgetter
 from types import CellType, ClassMethodDescriptorType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.capture import residual
 from ingot.capture.effects import dict_base
 from ingot.capture.rebuilding import (
     CELL,
@@ -28,7 +31,18 @@ from ingot.capture.rebuilding import (
     stored,
     traceback_of,
 )
-from ingot.capture.residual import Call, Recipe
+from ingot.capture.residual import (
+    Call,
+    Collection,
+    Constant,
+    Dict,
+    Filled,
+    FromSource,
+    Output,
+    Reading,
+    Recipe,
+    named_tuple,
+)
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import SuperValue
@@ -70,6 +84,7 @@ from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.unread import UnreadNumber
+from ingot.errors import Unsupported
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
 from ingot.native import _native
@@ -107,11 +122,11 @@ class Results:
 
     def effects(self) -> list[Call]:
         """What is to be done to the world outside, in order."""
-        made = [
-            Call(operation.function, tuple([self.recipe(value) for value in operation.args]))
+        calls = [
+            Call(operation.function, tuple(map(self.recipe, operation.args)))
             for operation in self.session.effects.operations()
         ]
-        return [*made, *self._last]
+        return calls + self._last
 
     def check_dropped(self) -> None:
         """Raises Unsupported where a generator is dropped that stands in a try or with block:
@@ -128,45 +143,70 @@ class Results:
             self._made[id(value)] = (value, None)
             known = self._made[id(value)] = (value, self._make(value))
         if known[1] is None:
-            raise self.session.unsupported(
-                "alive-at-break",
-                f"{value.describe()}, which is part of itself, is alive at the end of a graph",
-            )
+            raise self._alive(f"{value.describe()}, which is part of itself,")
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
-        if isinstance(value, LazyValue) or (
-            value.source is not None and not isinstance(value, TensorValue)
-        ):
+        if isinstance(value, LazyValue):
+            return self._outside(value)
+        if value.source is not None and not isinstance(value, TensorValue):
             return self._outside(value)
         for cls in type(value).__mro__:
             if cls in RECIPES:
                 return RECIPES[cls](self, value)
         try:
-            return residual.Constant(value.constant())
+            return Constant(value.constant())
         except NotConstant:
-            raise self.session.unsupported(
-                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
-            ) from None
+            raise self._alive(value) from None
 
     def _outside(self, value: Value) -> Recipe:
         assert value.source is not None
         if isinstance(value, DictValue) and value.cls is MappingProxyType:
-            return Call(MappingProxyType, (residual.FromSource(value.source),))
-        return residual.FromSource(value.source)
+            return self._call(MappingProxyType, FromSource(value.source))
+        return FromSource(value.source)
 
-    def _items(self, values: list[Value]) -> tuple[Recipe, ...]:
-        return tuple([self._recipe(v) for v in values])
+    def _alive(
+        self, subject: Value | str, where: str = " at the end of a graph", step: int | None = None
+    ) -> Unsupported:
+        """The error for what cannot be made again, which is alive."""
+        if isinstance(subject, Value):
+            subject = subject.describe()
+        return self.session.unsupported("alive-at-break", f"{subject} is alive{where}", step=step)
 
-    def _later(self, fill: Callable[[], None]) -> None:
+    def _arguments(self, values: Iterable[Any]) -> tuple[Recipe, ...]:
+        """The recipes of values. Recipes stay what they are, other objects are constants."""
+        return tuple(map(self._argument, values))
+
+    def _argument(self, value: Any) -> Recipe:
+        if isinstance(value, Value):
+            return self._recipe(value)
+        if isinstance(value, Recipe):
+            return value
+        return Constant(value)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Call:
+        return Call(function, self._arguments(args))
+
+    def _reading(self, function: Callable[..., Any], *args: Any) -> Call:
+        return Reading(function, self._arguments(args))
+
+    def _new(self, function: Callable[..., Any], *args: Any) -> Filled:
+        """A new object that is filled later."""
+        return Filled(self._call(function, *args), [])
+
+    def _then(self, made: Filled, function: Callable[..., Any], *args: Any) -> None:
+        """Adds a step that fills an object."""
+        made.steps.append((function, self._arguments(args)))
+
+    def _later(self, fill: Callable[..., None], *args: Any) -> None:
         """Puts off what may lead back to the recipe that is being made."""
-        self._unfilled.append(fill)
+        self._unfilled.append(partial(fill, *args))
 
     # -- tensors -----------------------------------------------------------------------------------
 
     def _tensor(self, value: TensorValue) -> Recipe:
         if value.source is not None:  # the very object, whatever was written into it
-            return residual.FromSource(value.source)
+            return FromSource(value.source)
         if is_wrapped(value.fake):
             raise self.session.unsupported(
                 "func-transform",
@@ -177,13 +217,10 @@ class Results:
         with self.session.graph.context:
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
-            if (again := self._view_again(value)) is not None:
-                return again
-            raise self.session.unsupported(
-                "alive-at-break",
-                f"{value.describe()} was made a leaf, and is alive at the end of a graph",
-                step=value.leaf_since,
-            )
+            again = self._view_again(value)
+            if again is None:
+                raise self._alive(f"{value.describe()} was made a leaf, and", step=value.leaf_since)
+            return again
         if value.fake.shown_in_inference:  # type: ignore[attr-defined]
             raise self.session.unsupported(
                 "inference-mode",
@@ -193,11 +230,11 @@ class Results:
         refuse_result(self.session, value)
         output: Recipe = self._output(value)
         if value.fake.is_inference() and not self.session.graph.context.in_inference:
-            output = Call(as_inference, (output,))
+            output = self._call(as_inference, output)
         if not value.attributes:
             return output
-        made = residual.Filled(output, [])
-        self._later(lambda: self._fill_attributes(made, value))
+        made = Filled(output, [])
+        self._later(self._fill_attributes, made, value)
         return made
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
@@ -209,143 +246,109 @@ class Results:
             return None
         if recorder.modes.recorded or recorder.modes.entered_at is not None:
             return None
-        if (
-            fake.dtype != base.fake.dtype
-            or fake.is_conj()
-            or fake.is_neg()
-            or value.leaf_since is not None
-        ):
+        if fake.dtype != base.fake.dtype or fake.is_conj() or fake.is_neg():
             return None
-        geometry = (*fake.shape, *fake.stride(), fake.storage_offset())
-        if not all(type(number) is int for number in geometry):
+        geometry = tuple(fake.shape), fake.stride(), fake.storage_offset()
+        numbers = [*geometry[0], *geometry[1], geometry[2]]
+        if value.leaf_since is not None or set(map(type, numbers)) != {int}:
             return None
-        numbers = [
-            residual.Constant(part)
-            for part in (tuple(fake.shape), fake.stride(), fake.storage_offset())
-        ]
-        return Call(torch.as_strided, (residual.FromSource(base.source), *numbers))
+        return self._call(torch.as_strided, FromSource(base.source), *geometry)
 
     def _output(self, value: TensorValue | SymIntValue) -> Recipe:
         self.outputs.append(value)
-        return residual.Output(len(self.outputs) - 1)
-
-    def _relation(self, value: RelationValue) -> Recipe:
-        sides = [
-            self._recipe(s) if isinstance(s, Value) else residual.Constant(s) for s in value.pair
-        ]
-        return Call(value.function, tuple(sides))
+        return Output(len(self.outputs) - 1)
 
     def _inference_guard(self, value: InferenceGuard) -> Recipe:
         refuse_inside(self.session, value.entered_at)
-        return Call(value.python_type(), (residual.Constant(value.enabled),))
+        return self._call(value.python_type(), value.enabled)
 
     # -- containers --------------------------------------------------------------------------------
 
     def _tuple(self, value: TupleValue) -> Recipe:
-        items = self._items(value.items)
+        items = self._arguments(value.items)
         if value.cls is tuple:
-            return residual.Collection(tuple, items)
+            return Collection(tuple, items)
         if hasattr(value.cls, "_fields"):
-            return residual.named_tuple(value.cls, items)
-        return Call(value.cls, (residual.Collection(tuple, items),))
+            return named_tuple(value.cls, items)
+        return self._call(value.cls, Collection(tuple, items))
 
     def _list(self, value: ListValue) -> Recipe:
-        made = residual.Collection(list, [])
-        self._later(lambda: made.items.extend(self._items(value.items)))  # type: ignore[union-attr]
-        return made
+        items: list[Recipe] = []
+        self._later(lambda: items.extend(self._arguments(value.items)))
+        return Collection(list, items)
 
     def _set(self, value: SetValue) -> Recipe:
-        hashes = [custom_hash(key) for key in value.entries]
+        hashes = list(map(custom_hash, value.entries))
         if any(known is not None for known in hashes):
-            members = self._items(list(value.entries.values()))
-            return Call(set_of, (residual.Constant(value.cls), residual.Constant(hashes), *members))
+            return self._call(set_of, value.cls, hashes, *value.entries.values())
         if not all(is_plain_key(plain_key(key)) for key in value.entries):
-            return residual.Collection(value.cls, self._items(list(value.entries.values())))
-        ordered = [value.entries[key] for key in building_order(value)]
-        return Call(value.cls, (residual.Collection(tuple, self._items(ordered)),))
+            return Collection(value.cls, self._arguments(value.entries.values()))
+        ordered = map(value.entries.__getitem__, building_order(value))
+        return self._call(value.cls, Collection(tuple, self._arguments(ordered)))
 
-    def _stores(self, value: DictValue) -> list[tuple[Callable[..., Any], tuple[Recipe, ...]]]:
-        """What puts the entries into a new dict."""
-        return [stored(key, *entry) for key, entry in zip(value.entries, self._entries(value))]
+    def _entries(self, value: DictValue) -> Iterator[tuple[Recipe, Recipe]]:
+        for key, item in value.entries.items():
+            yield self._recipe(self.session.wrap_key(key)), self._recipe(item)
 
-    def _entries(self, value: DictValue) -> list[tuple[Recipe, Recipe]]:
-        wrap_key = self.session.wrap_key
-        return [
-            (self._recipe(wrap_key(key)), self._recipe(item)) for key, item in value.entries.items()
-        ]
+    def _fill_entries(self, made: Filled, value: DictValue, base: Any) -> None:
+        """Puts the entries into a new dict, or instance of a subclass."""
+        for key, entry in zip(value.entries, self._entries(value)):
+            if base is OrderedDict:
+                self._then(made, OrderedDict.__setitem__, *entry)
+            else:
+                made.steps.append(stored(key, *entry))
 
     def _dict(self, value: DictValue) -> Recipe:
         if value.cls is dict and all(custom_hash(key) is None for key in value.entries):
-            plain = residual.Dict([])
-            self._later(lambda: plain.items.extend(self._entries(value)))  # type: ignore[union-attr]
-            return plain
+            items: list[tuple[Recipe, Recipe]] = []
+            self._later(lambda: items.extend(self._entries(value)))
+            return Dict(items)
         if value.cls not in (dict, OrderedDict, defaultdict):
-            raise self.session.unsupported(
-                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
-            )
-        made = residual.Filled(Call(value.cls, ()), [])
+            raise self._alive(value)
+        made = self._new(value.cls)
 
         def fill() -> None:
             if value.cls is defaultdict:
-                made.steps.append((FACTORY.__set__, (self._recipe(value.factory),)))
-            if value.cls is OrderedDict:
-                made.steps.extend(
-                    (OrderedDict.__setitem__, entry) for entry in self._entries(value)
-                )
-            else:
-                made.steps.extend(self._stores(value))
+                self._then(made, FACTORY.__set__, value.factory)
+            self._fill_entries(made, value, value.cls)
 
         self._later(fill)
         return made
 
     def _deque(self, value: DequeValue) -> Recipe:
-        empty, limit = residual.Constant(()), residual.Constant(value.held.maxlen)
-        made = residual.Filled(Call(deque, (empty, limit)), [])
-        self._later(
-            lambda: made.steps.extend(
-                (deque.append, (item,)) for item in self._items(list(value.held))
-            )
-        )
+        made = self._new(deque, (), value.held.maxlen)
+
+        def fill() -> None:
+            for item in value.held:
+                self._then(made, deque.append, item)
+
+        self._later(fill)
         return made
 
     def _deque_iterator(self, value: DequeIterator) -> Recipe:
-        where = (residual.Constant(value.position), residual.Constant(value.ended))
         self._refuse_changed(value.owner)
         if value.changes != value.owner.changes:
-            raise self.session.unsupported(
-                "alive-at-break", "an iterator over a deque that has changed since is alive"
-            )
-        start = residual.Reading(
-            reversed if value.backwards else iter, (self._recipe(value.owner),)
-        )
-        return Call(advanced, (start, *where))
-
-    def _slice(self, value: SliceValue) -> Recipe:
-        return Call(slice, self._items(list(value.parts)))
-
-    def _range(self, value: RangeValue) -> Recipe:
-        return residual.Constant(value.range)
-
-    def _unread(self, value: UnreadNumber) -> Recipe:
-        return Call(value.function, self._items(list(value.operands)))
-
-    def _late_text(self, value: LateText) -> Recipe:
-        return Call(value.function, self._items(value.parts))
+            raise self._alive("an iterator over a deque that has changed since", "")
+        direction: Any = iter
+        if value.backwards:
+            direction = reversed
+        start = self._reading(direction, value.owner)
+        return self._call(advanced, start, value.position, value.ended)
 
     def _view(self, value: DictView) -> Recipe:
-        return Call(getattr(dict_base(value.owner.cls), value.kind), (self._recipe(value.owner),))
+        return self._call(getattr(dict_base(value.owner.cls), value.kind), value.owner)
 
     # -- iterators ---------------------------------------------------------------------------------
 
     def _sequence_iterator(self, value: SequenceIterator) -> Recipe:
-        where = (residual.Constant(value.position), residual.Constant(value.ended))
+        where = value.position, value.ended
         if isinstance(value, ConstantIterator) and value.start is not None:
-            return Call(advanced, (Call(copy.copy, (residual.Constant(value.start),)), *where))
-        made = residual.Filled(Call(iterator_of, (self._recipe(value.sequence),)), [])
+            return self._call(advanced, self._call(copy.copy, value.start), *where)
+        made = self._new(iterator_of, value.sequence)
         if self._is_changed(value.sequence):  # which may not reach so far before that
-            self._last.append(Call(set_position, (made, *where)))
+            self._last.append(self._call(set_position, made, *where))
         elif value.position or value.ended:
-            made.steps.append((set_position, where))
+            self._then(made, set_position, *where)
         return made
 
     def _is_changed(self, container: Any) -> bool:
@@ -354,268 +357,206 @@ class Results:
     def _refuse_changed(self, container: Any) -> None:
         """An iterator over a dict, set or deque must not be there when that changes."""
         if self._is_changed(container):
-            raise self.session.unsupported(
-                "alive-at-break",
-                f"an iterator over {container.describe()}, which is changed, is alive",
-            )
-
-    def _range_iterator(self, value: RangeIterator) -> Recipe:
-        return Call(copy.copy, (residual.Constant(copy.copy(value.iterator)),))
+            raise self._alive(f"an iterator over {container.describe()}, which is changed,", "")
 
     def _dict_iterator(self, value: DictIterator) -> Recipe:
         self._refuse_changed(value.owner)
         view = self._view(DictView(value.owner, value.kind))
-        return residual.Reading(
-            advanced, (view, residual.Constant(value.position), residual.Constant(value.ended))
-        )
+        return self._reading(advanced, view, value.position, value.ended)
 
     def _set_iterator(self, value: SetIterator) -> Recipe:
         members = value.owner
         self._refuse_changed(members)
-        if (
-            members.source is None
-            and list(set(iter(members.entries))) != list(members.hashed)
-            and value.position
-        ):
-            raise self.session.unsupported(
-                "alive-at-break", "an iterator over a set is alive at the end of a graph"
-            )
-        where = (residual.Constant(value.position), residual.Constant(value.ended))
-        return residual.Reading(advanced, (self._recipe(members), *where))
+        if members.source is None and value.position:
+            if list(set(iter(members.entries))) != list(members.hashed):
+                raise self._alive("an iterator over a set")
+        return self._reading(advanced, members, value.position, value.ended)
 
     def _generator(self, value: GeneratorValue) -> Recipe:
         if value.frame is None:
+            code = finished_generator.__code__
             if value.function is not None:
                 code = value.function.code
-            else:
-                code = finished_generator.__code__
-            return Call(
-                finished_generator,
-                (residual.Constant(code.co_name), residual.Constant(code.co_qualname)),
-            )
+            return self._call(finished_generator, code.co_name, code.co_qualname)
         if value.handled is not None or INHERITED in value.frame.stack:
-            raise self.session.unsupported(
-                "alive-at-break",
-                "a generator that stands in an except block is alive at the end of a graph",
-            )
-        return Call(_native.suspended_generator, self._items(list(standing(value.frame))))
+            raise self._alive("a generator that stands in an except block")
+        return self._call(_native.suspended_generator, *standing(value.frame))
 
     def _token(self, value: TokenValue) -> Recipe:
         if not value.can_be_made:
-            raise self.session.unsupported(
-                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
-            )
+            raise self._alive(value)
+        args = [value.variable, value.before]
         if value.before is NULL:
-            before = []
-        else:
-            before = [value.before]
-        return Call(make_token, self._items([value.variable, *before]))
+            args.pop()
+        return self._call(make_token, *args)
 
     # -- functions ---------------------------------------------------------------------------------
 
-    def _hook_handle(self, value: HookHandle) -> Recipe:
-        value.refuse(self.session)
-
     def _cell(self, value: CellValue) -> Recipe:
         refuse_alive(self.session, value)
-        made = residual.Filled(Call(CellType, ()), [])
+        made = self._new(CellType)
 
         def fill() -> None:
             if value.content is not NULL:
-                made.steps.append((CELL.__set__, (self._recipe(value.content),)))
+                self._then(made, CELL.__set__, value.content)
 
         self._later(fill)
         return made
 
     def _function(self, value: FunctionValue) -> Recipe:
-        cells = (
-            residual.Collection(tuple, self._items(list(value.cells)))
-            if value.cells
-            else residual.Constant(None)
-        )
-        namespace, name = residual.Constant(value.namespace), residual.Constant(None)
-        code = residual.Constant(value.code)
-        made = residual.Filled(
-            Call(FunctionType, (code, namespace, name, residual.Constant(None), cells)), []
-        )
+        cells = None
+        if value.cells:
+            cells = Collection(tuple, self._arguments(value.cells))
+        made = self._new(FunctionType, value.code, value.namespace, None, None, cells)
 
         def fill() -> None:
-            session, fields = self.session, {**value.fields, **value.attributes}
+            fields = {**value.fields, **value.attributes}
             if value.defaults:
                 fields["__defaults__"] = TupleValue(value.defaults, tuple)
             if value.keyword_defaults:
                 fields["__kwdefaults__"] = DictValue(value.keyword_defaults.items(), dict)
             if value.annotations is not NONE:
-                fields["__annotations__"] = value.annotation_dict(session)
-            for key, item in fields.items():
-                made.steps.append((setattr, (residual.Constant(key), self._recipe(item))))
+                fields["__annotations__"] = value.annotation_dict(self.session)
+            for field in fields.items():
+                self._then(made, setattr, *field)
 
         self._later(fill)
         return made
 
     def _method(self, value: BoundMethod) -> Recipe:
         function = value.function
-        if isinstance(function, BuiltinValue) and isinstance(
-            function.object, ClassMethodDescriptorType
-        ):
-            return Call(
-                function.object.__get__, (residual.Constant(None), self._recipe(value.instance))
-            )
-        return Call(MethodType, (self._recipe(value.function), self._recipe(value.instance)))
+        if isinstance(function, BuiltinValue):
+            if isinstance(function.object, ClassMethodDescriptorType):
+                return self._call(function.object.__get__, None, value.instance)
+        return self._call(MethodType, function, value.instance)
 
     def _native_method(self, value: NativeMethod) -> Recipe:
         # whose class may define a method of this name
         if isinstance(value.owner, (DictObject, DictValue)):
             bind: Any = getattr(dict_base(value.owner.cls), value.name).__get__
-            return Call(bind, (self._recipe(value.owner),))
-        return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
-
-    def _constant_method(self, value: ConstantMethod) -> Recipe:
-        return Call(getattr, (self._recipe(value.owner), residual.Constant(value.name)))
-
-    def _number(self, value: NumberValue) -> Recipe:
-        return Call(torch.Tensor.item, (self._recipe(value.tensor),))
-
-    def _tensor_method(self, value: TensorMethod) -> Recipe:
-        return Call(getattr, (self._recipe(value.tensor), residual.Constant(value.name)))
+            return self._call(bind, value.owner)
+        return self._call(getattr, value.owner, value.name)
 
     def _partial(self, value: PartialValue) -> Recipe:
-        parts = self._recipe(value.function), self._recipe(value.bound), self._recipe(value.named)
-        made = residual.Filled(Call(partial_of, parts), [])
+        made = self._new(partial_of, value.function, value.bound, value.named)
         if self.session.has_attributes_dict(value):
-            made.steps.append((vars, ()))  # which makes it
-        self._later(lambda: self._fill_attributes(made, value))
+            self._then(made, vars)  # which makes it
+        self._later(self._fill_attributes, made, value)
         return made
-
-    def _super(self, value: SuperValue) -> Recipe:
-        return Call(super, (residual.Constant(value.cls), self._recipe(value.instance)))
 
     # -- objects -----------------------------------------------------------------------------------
 
     def _object(self, value: ObjectValue) -> Recipe:
-        made = residual.instance(value.cls, {}, base=plain_base(value.cls))
-        self._later(lambda: self._fill_attributes(made, value))
+        made = self._new(plain_base(value.cls).__new__, value.cls)
+        self._later(self._fill_attributes, made, value)
         return made
 
     def _fill_attributes(
-        self, made: residual.Filled, value: ObjectValue | TensorValue | PartialValue
+        self, made: Filled, value: ObjectValue | TensorValue | PartialValue
     ) -> None:
         fields = dict(value.attributes)
         if isinstance(value, ObjectValue):
             fields.update(value.members)
         for name, item in fields.items():
-            taken = name in value.attributes and is_data_descriptor(
-                self._raw(value.python_type(), name)
-            )
-            store = put_attribute if taken or type(name) is not str else object.__setattr__
-            made.steps.append((store, (residual.Constant(name), self._recipe(item))))
+            put: Any = object.__setattr__
+            if type(name) is not str or self._is_taken(value, name):
+                put = put_attribute
+            self._then(made, put, name, item)
 
     @staticmethod
-    def _raw(cls: type, name: str) -> Any:
-        return next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)
+    def _is_taken(value: ObjectValue | TensorValue | PartialValue, name: str) -> bool:
+        """Whether a descriptor of the class takes what is written under an attribute's name."""
+        if name not in value.attributes:
+            return False
+        owners = (cls for cls in value.python_type().__mro__ if name in vars(cls))
+        owner = next(owners, None)
+        return owner is not None and is_data_descriptor(vars(owner)[name])
 
     def _builtin_object(self, value: BuiltinObject) -> Recipe:
         base: Any = plain_base(value.cls)
-        mutable = base in (list, set, deque)
-        content = () if mutable else (self._recipe(value.content),)
-        made = residual.Filled(Call(base.__new__, (residual.Constant(value.cls), *content)), [])
+        args, is_mutable = [value.cls, value.content], base in (list, set, deque)
+        if is_mutable:
+            args.pop()
+        made = self._new(base.__new__, *args)
 
         def fill() -> None:
-            if mutable:
+            if is_mutable:
                 self._fill_content(made, base, value.content)
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
 
-    def _fill_content(self, made: residual.Filled, base: Any, content: Value) -> None:
+    def _fill_content(self, made: Filled, base: Any, content: Any) -> None:
         """Puts into an instance of a subclass of list, set or deque what it holds."""
-        if isinstance(content, DequeValue):
-            limit = residual.Constant(content.held.maxlen)
-            made.steps.append((base.__init__, (residual.Constant(()), limit)))
-            items = list(content.held)
-        else:
-            entries: Any = content
-            is_list = isinstance(content, ListValue)
-            if is_list:
-                items = entries.items
-            else:
-                items = list(entries.entries.values())
         if base is set:
             put = base.update
         else:
             put = base.extend
-        made.steps.append((put, (residual.Collection(tuple, self._items(items)),)))
-
-    def _traceback(self, value: TracebackValue) -> Recipe:
-        return Call(traceback_of, (self._recipe(value.error),))
-
-    def _identity_number(self, value: IdentityNumber) -> Recipe:
-        return Call(id, (self._recipe(value.owner),))
+        if isinstance(content, DequeValue):
+            self._then(made, base.__init__, (), content.held.maxlen)
+            items: Iterable[Value] = content.held
+        elif isinstance(content, ListValue):
+            items = content.items
+        else:
+            items = content.entries.values()
+        self._then(made, put, Collection(tuple, self._arguments(items)))
 
     def _stand_in(self, value: StandIn) -> Recipe:
         rebuild = getattr(value.cls, "rebuild", None)
         if rebuild is None:
-            raise self.session.unsupported(
-                "alive-at-break", f"{value.describe()} is alive at the end of a graph"
-            )
+            raise self._alive(value)
         names = rebuild.__code__.co_varnames[: rebuild.__code__.co_argcount]
         state = {**value.attributes, **value.members}
-        return residual.Reading(rebuild, self._items([state[name] for name in names]))
-
-    def _own_items(self, value: OwnItems) -> Recipe:
-        return self._recipe(value.owner)
-
-    def _attributes_dict(self, value: AttributesDict) -> Recipe:
-        return Call(vars, (self._recipe(value.owner),))
+        return self._reading(rebuild, *map(state.__getitem__, names))
 
     def _mapping(self, value: DictObject) -> Recipe:
         base = dict_base(value.cls)
-        made = residual.instance(value.cls, {}, base=base)
+        made = self._new(base.__new__, value.cls)
 
         def fill() -> None:
-            items = value.made
-            if base is dict:
-                made.steps.extend(self._stores(items))
-            else:
-                made.steps.extend(
-                    (vars(base)["__setitem__"], entry) for entry in self._entries(items)
-                )
+            self._fill_entries(made, value.made, base)
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
 
     def _exception(self, value: ExceptionValue) -> Recipe:
-        base: Any = next(cls for cls in value.cls.__mro__ if is_c_class(cls))
-        args = self._items(value.given)
-        made = residual.Filled(
-            Call(base.__new__, (residual.Constant(value.cls), *args)), [(base.__init__, args)]
-        )
+        base: Any = next(filter(is_c_class, value.cls.__mro__))
+        args = self._arguments(value.given)
+        made = self._new(base.__new__, value.cls, *args)
+        self._then(made, base.__init__, *args)
 
         def fill() -> None:
             others = value.remaining_args(self.session)
+            fields = vars(BaseException)
             if others is not None:
-                recipe = self._recipe(self.session.tuple_of_values(others))
-                made.steps.append((vars(BaseException)["args"].__set__, (recipe,)))
+                others_tuple = self.session.tuple_of_values(others)
+                self._then(made, fields["args"].__set__, others_tuple)
             if value.was_raised and value.raised_at is not None:
-                made.steps.append((give_traceback, (residual.Constant(value.raiser()),)))
+                self._then(made, give_traceback, value.raiser())
             for name, part in value.remaining_parts().items():
-                made.steps.append((vars(BaseException)[name].__set__, (self._recipe(part),)))
+                self._then(made, fields[name].__set__, part)
             self._fill_attributes(made, value)
 
         self._later(fill)
         return made
 
 
+def _of(function: Callable[..., Any], *names: str) -> Callable[[Results, Any], Recipe]:
+    """The recipe of what a function gives for some attributes of the value."""
+    read = [attrgetter(name) for name in names]
+    return lambda results, value: results._call(function, *[get(value) for get in read])
+
+
 RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
     InferenceGuard: Results._inference_guard,
-    HookHandle: Results._hook_handle,
+    HookHandle: lambda results, value: value.refuse(results.session),
     GeneratorValue: Results._generator,
-    ConstantMethod: Results._constant_method,
+    ConstantMethod: _of(getattr, "owner", "name"),
     SymIntValue: Results._output,
-    RelationValue: Results._relation,
+    RelationValue: lambda results, value: results._call(value.function, *value.pair),
     TupleValue: Results._tuple,
     ListValue: Results._list,
     SetValue: Results._set,
@@ -623,31 +564,31 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     DictView: Results._view,
     DequeValue: Results._deque,
     DequeIterator: Results._deque_iterator,
-    SliceValue: Results._slice,
-    RangeValue: Results._range,
-    SymbolicRange: Results._range,
-    UnreadNumber: Results._unread,
-    LateText: Results._late_text,
+    SliceValue: lambda results, value: results._call(slice, *value.parts),
+    RangeValue: lambda _, value: Constant(value.range),
+    SymbolicRange: lambda _, value: Constant(value.range),
+    UnreadNumber: lambda results, value: results._call(value.function, *value.operands),
+    LateText: lambda results, value: results._call(value.function, *value.parts),
     SequenceIterator: Results._sequence_iterator,
-    RangeIterator: Results._range_iterator,
+    RangeIterator: lambda results, value: results._call(copy.copy, copy.copy(value.iterator)),
     DictIterator: Results._dict_iterator,
     SetIterator: Results._set_iterator,
     CellValue: Results._cell,
     FunctionValue: Results._function,
     BoundMethod: Results._method,
     NativeMethod: Results._native_method,
-    TensorMethod: Results._tensor_method,
-    NumberValue: Results._number,
+    TensorMethod: _of(getattr, "tensor", "name"),
+    NumberValue: _of(torch.Tensor.item, "tensor"),
     PartialValue: Results._partial,
-    SuperValue: Results._super,
+    SuperValue: _of(super, "cls", "instance"),
     ExceptionValue: Results._exception,
     ObjectValue: Results._object,
     StandIn: Results._stand_in,
     BuiltinObject: Results._builtin_object,
-    IdentityNumber: Results._identity_number,
-    TracebackValue: Results._traceback,
+    IdentityNumber: _of(id, "owner"),
+    TracebackValue: _of(traceback_of, "error"),
     TokenValue: Results._token,
     DictObject: Results._mapping,
-    AttributesDict: Results._attributes_dict,
-    OwnItems: Results._own_items,
+    AttributesDict: _of(vars, "owner"),
+    OwnItems: lambda results, value: results._recipe(value.owner),
 }

@@ -16,11 +16,11 @@ from ingot.capture.residual import (
     Collection,
     Constant,
     Dict,
+    Filled,
     FromSource,
     Output,
     Recipe,
     Residual,
-    instance,
     named_tuple,
 )
 from ingot.capture.sources import ArgSource, AttrSource
@@ -46,6 +46,11 @@ def list_of(*items: Recipe) -> Recipe:
     return Collection(list, items)
 
 
+def instance(cls: Any, attributes: dict[str, Recipe]) -> Filled:
+    fields = [(object.__setattr__, (Constant(name), item)) for name, item in attributes.items()]
+    return Filled(Call(object.__new__, (Constant(cls),)), fields)
+
+
 FREE = object()
 NUMBER = 2.5
 
@@ -67,7 +72,6 @@ TABLE: list[tuple[Recipe, Any]] = [
     (Dict(()), {}),
     (Dict(((Constant("k"), O0), (Constant(2), tuple_of(O1)))), {"k": 10, 2: (11,)}),
     (Call(slice, (Constant(1), O0)), slice(1, 10)),
-    (Call(dict, (), {"key": O1}), {"key": 11}),
     (Call(torch.Size, (list_of(O0, O1),)), torch.Size((10, 11))),
     (named_tuple(Point, (O0, ARG)), Point(10, "y")),
     (instance(Box, {"a": O0, "b": list_of(O1)}), Box(10, [11])),
