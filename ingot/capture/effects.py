@@ -1,5 +1,4 @@
-"""What captured code does to the world outside: recorded during capture, done by the residual after
-the graph has run.
+"""The side effects of captured code: recorded during capture, done by the residual after the graph.
 
 Nothing is changed while a call is captured. What is written to an object that existed before the
 call is kept beside it, where later reads see it, and becomes an `Operation`: a call of the built-in
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CellType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ingot.capture.guards import Kind
+from ingot.capture.guards import Kind, class_attribute
 from ingot.capture.sources import (
     AttrSource,
     CellSource,
@@ -30,7 +29,6 @@ from ingot.capture.sources import (
     InstanceDictSource,
     ItemSource,
     Source,
-    find_in_class,
 )
 from ingot.capture.values.base import NULL, LazyValue, Value
 from ingot.capture.values.constant import ConstantValue
@@ -59,8 +57,7 @@ class Change(Protocol):
 
 
 class Fields:
-    """The names of a namespace or the keys of a dict that existed before the call, as far as they
-    were written.
+    """The names of a namespace, or keys of a dict, from outside that were written.
 
     `written` holds what a key was set to, NULL where it was deleted, for reads (`moved`: keys that
     were deleted at some time, and stand at the end if they are there again); `entries`, once it is
@@ -89,12 +86,8 @@ class Fields:
         source_of: Callable[[Any], Source | None],
         realized: Mapping[Source, Value],
     ) -> None:
-        self._store, self._remove, self._source_of, self._realized = (
-            store,
-            remove,
-            source_of,
-            realized,
-        )
+        self._store, self._remove = store, remove
+        self._source_of, self._realized = source_of, realized
         self._done: set[Any] = set()  # keys that an operation before the pending ones writes
         self.written: dict[Any, Value] = {}
         self.moved: set[Any] = set()
@@ -241,13 +234,19 @@ class Effects:
                 session.guard(source, Kind.DISTINCT, _NOWHERE)
         self._paths.clear()
 
-    def _new_fields(
+    def _fields_of(
         self,
+        storage: Any,
         store: Callable[[Any, Value], Operation],
         remove: Callable[[Any], Operation],
-        source_of: Callable[[Any], Source | None],
+        source_of: Callable[[Any], Source | None] = lambda _: None,
     ) -> Fields:
-        return Fields(store, remove, source_of, self._realized)
+        """The fields of a dict, set, namespace or cell, made at the first write."""
+        fields = self._fields.get(id(storage))
+        if fields is None:
+            fields = Fields(store, remove, source_of, self._realized)
+            self._fields[id(storage)] = fields
+        return fields
 
     # -- names and keys ----------------------------------------------------------------------------
 
@@ -257,17 +256,11 @@ class Effects:
 
     def written(self, storage: Any, key: Any) -> Value | None:
         """What was written there under a key: NULL where it was deleted, None where neither was."""
-        return self._read(self.fields(storage), key)
+        return _read(self.fields(storage), key)
 
     def written_slot(self, object_: Any, name: str) -> Value | None:
         """The same of the `__slots__` of an instance."""
-        return self._read(self.slots(object_), name)
-
-    @staticmethod
-    def _read(fields: Fields | None, key: Any) -> Value | None:
-        if fields is None:
-            return None
-        return fields.read(key)
+        return _read(self.slots(object_), name)
 
     def slots(self, object_: Any) -> Fields | None:
         """What was written to the `__slots__` of an instance; None where nothing was."""
@@ -283,9 +276,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(
-            id(owner.object), self._new_fields(store, remove, owner.item_source)
-        )
+        return self._fields_of(owner.object, store, remove, owner.item_source)
 
     def members_of(self, owner: Any) -> Fields:
         """The members of a set from outside (`owner.object`, of value `owner`), each its own
@@ -297,9 +288,7 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(set.discard, (owner, owner.key_value(key)))
 
-        return self._fields.setdefault(
-            id(owner.object), self._new_fields(store, remove, lambda _: None)
-        )
+        return self._fields_of(owner.object, store, remove)
 
     def set_attribute(self, session: Session, owner: ObjectValue, name: str, value: Value) -> None:
         """Sets or deletes (NULL) an attribute of an instance from outside, as object.__setattr__
@@ -318,8 +307,7 @@ class Effects:
     def set_own(
         self, session: Session, owner: Value, object_: Any, name: str, value: Value
     ) -> None:
-        """Sets or deletes (NULL) an attribute of a function or tensor from outside that its type
-        does not know."""
+        """Sets or deletes (NULL) an own attribute of a function or tensor from outside."""
         fields = self.attributes_of(owner, vars(object_))
         self.change(session, owner, object_, fields)
         fields.write(name, value)
@@ -329,9 +317,9 @@ class Effects:
         assert owner.source is not None
         self.admit(session, owner, object_)
         written = self.written(vars(object_), name)
+        if written is NULL:
+            return None
         if written is not None:
-            if written is NULL:
-                return None
             return written
         if name in vars(object_):
             return self.found(vars(object_)[name], AttrSource(owner.source, name))
@@ -356,10 +344,7 @@ class Effects:
         def source_of(key: Any) -> Source:
             return AttrSource(owner.source, key)  # type: ignore[arg-type]
 
-        return self._fields.setdefault(
-            id(namespace),
-            self._new_fields(store, remove, source_of),
-        )
+        return self._fields_of(namespace, store, remove, source_of)
 
     def set_gradient(self, owner: Value, tensor: Any, value: Value) -> None:
         """Sets the `grad` of a tensor from outside. Which tensors are the same is guarded by the
@@ -382,10 +367,11 @@ class Effects:
             assert owner.source is not None
             return AttrSource(owner.source, key, "slot")
 
-        return self._slots.setdefault(id(object_), self._new_fields(store, remove, source_of))
+        fields = Fields(store, remove, source_of, self._realized)
+        return self._slots.setdefault(id(object_), fields)
 
-    def names_of(self, namespace: dict[str, Any]) -> Fields:
-        """The fields of a module's globals."""
+    def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
+        """Sets or deletes (NULL) a global of a module."""
         held = ConstantValue(namespace)
 
         def store(key: Any, value: Value) -> Operation:
@@ -394,24 +380,20 @@ class Effects:
         def remove(key: Any) -> Operation:
             return Operation(_remove_item, (held, ConstantValue(key)))
 
-        fields = self._new_fields(store, remove, lambda key: GlobalSource(namespace, key))
-        return self._fields.setdefault(id(namespace), fields)
+        def source_of(key: Any) -> Source:
+            return GlobalSource(namespace, key)
 
-    def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
-        """Sets or deletes (NULL) a global of a module."""
-        fields = self.names_of(namespace)
+        fields = self._fields_of(namespace, store, remove, source_of)
         fields.write(name, value)
         self._segment.setdefault(id(fields), fields)
 
     def set_cell(self, session: Session, cell: CellValue, content: Value) -> None:
         """Sets the variable of a closure cell from outside, or unbinds it (NULL)."""
-        fields = self._fields.get(id(cell.object))
-        if fields is None:
-            fields = self._fields[id(cell.object)] = self._new_fields(
-                lambda _, value: Operation(_CELL.__set__, (cell, value)),
-                lambda _: Operation(_unbind, (cell,)),
-                lambda _: None,
-            )
+        fields = self._fields_of(
+            cell.object,
+            lambda _, value: Operation(_CELL.__set__, (cell, value)),
+            lambda _: Operation(_unbind, (cell,)),
+        )
         fields.write(None, content)
         self.change(session, cell, cell.object, fields)
 
@@ -438,12 +420,13 @@ class Effects:
         return len(self._log)
 
     def since(self, mark: int) -> int | None:
-        """How many operations that others can see came after a mark; None if something was written
-        as well."""
-        written = bool(self._segment) or any(not op.is_seen for op in self._log[mark:])
-        if written:
+        """How many operations that others can see came after a mark.
+
+        None if something was written as well."""
+        operations = self._log[mark:]
+        if self._segment or not all(operation.is_seen for operation in operations):
             return None
-        return len(self._log) - mark
+        return len(operations)
 
     def take_back(self, mark: int) -> None:
         """Forgets what came after a mark: it will come about in another way."""
@@ -458,6 +441,12 @@ class Effects:
         return bool(self._log or self._segment)
 
 
+def _read(fields: Fields | None, key: Any) -> Value | None:
+    if fields is None:
+        return None
+    return fields.read(key)
+
+
 def is_same_constant(before: Value | None, after: Value) -> bool:
     """Whether two values are the same object, and all that is known of it."""
     return type(before) is type(after) is ConstantValue and before.object is after.object
@@ -465,10 +454,7 @@ def is_same_constant(before: Value | None, after: Value) -> bool:
 
 def _taken_by_class(cls: type, name: str) -> bool:
     """Whether a data descriptor of the class takes what is written under this name."""
-    try:
-        return is_data_descriptor(find_in_class(cls, name))
-    except AttributeError:
-        return False
+    return is_data_descriptor(class_attribute(cls, name))
 
 
 class ReadyValue(Value):

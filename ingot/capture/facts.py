@@ -232,9 +232,10 @@ WATCHED = (
 
 
 def operations_are_watched() -> bool:
-    """Whether something sees each operation of this thread, or changes what it means: a torch
-    function or dispatch mode (other than a default device), a transform of torch.func, forward-mode
-    differentiation, or anomaly detection."""
+    """Whether something sees each operation of this thread, or changes what it means.
+
+    That is a torch function or dispatch mode (other than a default device), a transform of
+    torch.func, forward-mode differentiation, or anomaly detection."""
     return (
         torch.is_anomaly_enabled()
         or torch.autograd.forward_ad._current_level >= 0

@@ -6,17 +6,14 @@ Each fact is there once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ingot.capture.facts import (
-    TensorFacts,
-    is_plain_constant,
-    read_global_state,
-)
+from ingot.capture.facts import TensorFacts, is_plain_constant, read_global_state
 from ingot.capture.guards import LEVEL_OF_DUALS, LOST, MISSING, RELATIONS, Guard, Kind, Quantity
 from ingot.capture.sources import Source
 from ingot.graph.shape_context import INTEGERS
@@ -94,7 +91,7 @@ class GuardSet:
             "size": sizes or facts.sizes,
             "stride": strides or facts.strides,
         }
-        dims = {what: [as_expr(e) for e in exprs] for what, exprs in numbers.items()}
+        dims = {what: list(map(as_expr, exprs)) for what, exprs in numbers.items()}
         fixed = {what: tuple(e.constant for e in exprs) for what, exprs in dims.items()}
         self.add(
             source, Kind.TENSOR, facts._replace(sizes=fixed["size"], strides=fixed["stride"]), where
@@ -161,13 +158,10 @@ class GuardSet:
     def describe_difference(self, slots: Sequence[Any]) -> str | None:
         """The first fact that differs, for the report: "x.shape[0] was 4, is 8 (model.py:12)". None
         if all hold."""
-        for guard in self:
-            differences = guard.differences(slots, self.symbols)
-            if differences:
-                if guard.where:
-                    return f"{differences[0]} ({guard.where})"
-                return differences[0]
-        return None
+        guard = self.check_python(slots)
+        if guard is None:
+            return None
+        return _with_line(guard.differences(slots, self.symbols)[0], guard)
 
     def differing_facts(
         self, slots: Sequence[Any], known: dict[tuple[Any, ...], list[str]], limit: int | None
@@ -176,18 +170,13 @@ class GuardSet:
         facts that other sets have as well come to is looked up in `known`, and left there."""
         lines: list[str] = []
         for key, guard in self._guards.items():
-            shared = guard.kind is not Kind.SHAPE  # whose symbols are this set's own
-            if shared:
-                differences = known.get(key)
-            else:
-                differences = None
+            differences = known.get(key)
             if differences is None:
                 differences = guard.differences(slots, self.symbols)
-                if shared:
+                if guard.kind is not Kind.SHAPE:  # whose symbols are this set's own
                     known[key] = differences
             if differences:
-                where = f" ({guard.where})" if guard.where else ""
-                lines.append(differences[0] + where)
+                lines.append(_with_line(differences[0], guard))
                 if limit is not None and len(lines) >= limit:
                     return None
         return lines
@@ -198,21 +187,18 @@ class GuardSet:
 
     def _changed(self, cls: type, slots: Sequence[Any]) -> Iterator[Source]:
         for guard in self:
-            if (
-                guard.kind is Kind.EQUALS
-                and type(guard.data) is cls
-                and guard.differences(slots, self.symbols)
-            ):
+            if guard.kind is not Kind.EQUALS or type(guard.data) is not cls:
+                continue
+            if guard.differences(slots, self.symbols):
                 assert guard.source is not None
-                try:
+                with suppress(LOST):
                     if type(guard.source.load(slots)) is cls:
                         yield guard.source
-                except LOST:
-                    pass
 
     def changed_integers(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """Where another int is now than the one that is relied on."""
-        yield from (Quantity(source, "value") for source in self._changed(int, slots))
+        for source in self._changed(int, slots):
+            yield Quantity(source, "value")
 
     def takes_integers(self) -> bool:
         """Whether ints from outside are symbols."""
@@ -235,9 +221,16 @@ class GuardSet:
                     return False
         except LOST:
             return False
-        return not any(
-            g.kind is not Kind.SHAPE and g.differences(slots, self.symbols) for g in self
-        )
+        return self._holds_but_for(frozenset(), slots)
+
+    def _holds_but_for(self, resized: Collection[Source | None], slots: Sequence[Any]) -> bool:
+        """Whether all but the relations between sizes and the facts of some tensors hold."""
+        for guard in self:
+            if guard.kind is Kind.SHAPE or guard.source in resized:
+                continue
+            if guard.differences(slots, self.symbols):
+                return False
+        return True
 
     def changed_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """Where a tensor has another size now than the one that is relied on, and all else that
@@ -257,36 +250,34 @@ class GuardSet:
 
     def sizes(self) -> dict[Source, tuple[int | None, ...]]:
         """The sizes of tensors that are relied on; None where there are symbols."""
-        return {
-            g.source: g.data.sizes for g in self if g.kind is Kind.TENSOR and g.source is not None
-        }
+        sizes = {}
+        for guard in self:
+            if guard.kind is Kind.TENSOR and guard.source is not None:
+                sizes[guard.source] = guard.data.sizes
+        return sizes
 
     def settled_sizes(self, slots: Sequence[Any]) -> Iterator[Quantity]:
         """The sizes that are relied on and have stayed, where nothing but other sizes differs."""
-        resized = {size.source for size in self.changed_sizes(slots)}
-        if all(
-            g.kind is Kind.SHAPE or g.source in resized or not g.differences(slots, self.symbols)
-            for g in self
-        ):
-            for source, sizes in self.sizes().items():
-                now = source.load(slots).shape
-                yield from (
-                    Quantity(source, "size", dim)
-                    for dim, size in enumerate(sizes)
-                    if size == now[dim]
-                )
+        if not self._holds_but_for(self._resized(slots), slots):
+            return
+        for source, sizes in self.sizes().items():
+            for dim, now in enumerate(source.load(slots).shape):
+                if sizes[dim] == now:
+                    yield Quantity(source, "size", dim)
+
+    def _resized(self, slots: Sequence[Any]) -> set[Source | None]:
+        return {size.source for size in self.changed_sizes(slots)}
 
     def sizes_beside_changed(self, slots: Sequence[Any]) -> Iterator[Quantity]:
-        """The sizes of the tensors that `changed_sizes` finds, and other tensors' first where it is
-        theirs as well: so many rows, or samples, there are in all."""
-        resized = {size.source for size in self.changed_sizes(slots)}
-        given = self.sizes()
-        rows = {given[source][0] for source in resized} - {None}
-        for source, sizes in given.items():
-            if source in resized:
-                yield from (Quantity(source, "size", dim) for dim in range(len(sizes)))
-            elif sizes and sizes[0] in rows:
-                yield Quantity(source, "size", 0)
+        """The sizes of the tensors that `changed_sizes` finds, and alike first sizes of others.
+
+        So many rows, or samples, there are in all."""
+        resized, tensors = self._resized(slots), self.sizes()
+        rows = {sizes[0] for source, sizes in tensors.items() if source in resized} - {None}
+        for source, sizes in tensors.items():
+            for dim in range(len(sizes)):
+                if source in resized or dim == 0 and sizes[0] in rows:
+                    yield Quantity(source, "size", dim)
 
     def texts(self) -> list[str]:
         """One line for each guard."""
@@ -298,20 +289,27 @@ class GuardSet:
         return _Flattener(self, inputs).spec()
 
 
+def _with_line(fact: str, guard: Guard) -> str:
+    """A fact with the user's line that relies on it."""
+    if guard.where:
+        return f"{fact} ({guard.where})"
+    return fact
+
+
 def closest(entries: Sequence[GuardSet], slots: Sequence[Any]) -> str:
-    """What told a call from the entry that comes closest to it, for the report: the first of the
-    fewest facts that differ, and which of the entries it is where there are several. "" where there
-    is none, or one of them holds."""
+    """What tells a call from the entry that comes closest to it, for the report.
+
+    It is the first of the fewest facts that differ, and which of the entries it is where there are
+    several. "" where there is none, or one of them holds."""
     # what differs, by fact: entries have most of their facts in common
     known: dict[tuple[Any, ...], list[str]] = {}
     fewest: list[str] | None = None
     place = 0
+    limit: int | None = None
     for position in reversed(range(len(entries))):  # of those that are equally close, the newest
-        differing = entries[position].differing_facts(
-            slots, known, len(fewest) if fewest is not None else None
-        )
+        differing = entries[position].differing_facts(slots, known, limit)
         if differing is not None:
-            fewest, place = differing, position + 1
+            fewest, limit, place = differing, len(differing), position + 1
     if not fewest:
         return ""
     text = fewest[0]
@@ -341,7 +339,9 @@ class _Flattener:
     def spec(self) -> dict[str, Any]:
         for guard in self.guards:
             _PLACEMENTS.get(guard.kind, _Flattener._place_check)(self, guard)
-        used = {symbol for left, _, right in self.shapes for symbol in left.symbols | right.symbols}
+        used = set[Symbol]()
+        for left, _, right in self.shapes:
+            used |= left.symbols | right.symbols
         positions = {symbol: position for position, symbol in enumerate(sorted(used, key=str))}
         quantities = [self.guards.symbols[symbol] for symbol in positions]
         places = [(self.node(q.source), q.what, q.dim) for q in quantities]
@@ -349,7 +349,7 @@ class _Flattener:
         return {
             "quantities": places,
             "shapes": shapes,
-            "inputs": [self.node(source) for source in self.inputs],
+            "inputs": list(map(self.node, self.inputs)),
             "nodes": self.nodes,
             "relations": self.relations,
             "global_state": self.global_state,
@@ -359,11 +359,12 @@ class _Flattener:
         """The position of a source's node, which is made, after those it depends on, when first
         asked for."""
         parent, access, key = source.step
-        token = (source,) if parent is None else (parent, access, _data_key(key))
+        token: tuple[Any, ...] = (source,)
+        if parent is not None:
+            token = parent, access, _data_key(key)
         if token not in self.positions:
-            if parent is None:
-                above = -1
-            else:
+            above = -1
+            if parent is not None:
                 above = self.node(parent)
             self.positions[token] = len(self.nodes)
             self.nodes.append((access, above, key, []))
@@ -374,25 +375,23 @@ class _Flattener:
         checks = self.nodes[self.node(source)][3]
         # those of one class are one check: its version tag answers for all
         if guard.kind is Kind.CLASS_ATTRIBUTE:
-            key, expected = guard.data
-            pair = (key, *(() if expected is MISSING else (expected,)))
+            if data[1] is MISSING:
+                data = data[:1]
             for kind, pairs in checks:
-                if kind == guard.kind.value:
-                    pairs.append(pair)
+                if kind == check:
+                    pairs.append(data)
                     return
-            checks.append((guard.kind.value, [pair]))
-        else:
-            checks.append((check, data))
+            data = [data]
+        checks.append((check, data))
 
     def _place_relation(self, guard: Guard) -> None:
-        node = self.node
+        node, data = self.node, guard.data
         if guard.kind is Kind.TENSOR_DISJOINT:
-            written, others = guard.data
-            data: tuple[Any, ...] = (tuple(map(node, written)), tuple(map(node, others)))
+            data = tuple([tuple(map(node, sources)) for sources in data])
         elif guard.kind is Kind.SAME_STORAGE:
-            data = (node(guard.source), node(guard.data[0]), guard.data[1])  # type: ignore[arg-type]
+            data = (node(guard.source), node(data[0]), data[1])  # type: ignore[arg-type]
         else:
-            data = (node(guard.source), node(guard.data))  # type: ignore[arg-type]
+            data = (node(guard.source), node(data))  # type: ignore[arg-type]
         self.relations.append((guard.kind.value, data))
 
     def _place_shape(self, guard: Guard) -> None:

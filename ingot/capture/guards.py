@@ -108,9 +108,10 @@ def _truth(value: Any) -> bool:
     return bool(value)
 
 
-def _class_attribute(cls: type, key: str) -> Any:
+def class_attribute(cls: type, name: str) -> Any:
+    """The raw attribute along the method resolution order, or MISSING."""
     try:
-        return find_in_class(cls, key)
+        return find_in_class(cls, name)
     except AttributeError:
         return MISSING
 
@@ -126,11 +127,10 @@ def _dict(value: Any) -> dict[Any, Any]:
 
 
 class _Rule(NamedTuple):
-    """How a fact about one value is read again, and what it is called: `facet` is formatted with
-    the source's name and the data. Where no native check has its name, the native walk calls `read`
-    and compares plain constants."""
+    """How a fact about one value is read again, and what it is called. Where no native check has
+    its name, the native walk calls `read` and compares plain constants."""
 
-    facet: str
+    facet: str  # formatted with the source's name and the data
     read: Callable[[Any, Any], Any]
     expected: Callable[[Any], Any] = lambda data: data
     same: Callable[[Any, Any], bool] = operator.eq
@@ -157,7 +157,7 @@ _RULES: dict[Kind, _Rule] = {
     Kind.TRUTH: _Rule("bool({0})", lambda value, _: _truth(value)),
     Kind.CLASS_ATTRIBUTE: _Rule(
         "{0}.{1[0]}",
-        lambda cls, data: _class_attribute(cls, data[0]),
+        lambda cls, data: class_attribute(cls, data[0]),
         lambda data: data[1],
         operator.is_,
     ),
@@ -185,11 +185,9 @@ def _short(value: object) -> str:
         return f"that of {value.co_filename}:{value.co_firstlineno}"
     if isinstance(value, torch.Tensor):
         return f"a {type(value).__qualname__} {tuple(value.shape)}"
-    plain = is_plain_constant(value) or isinstance(value, (tuple, _Missing))
-    if plain:
+    text = object.__repr__(value)
+    if is_plain_constant(value) or isinstance(value, (tuple, _Missing)):
         text = shown(value)
-    else:
-        text = object.__repr__(value)
     if len(text) <= 80:
         return text
     return text[:77] + "..."
@@ -260,19 +258,17 @@ class Guard:
             return []
         was, is_now = _short(expected), _short(now)
         if was == is_now:
+            is_now += f" of type {type(now).__qualname__}"
             if rule.same is operator.is_:
                 is_now = "another object"
-            else:
-                is_now = f"{is_now} of type {type(now).__qualname__}"
         return [f"{rule.facet.format(self.name, self.data)} was {was}, is {is_now}"]
 
 
 class Quantity(NamedTuple):
-    """An integer read at run time: a size or a stride of a tensor, or (what="value") a Python
-    int."""
+    """An integer read at run time."""
 
     source: Source
-    what: str  # "size" | "stride" | "value"
+    what: str  # "size" | "stride" of a tensor | "value": a Python int
     dim: int = 0
 
     def load(self, slots: Sequence[Any]) -> int:

@@ -1,5 +1,7 @@
-"""Functions of the user's that are called while a broken instruction runs for real: the frame hook
-hands them over, and each is captured as a function of its own."""
+"""The user's functions that are called while a broken instruction runs for real.
+
+The frame hook hands them over, and each is captured as a function of its own.
+"""
 
 from __future__ import annotations
 

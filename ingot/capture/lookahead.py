@@ -30,9 +30,10 @@ _JUMPS: dict[str, tuple[bool, bool]] = {
 def only_raises(
     frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
 ) -> bool:
-    """Whether all that happens from an instruction on, with these operands, is that an error is
-    raised, if a value has this truth: in the frame, or in those that called it once it returns.
-    Other values that decide are constants."""
+    """Whether an instruction, with these operands, leads to an error alone if a value has a truth.
+
+    The error is raised in the frame, or in those that called it once it returns. Other values that
+    decide are constants."""
     return _Way(frame, index, stack, tested, truth).raises()
 
 

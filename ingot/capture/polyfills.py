@@ -139,10 +139,9 @@ def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
     if not hasattr(type(iterable), "__iter__") and not hasattr(type(iterable), "__getitem__"):
         fails(functools.reduce, function, iterable)
     iterator = iter(iterable)
-    if initial is _MISSING:
+    result = initial
+    if result is _MISSING:
         result = next(iterator, _MISSING)
-    else:
-        result = initial
     if result is _MISSING:
         fails(functools.reduce, function, ())
     for item in iterator:
@@ -566,8 +565,10 @@ def batch_norm(
     eps: Any,
     cudnn: Any,
 ) -> Any:
-    """torch.batch_norm in training where the momentum is a number read from a tensor, as that of a
-    cumulative average is: the running statistics are updated beside it, in float64 as in eager."""
+    """torch.batch_norm in training where the momentum is a number read from a tensor.
+
+    That of a cumulative average is one. The running statistics are updated beside it, in float64 as
+    in eager."""
     result = torch.batch_norm(input, weight, bias, None, None, True, 0.0, eps, cudnn)
     dims = [d for d in range(input.dim()) if d != 1]
     var, mean = torch.var_mean(
@@ -603,8 +604,10 @@ def unscale_gradients(grads: Any, found_inf: Any, inv_scale: Any) -> Any:
 def update_scale(
     scale: Any, tracker: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any
 ) -> Any:
-    """How it finds the next scale: smaller where a gradient was not finite, larger after a while
-    where all were; products are taken in float64, and the scale does not grow to infinity."""
+    """How torch.amp.GradScaler finds the next scale.
+
+    It is smaller where a gradient was not finite, larger after a while where all were; products are
+    taken in float64, and the scale does not grow to infinity."""
     usual = (
         scale.numel() == tracker.numel() == found_inf.numel() == 1 and tracker.dtype is torch.int32
     )

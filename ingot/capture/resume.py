@@ -22,16 +22,15 @@ class _Frame(NamedTuple):
 
 
 def resume_function(chain: Chain) -> FunctionType:
-    """A function of the state of a chain that runs the rest of its frames in eager, or says that
-    the one frame, which has only begun, is to run as it is (NULL). It has one parameter for each
-    place of the state."""
-    parameters = ", ".join(f"s{i}" for i in range(chain.size))
-    scope: dict[str, Any] = {"run": _leave_alone if chain.is_call else _run, "chain": chain}
-    exec(
-        f"def continuation({parameters}): return run(chain, "
-        f"({parameters}{',' * bool(parameters)}))",
-        scope,
-    )
+    """A function of the state of a chain that runs the rest of its frames in eager.
+
+    It says (NULL) that a lone frame, which has only begun, is to run as it is. It has one parameter
+    for each place of the state."""
+    scope: dict[str, Any] = {"run": _run, "chain": chain}
+    if chain.is_call:
+        scope["run"] = _leave_alone
+    parameters = "".join(f"s{i}, " for i in range(chain.size))
+    exec(f"def continuation({parameters}): return run(chain, ({parameters}))", scope)
     made: FunctionType = scope["continuation"]
     return made
 
@@ -41,15 +40,12 @@ def _leave_alone(chain: Chain, state: Sequence[Any]) -> Any:
 
 
 def _run(chain: Chain, state: Sequence[Any]) -> Any:
+    handled = error = None
     if chain.handles:
         handled = state[0]
-    else:
-        handled = None
     frames = _frames(chain, state[chain.handles :])
     if chain.raises:
         error = state[-1]
-    else:
-        error = None
     result: Any = _native.NULL  # the innermost frame waits for nothing
     while frames:
         frame = frames.pop()
@@ -73,7 +69,7 @@ def _frames(chain: Chain, state: Sequence[Any]) -> list[_Frame]:
             slots[slot] = next(values)
         free = function.__closure__ or ()
         slots[len(slots) - len(free) :] = free
-        stack = [next(values) if given else _native.NULL for given in point.operands]
+        stack = [next(values) if is_value else _native.NULL for is_value in point.operands]
         frames.append(_Frame(function, point, slots, stack))
         place += point.size
     return frames
@@ -84,16 +80,14 @@ def _resume(
 ) -> Any:
     program, index = program_of(frame.point.code), frame.point.position
     if error is not None:
-        offset = program.instructions[index - 1].offset
-        return _native.resume(
-            frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled
-        )
-    if result is not _native.NULL:
-        frame.stack.append(result)
-    index = _to_boundary(program, index, frame.stack)
+        index -= 1
+    else:
+        if result is not _native.NULL:
+            frame.stack.append(result)
+        index = _to_boundary(program, index, frame.stack)
     offset = program.instructions[index].offset
     return _native.resume(
-        frame.function, offset, tuple(frame.slots), tuple(frame.stack), None, handled
+        frame.function, offset, tuple(frame.slots), tuple(frame.stack), error, handled
     )
 
 

@@ -59,9 +59,8 @@ class _Interning(type):
             args += cls.defaults[-lacking:]
         token = (cls, *map(_token, args))
         reference = _interned.get(token)
-        if reference is None:
-            known = None
-        else:
+        known = None
+        if reference is not None:
             known = reference()
         if known is None:
             known = object.__new__(cls)  # type: ignore[arg-type]
@@ -223,9 +222,10 @@ class InstanceDictSource(Source):
 
 @_source
 class AttrSource(Source):
-    """An attribute of an instance: `through` its `__dict__` ("dict"), or a C descriptor of its type
-    ("slot": `__slots__` members, `__self__` of a method, `func` of a partial, `grad` of a
-    tensor)."""
+    """An attribute of an instance.
+
+    It is read `through` its `__dict__` ("dict"), or a C descriptor of its type ("slot": `__slots__`
+    members, `__self__` of a method, `func` of a partial, `grad` of a tensor)."""
 
     base: Source
     key: str

@@ -1,6 +1,7 @@
-"""The instruction at a graph break, carried out for real: one small Python function for each,
-compiled under the name, file and line of the user's function, so that tracebacks, warnings and
-loggers see what they would see in eager.
+"""The instruction at a graph break, carried out for real by a small Python function.
+
+That is compiled under the name, file and line of the user's function, so that tracebacks, warnings
+and loggers see what they would see in eager.
 """
 
 from __future__ import annotations
@@ -68,21 +69,17 @@ def _build_map(ins: Instruction) -> Step:
 
 
 def _unpack_sequence(ins: Instruction) -> Step:
-    names = [f"x{i}" for i in range(ins.arg)]
-    return Step(
-        1,
-        f"[{', '.join(names)}] = a0; return ({''.join(f'{n}, ' for n in reversed(names))})",
-        results=ins.arg,
-    )
+    names = [f"x{i}, " for i in range(ins.arg)]
+    targets, results = "".join(names), "".join(reversed(names))
+    return Step(1, f"[{targets}] = a0; return ({results})", results=ins.arg)
 
 
 def _unpack_ex(ins: Instruction) -> Step:
     before, after = ins.arg
-    names = [f"x{i}" for i in range(before + 1 + after)]
-    targets = [f"*{name}" if i == before else name for i, name in enumerate(names)]
-    return Step(
-        1, f"{', '.join(targets)}, = a0; return ({', '.join(reversed(names))},)", results=len(names)
-    )
+    names = [f"x{i}, " for i in range(before + 1 + after)]
+    targets = "".join([*names[:before], "*", *names[before:]])
+    results = "".join(reversed(names))
+    return Step(1, f"{targets} = a0; return ({results})", results=len(names))
 
 
 def _on_container(method: str) -> Callable[[Instruction], Step]:
@@ -152,19 +149,18 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
 
 def call_step(positional: int, names: Sequence[str]) -> Step:
     """A call of operand 0 with `positional` arguments and then one for each keyword."""
-    args = [f"a{1 + i}" for i in range(positional)]
-    args += [f"{name}=a{1 + positional + i}" for i, name in enumerate(names)]
-    return Step(1 + positional + len(names), f"return a0({', '.join(args)})")
+    args = _operands(positional, 1)
+    for i, name in enumerate(names, 1 + positional):
+        args += f", {name}=a{i}"
+    return Step(1 + positional + len(names), f"return a0({args.removeprefix(', ')})")
 
 
 def spread_call_step(bound: int, has_keywords: bool) -> Step:
     """A call of operand 0 with `bound` arguments, then `*args`, then `**kwargs`."""
-    args = (
-        [f"a{1 + i}" for i in range(bound)]
-        + [f"*a{1 + bound}"]
-        + [f"**a{2 + bound}"] * has_keywords
-    )
-    return Step(2 + bound + has_keywords, f"return a0({', '.join(args)})")
+    args = f"{_operands(bound, 1)}, *a{1 + bound}"
+    if has_keywords:
+        args += f", **a{2 + bound}"
+    return Step(2 + bound + has_keywords, f"return a0({args.removeprefix(', ')})")
 
 
 def _enter(manager: Any) -> tuple[Any, Any]:
@@ -172,16 +168,13 @@ def _enter(manager: Any) -> tuple[Any, Any]:
     cls = type(manager)
     for name in ("__enter__", "__exit__"):
         if not hasattr(cls, name):
-            missed = " (missed __exit__ method)"
-            if name == "__enter__":
-                missed = ""
-            raise TypeError(
-                f"'{cls.__name__}' object does not support the context manager protocol{missed}"
-            )
-    if hasattr(cls.__exit__, "__get__"):
-        leave = cls.__exit__.__get__(manager, cls)
-    else:
-        leave = cls.__exit__
+            message = f"'{cls.__name__}' object does not support the context manager protocol"
+            if name == "__exit__":
+                message += " (missed __exit__ method)"
+            raise TypeError(message)
+    leave = cls.__exit__
+    if hasattr(leave, "__get__"):
+        leave = leave.__get__(manager, cls)
     return leave, cls.__enter__(manager)
 
 
@@ -191,24 +184,22 @@ def _import_from(module: Any, name: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         origin = getattr(module, "__name__", "<unknown module name>")
-        found = sys.modules.get(f"{origin}.{name}", END)
-        if found is END:
-            where = getattr(module, "__file__", None) or "unknown location"
-            raise ImportError(
-                f"cannot import name {name!r} from {origin!r} ({where})", name=name, path=where
-            ) from None
-        return found
+        submodule = f"{origin}.{name}"
+        if submodule in sys.modules:
+            return sys.modules[submodule]
+        where = getattr(module, "__file__", None) or "unknown location"
+        raise ImportError(
+            f"cannot import name {name!r} from {origin!r} ({where})", name=name, path=where
+        ) from None
 
 
-def _matches(raised: BaseException, wanted: Any) -> bool:
+def _matches(raised: BaseException, classes: Any) -> bool:
     """Whether an except clause takes an exception."""
-    if isinstance(wanted, tuple):
-        kinds = wanted
-    else:
-        kinds = (wanted,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+    if not isinstance(classes, tuple):
+        classes = (classes,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
         raise TypeError("catching classes that do not inherit from BaseException is not allowed")
-    return issubclass(type(raised), wanted)
+    return issubclass(type(raised), classes)
 
 
 _made: weakref.WeakSet[CodeType] = weakref.WeakSet()
