@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import is_same_constant
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource
-from ingot.capture.values.base import NULL, LazyValue, Raised, Value
+from ingot.capture.values.base import LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue, instance_dict, is_data_descriptor
 from ingot.capture.values.sequences import TupleValue
@@ -41,9 +41,11 @@ class _Unclear(Exception):
 
 
 def leaves_no_trace(session: Session) -> bool:
-    """Whether an error of the instruction that runs, of any class, leaves the compiled function,
-    with the attributes that handlers set as they were before the call. So it is where each handler
-    is a `finally` or a context manager that puts back what the function has changed."""
+    """Whether an error of the instruction that runs leaves the function, and nothing changed.
+
+    Of any class, with the attributes that handlers set as they were before the call. So it is where
+    each handler is a `finally` or a context manager that puts back what the function has changed.
+    """
     if not any(frame.program.handlers for frame in session.frames):
         return True
     walk = _Walk(session)
@@ -175,15 +177,7 @@ class _Walk:
         self.set[owner, name] = frame.stack.pop()
 
     def call(self, frame: InterpreterFrame, count: int) -> None:
-        args = frame.pop_many(count)
-        above, below = frame.stack.pop(), frame.stack.pop()
-        if below is not NULL and above is not NULL:
-            callable_, args = below, [above, *args]
-        elif below is NULL:
-            callable_ = above
-        else:
-            callable_ = below
-        frame.push(self.result(callable_, args))
+        frame.push(self.result(*frame.pop_callable(frame.pop_many(count))))
 
     def result(self, callable_: Value, args: list[Value]) -> Value:
         """What a call of a Python function gives."""
@@ -221,13 +215,10 @@ class _Walk:
             return False
         if value.source is source:
             return True
-        if (
-            namespace[name] is not getattr(value, "object", self)
-            or type(namespace[name]) not in _KNOWN
-        ):
+        before, realize = namespace[name], self.session.realize
+        if before is not getattr(value, "object", self) or type(before) not in _KNOWN:
             return False
-        realize = self.session.realize
-        return is_same_constant(realize(self.session.wrap(namespace[name], source)), realize(value))
+        return is_same_constant(realize(self.session.wrap(before, source)), realize(value))
 
 
 _STEPS: dict[str, Callable[[_Walk, InterpreterFrame, Any], None]] = {

@@ -113,6 +113,17 @@ class InterpreterFrame:
         del self.stack[-count:]
         return values
 
+    def pop_callable(self, args: list[Value]) -> tuple[Value, list[Value]]:
+        """What lies below the arguments of a call, and these with the `self` that it may have.
+
+        It is (NULL, callable), (callable, NULL) or (callable, self)."""
+        above, below = self.stack.pop(), self.stack.pop()
+        if below is NULL:
+            return above, args
+        if above is NULL:
+            return below, args
+        return below, [above, *args]
+
     def run(self, raised: Value | None = None) -> Value:
         """Runs to the next yield or to the end, with all that it calls, and gives the value yielded
         or returned. It may begin with an exception, at the instruction that it stands behind."""
@@ -140,8 +151,9 @@ class InterpreterFrame:
 
 
 def run_chain(session: Session, frames: list[InterpreterFrame], raised: Value | None) -> Value:
-    """Runs a stack of frames, each of which waits for the next one, to the end of the outermost
-    one; the innermost one begins with an exception, if there is one."""
+    """Runs a stack of frames, each of which waits for the next one, until the outermost ends.
+
+    The innermost one begins with the exception that is `raised`, if there is one."""
     for frame in frames:
         session.enter(frame)
     if raised is not None:

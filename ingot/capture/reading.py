@@ -1,6 +1,8 @@
-"""How C code reads the iterables that it is given: one element at a time, each of which its caller
-stores before the next one is asked for, so that an iterable that looks at what is being made, or
-raises, finds what CPython shows it."""
+"""How C code reads an iterable: one element at a time.
+
+Its caller stores each before the next one is asked for, so that an iterable that looks at what is
+being made, or raises, finds what CPython shows it.
+"""
 
 from __future__ import annotations
 
@@ -103,14 +105,16 @@ class Reading:
         try:
             iterator = self.iterate(value)
         except Raised as raised:
-            if issubclass(raised.value.python_type(), TypeError):
+            if raised.is_a(TypeError):
                 raise self.raised(TypeError, message) from None
             raise
         return self.list_of(iterator).items
 
     def ask_length(self: Session, value: Value) -> None:  # type: ignore[misc]
-        """Asks an instance for its length, as C does to reserve room: the answer is of no use, but
-        a method of the user's may refuse it, or do more than answer."""
+        """Asks an instance for its length, as C does to reserve room.
+
+        The answer is of no use, but a method of the user's may refuse it, or do more than
+        answer."""
         if not isinstance(value, ObjectValue):
             return
         if self._is_own_method(value, "__len__"):
@@ -128,8 +132,7 @@ class Reading:
         )
 
     def _is_own_method(self: Session, value: ObjectValue, name: str) -> bool:  # type: ignore[misc]
-        """Whether an instance has a special method written in Python, which is not torch's or
-        Ingot's own, or which asks one that may be the user's."""
+        """Whether an instance has a special method that is the user's, or asks one that may be."""
         if find_missing(value.cls, name):
             return False
         if issubclass(value.cls, IteratorInC):
@@ -142,7 +145,7 @@ class Reading:
         try:
             return ask(self)
         except Raised as raised:
-            if issubclass(raised.value.python_type(), TypeError):
+            if raised.is_a(TypeError):
                 return None
             raise
 
@@ -163,18 +166,20 @@ class Reading:
     def members_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
         """The keys of the elements of an iterable and the elements, as its caller asks for them. Of
         a set the members are taken, whatever a subclass says of them."""
-        value = self.realize(value)
-        if isinstance(value, BuiltinObject) and isinstance(value.content, SetValue):
-            value = value.content
-        for element in self.elements(value):
+        for element in self.elements(self._as_set(value)):
             member = self.realize(element)
             yield member.key(self), member
 
-    def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
-        """A new set of the elements of an iterable."""
+    def _as_set(self: Session, value: Value) -> Value:  # type: ignore[misc]
+        """The plain set that an instance of a subclass holds; other values as they are."""
         value = self.realize(value)
         if isinstance(value, BuiltinObject) and isinstance(value.content, SetValue):
-            value = value.content
+            return value.content
+        return value
+
+    def set_of(self: Session, value: Value, cls: type = set) -> SetValue:  # type: ignore[misc]
+        """A new set of the elements of an iterable."""
+        value = self._as_set(value)
         members: dict[Any, Value] = {}
         for key, member in self.members_read(value):
             members.setdefault(key, member)
@@ -198,10 +203,7 @@ class Reading:
         """The entries of a mapping, or of an iterable of pairs, as dict() and dict.update() read
         them."""
         value = self.realize(value)
-        is_mapping = (
-            isinstance(value, DictValue) or self.optional_attribute(value, "keys") is not None
-        )
-        if is_mapping:
+        if isinstance(value, DictValue) or self.optional_attribute(value, "keys") is not None:
             return self.mapping_read(value)
         return self._pairs_read(value)
 
@@ -228,15 +230,15 @@ class Reading:
         try:
             return value.get_attribute(self, name)
         except Raised as raised:
-            if issubclass(raised.value.python_type(), AttributeError):
+            if raised.is_a(AttributeError):
                 return None
             raise
 
     def _keys_of(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
         """PyMapping_Keys."""
-        found = self.realize(self.call(value.get_attribute(self, "keys"), [], {}))
-        owner, kind = type_name(value.python_type()), type_name(found.python_type())
-        return self.items_of(found, f"{owner}.keys() returned a non-iterable (type {kind})")
+        keys = self.realize(self.call(value.get_attribute(self, "keys"), [], {}))
+        owner, kind = type_name(value.python_type()), type_name(keys.python_type())
+        return self.items_of(keys, f"{owner}.keys() returned a non-iterable (type {kind})")
 
     def _items_read(  # type: ignore[misc]
         self: Session, value: Value, keys: Iterable[Value], taken: Container[Any] | None = None
@@ -264,7 +266,9 @@ class Reading:
         if keys is not None:
             return self._items_read(value, self.elements(self.call(keys, [], {})))
         items = self.optional_attribute(value, "items")
-        return self._unpacked_pairs(value if items is None else self.call(items, [], {}))
+        if items is not None:
+            value = self.call(items, [], {})
+        return self._unpacked_pairs(value)
 
     def _unpacked_pairs(self: Session, value: Value) -> Entries:  # type: ignore[misc]
         for pair in self.elements(value):
@@ -273,12 +277,8 @@ class Reading:
             while len(items) < 3 and (item := iterator.next(self)) is not None:
                 items.append(item)
             if len(items) < 2:
-                plural = "s"
-                if len(items) == 1:
-                    plural = ""
-                raise self.raised(
-                    ValueError, f"need more than {len(items)} value{plural} to unpack"
-                )
+                count = ("0 values", "1 value")[len(items)]
+                raise self.raised(ValueError, f"need more than {count} to unpack")
             if len(items) > 2:
                 raise self.raised(ValueError, "too many values to unpack (expected 2)")
             yield self.realize(items[0]).key(self), items[1]

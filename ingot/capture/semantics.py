@@ -9,7 +9,8 @@ import operator
 import reprlib
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ class MethodKey(IdentityKey):
         return isinstance(other, MethodKey) and other.object == self.object
 
 
+_SHOWN_DICTS = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
 _SHOWN_BASES = frozenset({int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
 _ASKED_FOR_TEXT = ("__int__", "__index__", "__float__", "__getitem__", "__trunc__", "__bytes__")
 """Methods that the % of a text may ask."""
@@ -123,17 +125,11 @@ def _stand_in_for(function: Value) -> Callable[..., Any]:
 
 
 _ALLOWED = frozenset(
-    {"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__module__", "__dict__"}
+    """
+    __init__ __new__ __init_subclass__ __class_getitem__ __module__ __dict__ __weakref__ __slots__
+    __doc__ __annotations__ __qualname__ __orig_bases__ __hash__
+    """.split()
 )
-_ALLOWED |= {
-    "__weakref__",
-    "__slots__",
-    "__doc__",
-    "__annotations__",
-    "__qualname__",
-    "__orig_bases__",
-    "__hash__",
-}
 
 
 def _named_as(cls: type, bases: tuple[type, ...], space: dict[str, Any]) -> type:
@@ -142,30 +138,28 @@ def _named_as(cls: type, bases: tuple[type, ...], space: dict[str, Any]) -> type
     return type(cls.__name__, bases, {**names, **space})
 
 
+def _special(names: Iterable[str]) -> set[str]:
+    """Those that name special methods whose call needs the value."""
+    return {name for name in names if name.startswith("__") and name.endswith("__")} - _ALLOWED
+
+
 def _refusing(value: ObjectValue) -> dict[str, Any]:
     """The special methods of a class for a stand-in of its instances: whoever calls one of them
     needs the value."""
     owners = value.cls.__mro__[: value.cls.__mro__.index(plain_base(value.cls))]
-    names = {
-        name
-        for owner in owners
-        for name in vars(owner)
-        if name.startswith("__") and name.endswith("__")
-    }
-    return {
-        name: _stand_in_for(value)
-        for name in names - _ALLOWED
-        if callable(getattr(value.cls, name, None))
-    }
+    methods = {}
+    for name in _special(chain.from_iterable(map(vars, owners))):
+        if callable(getattr(value.cls, name, None)):
+            methods[name] = _stand_in_for(value)
+    return methods
 
 
 def _unknown_instance(value: Value) -> Any:
     """An object in place of an instance of a C class of which nothing is known: whoever asks it
     anything needs it."""
     cls = value.python_type()
-    special = {name for name in dir(cls) if name.startswith("__") and name.endswith("__")}
-    names = special - set(dir(object)) - _ALLOWED
-    return _named_as(cls, (), {name: _stand_in_for(value) for name in names})()
+    names = _special(dir(cls)) - set(dir(object))
+    return _named_as(cls, (), dict.fromkeys(names, _stand_in_for(value)))()
 
 
 _SCALARS = frozenset({int, float, complex, str, bytes})
@@ -263,25 +257,23 @@ class Semantics:
         """A position in a list or tuple."""
         if isinstance(key, ObjectValue) and not find_missing(key.cls, "__index__"):
             return self.index_sized(key, IndexError)
-        has_number = not find_missing(key.python_type(), "__index__")
-        if (
-            isinstance(key, (ConstantValue, SliceValue))
-            or has_number
-            and not isinstance(key, BuiltinObject)
-        ):
+        if isinstance(key, (ConstantValue, SliceValue)):
             return self.known(key)
-        return self.stand_in(key)
+        if isinstance(key, BuiltinObject) or find_missing(key.python_type(), "__index__"):
+            return self.stand_in(key)
+        return self.known(key)
 
     def function_text(self: Session, function: Value) -> str:  # type: ignore[misc]
         """What an error of a call calls the function."""
         try:
-            module, name = [
-                self.known(self.realize(function).get_attribute(self, n))
-                for n in ("__module__", "__qualname__")
-            ]
+            function = self.realize(function)
+            module = self.known(function.get_attribute(self, "__module__"))
+            name = self.known(function.get_attribute(self, "__qualname__"))
         except Raised:
             return self.text_of(function, str)
-        return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+        if module in (None, "builtins"):
+            return f"{name}()"
+        return f"{module}.{name}()"
 
     # -- text --------------------------------------------------------------------------------------
 
@@ -294,44 +286,45 @@ class Semantics:
             return ascii(self.shown(value))
         if isinstance(value, ObjectValue):
             return self._text_of_object(value, make)
-        own = value.special(self, f"__{make.__name__}__") if isinstance(value, EnumValue) else None
-        return self.known(own) if own is not None else self.python(make, self.textual(value))
+        if isinstance(value, EnumValue):
+            own = value.special(self, f"__{make.__name__}__")
+            if own is not None:
+                return self.known(own)
+        return self.python(make, self.textual(value))
 
     def _text_of_object(self: Session, value: ObjectValue, make: Callable[[Any], str]) -> str:  # type: ignore[misc]
         name = "__repr__" if make is repr else "__str__"
         raw = self.class_lookup(value.cls, name)
         if raw is vars(object)["__str__"]:
             return self._text_of_object(value, repr)
-        text = None if isinstance(raw, FunctionType) else value.text(self, make)
-        if text is not None:
-            return text
+        if not isinstance(raw, FunctionType):
+            text = value.text(self, make)
+            if text is not None:
+                return text
         if raw is vars(object)["__repr__"]:
             raise self.unsupported("text", f"the text of {value.describe()} has its address")
         inner = getattr(raw, "__wrapped__", None)
         if inner is not None and getattr(raw, "__code__", None) in _RECURSION_GUARDS:
             raw = inner
-        made = self.realize(self.call(value.bind(self, raw, name), [], {}))
-        if made.python_type() is not str:
-            if issubclass(made.python_type(), str):
-                raise self.unsupported(
-                    "text", f"{name} of {value.describe()} gives an instance of a subclass of str"
-                )
-            raise self.raised(
-                TypeError, f"{name} returned non-string (type {type_name(made.python_type())})"
+        answer = self.realize(self.call(value.bind(self, raw, name), [], {}))
+        cls = answer.python_type()
+        if cls is str:
+            return self.known(answer)
+        if issubclass(cls, str):
+            raise self.unsupported(
+                "text", f"{name} of {value.describe()} gives an instance of a subclass of str"
             )
-        return self.known(made)
+        raise self.raised(TypeError, f"{name} returned non-string (type {type_name(cls)})")
 
     def format_of(self: Session, value: Value, spec: str) -> str:  # type: ignore[misc]
         """format() of a value."""
         value = self.realize(value)
-        if isinstance(value, BuiltinObject) and not isinstance(
-            self.class_lookup(value.cls, "__format__"), FunctionType
-        ):
-            return self.format_of(value.content, spec) if spec else self.text_of(value, str)
+        if isinstance(value, BuiltinObject):
+            if not isinstance(self.class_lookup(value.cls, "__format__"), FunctionType):
+                return self.format_of(value.content, spec) if spec else self.text_of(value, str)
         if isinstance(value, EnumValue):
-            own = value.special(self, "__format__", ConstantValue(spec)) or value.special(
-                self, "__str__"
-            )
+            own = value.special(self, "__format__", ConstantValue(spec))
+            own = own or value.special(self, "__str__")
             if own is not None:
                 return self.python(format, self.known(own), "" if value.has_format() else spec)
         if not isinstance(value, ObjectValue):
@@ -343,13 +336,12 @@ class Semantics:
                 message = f"unsupported format string passed to {name}.__format__"
                 raise self.raised(TypeError, message)
             return self.text_of(value, str)
-        made = self.realize(
-            self.call(value.bind(self, raw, "__format__"), [ConstantValue(spec)], {})
-        )
-        if not issubclass(made.python_type(), str):
-            kind = type_name(made.python_type())
+        method = value.bind(self, raw, "__format__")
+        text = self.realize(self.call(method, [ConstantValue(spec)], {}))
+        if not issubclass(text.python_type(), str):
+            kind = type_name(text.python_type())
             raise self.raised(TypeError, f"__format__ must return a str, not {kind}")
-        return self.known(made)
+        return self.known(text)
 
     def shown(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """An object that prints as the value would, and gives the number that the value gives."""
@@ -360,11 +352,12 @@ class Semantics:
         base, content = plain_base(value.cls), getattr(value, "content", None)
         if isinstance(value, DictObject):
             content = value.made
-        space = {"_session": self, "_value": value}
+        space: dict[str, Any] = {"_session": self, "_value": value}
         if content is None or base not in _SHOWN_BASES:
             return type(value.cls.__name__, (_Shown,), space)()
-        asked = [name for name in _ASKED_FOR_TEXT if value.overrides(self, name)]
-        space |= {name: self._shown_answer(value, name) for name in asked}
+        for name in _ASKED_FOR_TEXT:
+            if value.overrides(self, name):
+                space[name] = self._shown_answer(value, name)
         return type(value.cls.__name__, (_Shown, base), space)(self.textual(content))
 
     def _shown_answer(self: Session, value: ObjectValue, name: str) -> Callable[..., Any]:  # type: ignore[misc]
@@ -381,20 +374,16 @@ class Semantics:
         value = self.realize(value)
         if isinstance(value, (ListValue, TupleValue)):
             return value._build([self.shown(self.realize(item)) for item in value.items])
-        if isinstance(value, DictValue) and value.cls in (
-            dict,
-            OrderedDict,
-            defaultdict,
-            MappingProxyType,
-        ):
-            entries = {
-                self._shown_key(k): self.shown(self.realize(v)) for k, v in value.entries.items()
-            }
+        if isinstance(value, DictValue) and value.cls in _SHOWN_DICTS:
+            entries = {}
+            for key, item in value.entries.items():
+                shown_key = self.shown(self.realize(self.wrap_key(key)))
+                entries[shown_key] = self.shown(self.realize(item))
             if value.cls is defaultdict:
                 return defaultdict(self.known(value.factory), entries)
             return entries if value.cls is dict else value.cls(entries)  # type: ignore[call-overload]
         if isinstance(value, SetValue):
-            return value.cls([self.shown(item) for item in value.entries.values()])
+            return value.cls(map(self.shown, value.entries.values()))
         if isinstance(value, DictView):
             return getattr(self.textual(value.owner), value.kind)()
         return self.shown(value) if isinstance(value, ObjectValue) else self.known(value)
@@ -405,9 +394,6 @@ class Semantics:
         if isinstance(value, BuiltinObject) and isinstance(value.content, TupleValue):
             value = value.content
         return self.textual(value)
-
-    def _shown_key(self: Session, key: Any) -> Any:  # type: ignore[misc]
-        return self.shown(self.realize(self.wrap_key(key)))
 
     def constant_iterator(self: Session, iterator: Any) -> Value:  # type: ignore[misc]
         """The value of an iterator over a constant, which nobody else has."""
@@ -463,15 +449,11 @@ class Semantics:
         None where it is no class, or where there is no such attribute."""
         if not self.says_its_class(value):
             return None
-        try:
-            said = self.realize(value.get_attribute(self, "__class__"))
-        except Raised as raised:
-            if issubclass(raised.value.python_type(), AttributeError):
-                return None
-            raise
-        if not issubclass(said.python_type(), type):
+        said = self.optional_attribute(value, "__class__")
+        if said is None or not issubclass(self.realize(said).python_type(), type):
             return None
-        return None if said.constant() is value.python_type() else said.constant()
+        cls = self.realize(said).constant()
+        return None if cls is value.python_type() else cls
 
     def same(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
         """`a is b`. Between two outside objects the answer is guarded; the nature of either is
@@ -482,16 +464,11 @@ class Semantics:
             return self.truth(a) is self.truth(b)
         answer = a.identity() is b.identity()
         held = (ConstantValue, type(NULL))
-        if (
-            a.source is not None
-            and b.source is not None
-            and a.source is not b.source
-            and not isinstance(a, held)
-            and not isinstance(b, held)
-        ):
-            if a.python_type() is b.python_type():
-                if not (isinstance(a.source, ConstSource) and isinstance(b.source, ConstSource)):
-                    self.guard(a.source, Kind.SAME if answer else Kind.DISTINCT, b.source)
+        if a.source is None or b.source is None or isinstance(a, held) or isinstance(b, held):
+            return answer
+        if a.source is not b.source and a.python_type() is b.python_type():
+            if not (isinstance(a.source, ConstSource) and isinstance(b.source, ConstSource)):
+                self.guard(a.source, Kind.SAME if answer else Kind.DISTINCT, b.source)
         return answer
 
     def equal(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
@@ -510,27 +487,25 @@ class Semantics:
             of_tensor = left.binary(self, function, right, False)
             if of_tensor is not None:
                 return of_tensor
-        first = right.python_type() is not left.python_type() and self.comes_first(
-            function, right, left
-        )
-        if first and self._has_in_place(function, left):
-            made = left.binary(self, function, right, False)
-            if made is not None:
-                return made
-        if first and (made := right.binary(self, self._plain(function), left, True)) is not None:
-            return made
-        wanted = function
-        made = left.binary(self, function, right, False)
-        if made is None and function in _PLAIN_OF_INPLACE:
-            function = _PLAIN_OF_INPLACE[function]
-            made = left.binary(self, function, right, False)
-        if made is None and not first and self._is_reflected(function, left, right):
-            made = right.binary(self, function, left, True)
-        if made is not None:
-            return made
-        if function in (operator.eq, operator.ne):
-            return ConstantValue(self.same(left, right) == (function is operator.eq))
-        return self._no_operator(wanted, left, right)
+        plain = _PLAIN_OF_INPLACE.get(function, function)
+        is_first = right.python_type() is not left.python_type()
+        is_first = is_first and self.comes_first(function, right, left)
+        answer = None
+        if is_first and self._has_in_place(function, left):
+            answer = left.binary(self, function, right, False)
+        if is_first and answer is None:
+            answer = right.binary(self, plain, left, True)
+        if answer is None:
+            answer = left.binary(self, function, right, False)
+        if answer is None and plain is not function:
+            answer = left.binary(self, plain, right, False)
+        if answer is None and not is_first and self._is_reflected(plain, left, right):
+            answer = right.binary(self, plain, left, True)
+        if answer is not None:
+            return answer
+        if plain in (operator.eq, operator.ne):
+            return ConstantValue(self.same(left, right) == (plain is operator.eq))
+        return self._no_operator(function, left, right)
 
     @staticmethod
     def _has_in_place(function: Callable[[Any, Any], Any], left: Value) -> bool:
@@ -542,20 +517,18 @@ class Semantics:
         owner = find_owner(left.python_type(), name)
         return owner is not None and not (plain in OF_SEQUENCES and owner in SEQUENCES)
 
-    @staticmethod
-    def _plain(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        return _PLAIN_OF_INPLACE.get(function, function)
-
     def comes_first(self: Session, function: Any, right: Value, left: Value) -> bool:  # type: ignore[misc]
-        """Whether the right operand's rule is asked first: a tensor or number of the graph beside a
-        Python object, or an instance of a subclass that has the method anew."""
+        """Whether the right operand's rule is asked first.
+
+        That is a tensor or number of the graph beside a Python object, or an instance of a subclass
+        that has the method anew."""
         if right.decides_operators:
             return not left.decides_operators and not left.has_special_methods
         if isinstance(right, DictValue) and function is operator.or_:
             return issubclass(right.cls, left.python_type())
         if not right.has_special_methods:
             return False
-        plain = self._plain(function)
+        plain = _PLAIN_OF_INPLACE.get(function, function)
         if not self._adds_as_numbers(plain, left) and self._adds_as_numbers(plain, right):
             return True
         if not issubclass(right.python_type(), left.python_type()):
@@ -565,12 +538,13 @@ class Semantics:
         if plain in _COMPARISONS or not left.has_special_methods:
             return True
         name = BINARY_METHODS[plain][1]
-        methods = [self.class_lookup(value.python_type(), name) for value in (left, right)]
-        return methods[0] is not methods[1]
+        lookup = self.class_lookup
+        return lookup(left.python_type(), name) is not lookup(right.python_type(), name)
 
     def _adds_as_numbers(self: Session, function: Any, value: Value) -> bool:  # type: ignore[misc]
-        """Whether an operator is one of numbers to a value: a list and its kin are only joined and
-        repeated, after the other operand was asked."""
+        """Whether an operator is one of numbers to a value.
+
+        A list and its kin are only joined and repeated, after the other operand was asked."""
         if function not in OF_SEQUENCES or plain_base(value.python_type()) not in SEQUENCES:
             return True
         return isinstance(value, BuiltinObject) and value.overrides(self, *BINARY_METHODS[function])
@@ -586,15 +560,13 @@ class Semantics:
         self: Session, function: Callable[[Any, Any], Any], left: Value, right: Value
     ) -> Value:
         """Raises what Python raises where neither operand knows the operator."""
-        stand_ins = [self._stand_in(value, False) for value in (left, right)]
+        stand_ins, name = [self._stand_in(v, False) for v in (left, right)], function.__name__
         if _UNKNOWN in stand_ins:
-            name = function.__name__.rstrip("_")
-            raise self.unsupported(
-                "operator", f"operator.{name} of {left.describe()} and {right.describe()}"
-            )
-        self.python(function, *stand_ins)
+            name = name.rstrip("_")
+        else:
+            self.python(function, *stand_ins)
         raise self.unsupported(
-            "operator", f"operator.{function.__name__} of {left.describe()} and {right.describe()}"
+            "operator", f"operator.{name} of {left.describe()} and {right.describe()}"
         )
 
     def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]
@@ -615,12 +587,9 @@ class Semantics:
                 content = value.content.specialize(self)  # C code reads the number itself
             space = _refusing(value) if refusing else {}
             return _named_as(cls, (base,), space)(content)
-        if (
-            isinstance(value, ObjectValue)
-            and plain_base(value.cls) is object
-            and not isinstance(value, StandIn)
-        ):
-            return _named_as(cls, (), _refusing(value) if refusing else {})()
+        if isinstance(value, ObjectValue) and not isinstance(value, StandIn):
+            if plain_base(cls) is object:
+                return _named_as(cls, (), _refusing(value) if refusing else {})()
         return _stand_in_for(value) if isinstance(value, FunctionValue) else _UNKNOWN
 
     def _content_of(self: Session, value: BuiltinObject) -> Any:  # type: ignore[misc]
@@ -660,8 +629,9 @@ class Semantics:
         return self.stand_in(value)
 
     def refused(self: Session, value: Value) -> Any:  # type: ignore[misc]
-        """An object that a C function refuses as it does the value's, for one that it does refuse:
-        what an instance of a C class holds does not matter then, nor what else it can do."""
+        """An object that a C function refuses as it does the value's, for one that it does refuse.
+
+        What an instance of a C class holds does not matter then, nor what else it can do."""
         found = self._stand_in(value, False)
         return _named_as(value.python_type(), (), {})() if found is _UNKNOWN else found
 
@@ -692,6 +662,6 @@ class Semantics:
         try:
             return step()
         except Raised as raised:
-            if issubclass(raised.value.python_type(), StopIteration):
+            if raised.is_a(StopIteration):
                 return None
             raise

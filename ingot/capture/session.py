@@ -14,7 +14,7 @@ from ingot.capture import iterators
 from ingot.capture.bytecode import program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.error_paths import leaves_no_trace
-from ingot.capture.guards import MISSING, Kind, Observed, SpeculativeSizes
+from ingot.capture.guards import Kind, Observed, SpeculativeSizes, class_attribute
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.meanings import How, Meaning, is_known_in_c, stated
 from ingot.capture.reading import Reading
@@ -40,7 +40,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
-from ingot.capture.values.sequences import TupleValue, TypedKey, is_struct_sequence
+from ingot.capture.values.sequences import ListValue, TupleValue, TypedKey, is_struct_sequence
 from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted
@@ -119,8 +119,10 @@ class Session(Semantics, Reading):
         """Puts a frame that is about to run on the stack."""
         if len(self.frames) >= sys.getrecursionlimit():
             raise self.unsupported("recursion", "the calls are nested too deeply")
-        users = not is_trusted(frame.function.namespace.get("__name__", ""))
-        self._users.append(frame if users else self._users[-1] if self._users else None)
+        innermost: InterpreterFrame | None = frame
+        if is_trusted(frame.function.namespace.get("__name__", "")):
+            innermost = self._users[-1] if self._users else None
+        self._users.append(innermost)
         self.frames.append(frame)
 
     def leave(self, count: int) -> None:
@@ -156,7 +158,7 @@ class Session(Semantics, Reading):
     @property
     def where(self) -> str:
         """The innermost line of the user's own code that runs now."""
-        frame = (self._users[-1] or self.frames[-1]) if self.frames else self.left
+        frame = self.user_frame
         if frame is not None:
             return frame.where
         return ""
@@ -190,8 +192,9 @@ class Session(Semantics, Reading):
         """The frame of the compiled function itself, its parameters bound already."""
         # nn.Module.__call__(self, *args, **kwargs)
         if function.meaning().how not in (How.INLINE, How.CODE):
-            given = arguments[:-2] + self.unpacked(arguments[-2]), self.entries_of(arguments[-1])
-            target = function.callee(self, *given)
+            *positional, args, kwargs = arguments
+            positional += self.unpacked(args)
+            target = function.callee(self, positional, self.entries_of(kwargs))
             if target is None:
                 raise self.unsupported("call", f"a call of {function.describe()}", action=SKIP)
             function = target[0]
@@ -222,11 +225,9 @@ class Session(Semantics, Reading):
         """An exception of the user's program; `argument` is a message or a value."""
         if argument is None:
             return self.raising(ExceptionValue(cls))
-        return self.raising(
-            ExceptionValue(
-                cls, [argument if isinstance(argument, Value) else ConstantValue(argument)]
-            )
-        )
+        if not isinstance(argument, Value):
+            argument = ConstantValue(argument)
+        return self.raising(ExceptionValue(cls, [argument]))
 
     def raising(self, error: ExceptionValue) -> Raised:
         """An exception that is raised now, perhaps while another one is handled."""
@@ -241,8 +242,8 @@ class Session(Semantics, Reading):
         except RecursionError:  # there is less stack than in the program itself
             raise
         except _OF_THE_PROGRAM as error:
-            given = [self.wrap_constant(a) for a in error.args]
-            raise self.raising(ExceptionValue(type(error), given)) from None
+            values = list(map(self.wrap_constant, error.args))
+            raise self.raising(ExceptionValue(type(error), values)) from None
 
     def wrap_result(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Value:
         """The value of what a pure function gives for known objects."""
@@ -270,11 +271,7 @@ class Session(Semantics, Reading):
         class and name."""
         found = self._class_lookups.get((cls, name), self)
         if found is self:
-            try:
-                found = find_in_class(cls, name)
-            except AttributeError:
-                found = MISSING
-            self._class_lookups[cls, name] = found
+            found = self._class_lookups[cls, name] = class_attribute(cls, name)
             if not cls.__flags__ & (1 << 8):  # an immutable type stays as it is
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
         return found
@@ -282,12 +279,11 @@ class Session(Semantics, Reading):
     def looks_up_plainly(self, cls: type) -> bool:
         """Whether instances of a class look attributes up as those of the class written in C that
         it derives from."""
-        known = self._plain_lookups.get(cls)
-        if known is None:
+        if cls not in self._plain_lookups:
             hook = self.class_lookup(cls, "__getattribute__")
-            known = hook is find_in_class(plain_base(cls), "__getattribute__")
-            self._plain_lookups[cls] = known
-        return known
+            is_plain = hook is find_in_class(plain_base(cls), "__getattribute__")
+            self._plain_lookups[cls] = is_plain
+        return self._plain_lookups[cls]
 
     # -- outside objects ---------------------------------------------------------------------------
 
@@ -330,12 +326,12 @@ class Session(Semantics, Reading):
         """Whether a value is found in an argument of the call, but not in a module: no parameter,
         and no variable from around the function."""
         owners = list(source.owners())
-        if not isinstance(owners[-1] if owners else source, ArgSource):
+        if not isinstance([source, *owners][-1], ArgSource):
             return False
-        values = (self._by_source.get(owner) for owner in owners)
-        return not any(
-            isinstance(getattr(value, "object", None), torch.nn.Module) for value in values
-        )
+        for value in map(self._by_source.get, owners):
+            if isinstance(getattr(value, "object", None), torch.nn.Module):
+                return False
+        return True
 
     def is_input(self, object: Any, source: Source) -> bool:
         """Whether a number from outside is an input of the graph from the first call on: an
@@ -351,12 +347,12 @@ class Session(Semantics, Reading):
         if type(object) in LITERALS:
             return ConstantValue(object)
         if type(object) is tuple:
-            return TupleValue([self.wrap_constant(item) for item in object], tuple)
+            return TupleValue(map(self.wrap_constant, object), tuple)
         if type(object) is list:
-            return self.list_of(TupleValue([self.wrap_constant(item) for item in object], tuple))
+            return ListValue(map(self.wrap_constant, object), list)
         if isinstance(object, Value):
             return object
-        return self.realize(LazyValue(object, ConstSource(object)))
+        return self.builtin(object)
 
     def wrap_key(self, key: Any) -> Value:
         """The value of a key of a captured dict."""
@@ -365,35 +361,34 @@ class Session(Semantics, Reading):
         if isinstance(key, TypedKey):
             if is_struct_sequence(key.cls):
                 return key.value  # nobody can make another
-            return TupleValue([self.wrap_key(k) for k in key], key.cls)
+            return TupleValue(map(self.wrap_key, key), key.cls)
         if type(key) is tuple:
-            return TupleValue([self.wrap_key(k) for k in key], tuple)
+            return TupleValue(map(self.wrap_key, key), tuple)
         return self.wrap_constant(key)
 
     def wrap_class_member(self, raw: Any) -> Value:
         """What a class holds; that it holds this very object is guarded by `class_lookup`."""
         return self.wrap(raw, ConstSource(raw))
 
-    def wrap_global(self, namespace: dict[str, Any], name: str, module: str) -> Value | None:
+    def wrap_global(self, namespace: dict[str, Any], name: str) -> Value | None:
         """A variable of a module; None if it has none of this name."""
-        written = self.effects.fields(namespace)
-        if written is not None and name in written.written:
-            value = written.written[name]
-            if value is NULL:
-                return None
-            return value
+        written = self.effects.written(namespace, name)
+        if written is NULL:
+            return None
+        if written is not None:
+            return written
         known = self._fixed.get((id(namespace), name))
         if known is not None:
             return known[0]
         if name not in namespace:
             return None
-        found = namespace[name]
+        found, module = namespace[name], namespace.get("__name__", "")
         fixed_there = is_trusted(module) and module not in _REPLACEABLE
         if fixed_there and (callable(found) or isinstance(found, ModuleType)):
             self.guard(GlobalSource(namespace, name), Kind.IDENTITY, found)
-            made = self.wrap(found, ConstSource(found))
-            self._fixed[id(namespace), name] = made, namespace
-            return made
+            value = self.wrap(found, ConstSource(found))
+            self._fixed[id(namespace), name] = value, namespace
+            return value
         return self.effects.found(found, GlobalSource(namespace, name))
 
     def wrap_builtin(self, namespace: dict[str, Any], name: str) -> Value | None:
@@ -430,12 +425,14 @@ class Session(Semantics, Reading):
         """What an import statement gives, for a module that is loaded already."""
         if level:
             package = namespace.get("__package__") or ""
-            name = ".".join(
-                filter(None, [package.rsplit(".", level - 1)[0] if level > 1 else package, name])
-            )
+            if level > 1:
+                package = package.rsplit(".", level - 1)[0]
+            name = ".".join(filter(None, [package, name]))
         if name not in sys.modules:
             raise self.unsupported("import", f"import of {name}, which is not loaded yet")
-        module = sys.modules[name if wants_leaf else name.partition(".")[0]]
+        if not wants_leaf:
+            name = name.partition(".")[0]
+        module = sys.modules[name]
         return self.wrap(module, ConstSource(module))
 
     # -- callables ---------------------------------------------------------------------------------

@@ -33,11 +33,8 @@ def build_set(frame: InterpreterFrame, count: int) -> None:
 @handles("BUILD_MAP")
 def build_map(frame: InterpreterFrame, count: int) -> None:
     session, flat = frame.session, frame.pop_many(2 * count)
-    frame.push(
-        DictValue(
-            [(session.realize(k).key(session), v) for k, v in zip(flat[::2], flat[1::2])], dict
-        )
-    )
+    keys = [session.realize(key).key(session) for key in flat[::2]]
+    frame.push(DictValue(zip(keys, flat[1::2]), dict))
 
 
 @handles("BUILD_CONST_KEY_MAP")
@@ -71,7 +68,8 @@ handles("SET_ADD")(_method("add"))
 handles("SET_UPDATE")(_method("update"))
 
 
-def _is_iterable(value: Value) -> bool:
+def is_iterable(value: Value) -> bool:
+    """Whether its class has a method by which C goes through it."""
     cls = value.python_type()
     return hasattr(cls, "__iter__") or hasattr(cls, "__getitem__")
 
@@ -79,7 +77,7 @@ def _is_iterable(value: Value) -> bool:
 @handles("LIST_EXTEND")
 def list_extend(frame: InterpreterFrame, depth: int) -> None:
     session, items = frame.session, frame.pop()
-    if not _is_iterable(items):
+    if not is_iterable(items):
         kind = type_name(items.python_type())
         raise session.raised(TypeError, f"Value after * must be an iterable, not {kind}")
     owner = frame.peek(depth)
@@ -95,7 +93,7 @@ def dict_update(frame: InterpreterFrame, depth: int) -> None:
         for key, value in session.mapping_read(other):
             owner.write(session, key, value)
     except Raised as raised:
-        if not issubclass(raised.value.python_type(), AttributeError):
+        if not raised.is_a(AttributeError):
             raise
         raise session.raised(
             TypeError, f"'{type_name(other.python_type())}' object is not a mapping"
@@ -127,7 +125,7 @@ def dict_merge(frame: InterpreterFrame, depth: int) -> None:
         message = _refusal(error, other)
         if not message:
             raise
-        raise session.raised(TypeError, f"{_callee_text(frame, depth)} {message}") from None
+        raise session.raised(TypeError, f"{callee_text(frame, depth + 2)} {message}") from None
 
 
 def _refusal(error: Raised | KeyTaken, other: Value) -> str:
@@ -135,32 +133,27 @@ def _refusal(error: Raised | KeyTaken, other: Value) -> str:
     itself."""
     if isinstance(error, KeyTaken):
         return _key_refusal(error.key)
+    if error.is_a(AttributeError):
+        return f"argument after ** must be a mapping, not {type_name(other.python_type())}"
     raised = error.value
     assert isinstance(raised, ExceptionValue)
-    if issubclass(raised.cls, AttributeError):
-        return f"argument after ** must be a mapping, not {type_name(other.python_type())}"
-    takes_any = VERSION >= (3, 12)  # a KeyError of the mapping's own for one of a key that is taken
-    is_lookup = issubclass(raised.cls, KeyError) and len(raised.args) == 1
-    if takes_any and is_lookup:
+    # Python takes a KeyError of the mapping's own for one of a key that is taken
+    if VERSION >= (3, 12) and error.is_a(KeyError) and len(raised.args) == 1:
         return _key_refusal(raised.args[0])
     return ""
 
 
 def _key_refusal(key: Value) -> str:
-    is_text = key.is_constant()
-    if is_text:
+    if key.is_constant():
         return f"got multiple values for keyword argument '{key.constant()}'"
     return "keywords must be strings"
 
 
-def _callee_text(frame: InterpreterFrame, depth: int) -> str:
-    """What Python calls the function that is about to be called with the keywords `depth` below the
-    top."""
-    above, below = (
-        frame.peek(depth + 2),
-        frame.peek(depth + 3) if len(frame.stack) > depth + 2 else NULL,
-    )
-    return frame.session.function_text(above if above is not NULL else below)
+def callee_text(frame: InterpreterFrame, depth: int) -> str:
+    """What Python calls the function that is about to be called; at `depth` it or a marker lies."""
+    if frame.stack[-depth] is NULL:
+        depth += 1
+    return frame.session.function_text(frame.stack[-depth])
 
 
 @handles("UNPACK_SEQUENCE")
@@ -181,7 +174,7 @@ def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Valu
     session = frame.session
     if isinstance(value, SequenceValue):
         return value.items[:limit]
-    if not _is_iterable(value):
+    if not is_iterable(value):
         kind = type_name(value.python_type())
         raise session.raised(TypeError, f"cannot unpack non-iterable {kind} object")
     iterator = session.iterate(value)
@@ -209,7 +202,7 @@ def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
 def _items_to_split(frame: InterpreterFrame, value: Value, before: int) -> list[Value]:
     """All elements of an iterable, of which the first ones are taken one by one."""
     session = frame.session
-    if isinstance(value, SequenceValue) or not _is_iterable(value):
+    if isinstance(value, SequenceValue) or not is_iterable(value):
         return _first_items(frame, value, sys.maxsize)
     iterator = session.iterate(value)
     items: list[Value] = []

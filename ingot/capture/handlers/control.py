@@ -74,14 +74,13 @@ def jump_if_false_or_pop(frame: InterpreterFrame, target: int) -> None:
     _jump_or_pop(frame, target, False)
 
 
-def _jump_or_pop(frame: InterpreterFrame, target: int, wanted: bool) -> None:
+def _jump_or_pop(frame: InterpreterFrame, target: int, jumps_if: bool) -> None:
     value = frame.pop()
     keeps, drops = (target, [*frame.stack, value]), (frame.index, frame.stack)
-    if wanted:
-        if_false, if_true = (drops, keeps)
-    else:
-        if_false, if_true = (keeps, drops)
-    if truth_at_branch(frame, value, if_false, if_true) is wanted:
+    sides = [keeps, drops]
+    if jumps_if:
+        sides = [drops, keeps]
+    if truth_at_branch(frame, value, *sides) is jumps_if:
         frame.push(value)
         frame.index = target
 

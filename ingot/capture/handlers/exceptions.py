@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.capture.bytecode import VERSION
 from ingot.capture.guards import MISSING
+from ingot.capture.handlers.calls import push_call
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Raised, Value, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -20,10 +21,8 @@ def _exception(frame: InterpreterFrame, value: Value, what: str) -> ExceptionVal
     if issubclass(value.python_type(), type) and issubclass(value.constant(), BaseException):
         cls, value = value, session.realize(session.call(value, [], {}))
         if not isinstance(value, ExceptionValue):
-            message = (
-                f"calling {cls.constant()} should have returned an instance of BaseException, not "
-            )
-            raise session.raised(TypeError, f"{message}{value.python_type()}")
+            message = f"calling {cls.constant()} should have returned an instance of BaseException"
+            raise session.raised(TypeError, f"{message}, not {value.python_type()}")
     if not isinstance(value, ExceptionValue):
         if issubclass(value.python_type(), BaseException):
             raise session.unsupported("exception", f"{value.describe()} is raised")
@@ -39,10 +38,9 @@ def raise_varargs(frame: InterpreterFrame, count: int) -> None:
         if not isinstance(handled, ExceptionValue):
             raise session.raised(RuntimeError, "No active exception to reraise")
         raise Raised(handled)
+    cause = None
     if count == 2:
         cause = frame.pop()
-    else:
-        cause = None
     raised = _exception(frame, frame.pop(), "exceptions")
     if cause is not None:
         if cause.identity() is not None:
@@ -69,24 +67,23 @@ def push_exc_info(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("POP_EXCEPT")
 def pop_except(frame: InterpreterFrame, _: Any) -> None:
-    before = frame.pop()
-    if before is INHERITED:
-        frame.session.handled = frame.session.inherited
-    else:
-        frame.session.handled = before
+    handled = frame.pop()
+    if handled is INHERITED:
+        handled = frame.session.inherited
+    frame.session.handled = handled
 
 
 @handles("CHECK_EXC_MATCH")
 def check_exc_match(frame: InterpreterFrame, _: Any) -> None:
-    wanted = frame.session.known(frame.pop())
-    for cls in wanted if type(wanted) is tuple else (wanted,):
+    classes = frame.session.known(frame.pop())
+    if type(classes) is not tuple:
+        classes = (classes,)
+    for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             message = "catching classes that do not inherit from BaseException is not allowed"
             raise frame.session.raised(TypeError, message)
     order = frame.peek().python_type().__mro__
-    frame.push(
-        ConstantValue(any(cls in order for cls in (wanted if type(wanted) is tuple else (wanted,))))
-    )
+    frame.push(ConstantValue(any(map(order.__contains__, classes))))
 
 
 @handles("STOPITERATION_ERROR")
@@ -111,7 +108,7 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
             return manager.bind(session, raw, name)
         return manager.get_attribute(session, name)
     except Raised as raised:
-        if not issubclass(raised.value.python_type(), AttributeError):
+        if not raised.is_a(AttributeError):
             raise
         kind = type_name(manager.python_type())
         missed = ""
@@ -127,23 +124,17 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
 
 @handles("BEFORE_WITH")
 def before_with(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
-    session, manager = frame.session, frame.pop()
+    manager = frame.pop()
     enter = _special_method(frame, manager, "__enter__")
     frame.push(_special_method(frame, manager, "__exit__"))
-    target = session.realize(enter).callee(session, [], {})
-    if target is not None:
-        return session.frame_of(*target)
-    frame.push(session.call(enter, [], {}))
-    return None
+    return push_call(frame, enter, [], {})
 
 
 @handles("WITH_EXCEPT_START")
 def with_except_start(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
-    session, raised, leave = frame.session, frame.peek(), frame.peek(4)
-    traceback = raised.traceback() if isinstance(raised, ExceptionValue) else NONE
-    args: list[Value] = [session.wrap_constant(raised.python_type()), raised, traceback]
-    target = leave.callee(session, args, {})
-    if target is not None:
-        return session.frame_of(*target)
-    frame.push(session.call(leave, args, {}))
-    return None
+    raised, leave = frame.peek(), frame.peek(4)
+    traceback: Value = NONE
+    if isinstance(raised, ExceptionValue):
+        traceback = raised.traceback()
+    cls = frame.session.wrap_constant(raised.python_type())
+    return push_call(frame, leave, [cls, raised, traceback], {})

@@ -12,24 +12,20 @@ from ingot.capture.values.late_text import joined, late_text
 @handles("CONVERT_VALUE")
 def convert_value(frame: InterpreterFrame, conversion: Any) -> None:
     session, value = frame.session, frame.pop()
-    frame.push(
-        late_text(session, conversion, value) or ConstantValue(session.text_of(value, conversion))
-    )
+    text = late_text(session, conversion, value)
+    frame.push(text or ConstantValue(session.text_of(value, conversion)))
 
 
 @handles("FORMAT_SIMPLE")
 def format_simple(frame: InterpreterFrame, _: Any) -> None:
-    session, value = frame.session, frame.pop()
-    frame.push(late_text(session, format, value) or ConstantValue(session.text_of(value, format)))
+    convert_value(frame, format)
 
 
 @handles("FORMAT_WITH_SPEC")
 def format_with_spec(frame: InterpreterFrame, _: Any) -> None:
     session, spec, value = frame.session, frame.pop(), frame.pop()
-    frame.push(
-        late_text(session, format, value, spec)
-        or ConstantValue(session.format_of(value, spec.constant()))
-    )
+    text = late_text(session, format, value, spec)
+    frame.push(text or ConstantValue(session.format_of(value, spec.constant())))
 
 
 @handles("BUILD_STRING")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Raised, Value
@@ -10,11 +10,8 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import GeneratorValue
 from ingot.capture.values.objects import ObjectValue
 
-if TYPE_CHECKING:
-    from ingot.capture.session import Session
 
-
-@handles("GET_ITER")
+@handles("GET_ITER", "GET_YIELD_FROM_ITER")
 def get_iter(frame: InterpreterFrame, _: Any) -> None:
     frame.push(frame.session.iterate(frame.pop()))
 
@@ -29,11 +26,6 @@ def for_iter(frame: InterpreterFrame, behind: int) -> None:
         frame.index = behind
 
 
-@handles("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(frame.session.iterate(frame.pop()))
-
-
 @handles("SEND")
 def send(frame: InterpreterFrame, behind: int) -> None:
     sent, receiver = frame.pop(), frame.peek()
@@ -41,7 +33,7 @@ def send(frame: InterpreterFrame, behind: int) -> None:
         element = receiver.resume(frame.session, sent)
         result: Value = receiver.result
     else:
-        element, result = _sent_to(frame.session, receiver, sent)
+        element, result = _sent_to(frame, receiver, sent)
     if element is not None:
         frame.push(element)
     else:
@@ -49,8 +41,9 @@ def send(frame: InterpreterFrame, behind: int) -> None:
         frame.index = behind
 
 
-def _sent_to(session: Session, receiver: Value, sent: Value) -> tuple[Value | None, Value]:
+def _sent_to(frame: InterpreterFrame, receiver: Value, sent: Value) -> tuple[Value | None, Value]:
     """The next element of an iterator of another kind, or else its result."""
+    session = frame.session
     try:
         if sent.identity() is not None:
             return session.call(receiver.get_attribute(session, "send"), [sent], {}), NONE
@@ -58,7 +51,7 @@ def _sent_to(session: Session, receiver: Value, sent: Value) -> tuple[Value | No
             return receiver.step(session), NONE
         return receiver.next(session), NONE
     except Raised as raised:
-        if not issubclass(raised.value.python_type(), StopIteration):
+        if not raised.is_a(StopIteration):
             raise
         return None, session.realize(raised.value.get_attribute(session, "value"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.base import Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.sequences import TupleValue
@@ -33,22 +33,20 @@ def match_mapping(frame: InterpreterFrame, _: Any) -> None:
 @handles("MATCH_KEYS")
 def match_keys(frame: InterpreterFrame, _: Any) -> None:
     session, subject = frame.session, frame.peek(2)
-    found: list[Value] = []
+    items: list[Value] = []
     for key in map(session.realize, session.unpacked(frame.peek())):
         if isinstance(subject, DictValue):
             value = subject.find(session, key.key(session))
         else:
             missing = ConstantValue(object())
-            got = session.call(subject.get_attribute(session, "get"), [key, missing], {})
-            if got is missing:
+            value = session.call(subject.get_attribute(session, "get"), [key, missing], {})
+            if value is missing:
                 value = None
-            else:
-                value = got
         if value is None:
             frame.push(NONE)
             return
-        found.append(value)
-    frame.push(TupleValue(found, tuple))
+        items.append(value)
+    frame.push(TupleValue(items, tuple))
 
 
 @handles("MATCH_CLASS")
@@ -61,17 +59,16 @@ def match_class(frame: InterpreterFrame, positional: int) -> None:
     if not session.truth(is_instance):
         frame.push(NONE)
         return
-    matched: list[Value] = []
-    wanted = (*_positional_names(frame, cls, positional), *names)
-    try:
-        for name in wanted:
-            matched.append(subject if name is None else subject.get_attribute(session, name))
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(), AttributeError):
-            raise
-        frame.push(NONE)
-        return
-    frame.push(TupleValue(matched, tuple))
+    attributes: list[Value] = []
+    for name in (*_positional_names(frame, cls, positional), *names):
+        value: Value | None = subject
+        if name is not None:
+            value = session.optional_attribute(subject, name)
+        if value is None:
+            frame.push(NONE)
+            return
+        attributes.append(value)
+    frame.push(TupleValue(attributes, tuple))
 
 
 def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[str | None, ...]:
@@ -79,23 +76,18 @@ def _positional_names(frame: InterpreterFrame, cls: Value, count: int) -> tuple[
     if not count:
         return ()
     session, known = frame.session, cls.constant()
-    has_names = hasattr(known, "__match_args__")
-    if has_names:
+    names: Any = ()
+    if hasattr(known, "__match_args__"):
         names = session.known(cls.get_attribute(session, "__match_args__"))
-    else:
-        names = ()
-    if not has_names and known.__flags__ & _MATCH_SELF:
+    elif known.__flags__ & _MATCH_SELF:
         names = (None,)
     if type(names) is not tuple:
-        kind = type(names).__name__
-        raise session.raised(
-            TypeError, f"{known.__name__}.__match_args__ must be a tuple (got {kind})"
-        )
+        message = f".__match_args__ must be a tuple (got {type(names).__name__})"
+        raise session.raised(TypeError, f"{known.__name__}{message}")
     if count > len(names):
-        plural = "s"
+        accepted = f"{len(names)} positional sub-patterns"
         if len(names) == 1:
-            plural = ""
-        accepted = f"{len(names)} positional sub-pattern{plural}"
+            accepted = "1 positional sub-pattern"
         message = f"{known.__name__}() accepts {accepted} ({count} given)"
         raise session.raised(TypeError, message)
     return names[:count]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import NULL, Raised, Value
-from ingot.capture.values.constant import NONE
+from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.functions import CellValue
 
 
@@ -72,20 +71,20 @@ def _cell(frame: InterpreterFrame, slot: int) -> CellValue:
 
 @handles("LOAD_DEREF")
 def load_deref(frame: InterpreterFrame, slot: int) -> None:
+    frame.push(_content(frame, slot))
+
+
+def _content(frame: InterpreterFrame, slot: int) -> Value:
     cell = _cell(frame, slot)
-    if cell.content is NULL:
-        raise _empty(frame, slot, cell)
-    frame.push(cell.content)
-
-
-def _empty(frame: InterpreterFrame, slot: int, cell: CellValue) -> Exception:
+    if cell.content is not NULL:
+        return cell.content
     session, name = frame.session, frame.program.names[slot]
     if cell.source is not None and session.effects.fields(cell.object) is None:
-        return session.unsupported("unbound-name", f"the outer variable {name!r} is not bound yet")
+        raise session.unsupported("unbound-name", f"the outer variable {name!r} is not bound yet")
     if name not in frame.program.code.co_freevars:
-        return _unbound(frame, slot)
+        raise _unbound(frame, slot)
     message = "where it is not associated with a value in enclosing scope"
-    return session.raised(NameError, f"cannot access free variable '{name}' {message}")
+    raise session.raised(NameError, f"cannot access free variable '{name}' {message}")
 
 
 @handles("STORE_DEREF")
@@ -95,9 +94,7 @@ def store_deref(frame: InterpreterFrame, slot: int) -> None:
 
 @handles("DELETE_DEREF")
 def delete_deref(frame: InterpreterFrame, slot: int) -> None:
-    cell = _cell(frame, slot)
-    if cell.content is NULL:
-        raise _empty(frame, slot, cell)
+    _content(frame, slot)  # raises where there is none
     _set_cell(frame, slot, NULL)
 
 
@@ -111,9 +108,7 @@ def _set_cell(frame: InterpreterFrame, slot: int, content: Value) -> None:
 @handles("LOAD_GLOBAL", "LOAD_NAME")
 def load_global(frame: InterpreterFrame, name: str) -> None:
     session, namespace = frame.session, frame.function.namespace
-    value = session.wrap_global(
-        namespace, name, namespace.get("__name__", "")
-    ) or session.wrap_builtin(namespace, name)
+    value = session.wrap_global(namespace, name) or session.wrap_builtin(namespace, name)
     if value is None:
         raise session.raised(NameError, f"name '{name}' is not defined")
     frame.push(value)
@@ -127,8 +122,7 @@ def store_global(frame: InterpreterFrame, name: str) -> None:
 @handles("DELETE_GLOBAL")
 def delete_global(frame: InterpreterFrame, name: str) -> None:
     session, namespace = frame.session, frame.function.namespace
-    found = session.wrap_global(namespace, name, namespace.get("__name__", ""))
-    if found is None:
+    if session.wrap_global(namespace, name) is None:
         raise session.raised(NameError, f"name '{name}' is not defined")
     session.effects.set_name(namespace, name, NULL)
 
@@ -140,23 +134,16 @@ def store_name(frame: InterpreterFrame, name: str) -> None:
 
 @handles("IMPORT_NAME")
 def import_name(frame: InterpreterFrame, name: str) -> None:
-    wanted = frame.pop()
-    level = frame.pop().constant()
-    frame.push(
-        frame.session.imported(
-            name, level, frame.function.namespace, wanted is not NONE and bool(wanted.constant())
-        )
-    )
+    names, level = frame.pop().constant(), frame.pop().constant()
+    frame.push(frame.session.imported(name, level, frame.function.namespace, bool(names)))
 
 
 @handles("IMPORT_FROM")
 def import_from(frame: InterpreterFrame, name: str) -> None:
     session, module = frame.session, frame.peek()
-    try:
-        frame.push(module.get_attribute(session, name))
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(), AttributeError):
-            raise
+    value = session.optional_attribute(module, name)
+    if value is None:
         raise session.unsupported(
             "unbound-name", f"{name!r} is imported from {module.describe()}, which does not have it"
-        ) from None
+        )
+    frame.push(value)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from ingot.capture.handlers.control import truth_at_branch
-from ingot.capture.interpreter import InterpreterFrame, handles
+from ingot.capture.interpreter import InterpreterFrame, OpcodeHandler, handles
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.late_text import formatted
 from ingot.capture.values.tensor import TensorValue
@@ -23,19 +24,13 @@ def binary_op(frame: InterpreterFrame, function: Any) -> None:
     frame.push(made or session.binary(function, left, right))
 
 
-@handles("UNARY_NEGATIVE")
-def unary_negative(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(frame.pop().unary(frame.session, operator.neg))
+def _unary(function: Callable[[Any], Any]) -> OpcodeHandler:
+    return lambda frame, _: frame.push(frame.pop().unary(frame.session, function))
 
 
-@handles("UNARY_POSITIVE")
-def unary_positive(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(frame.pop().unary(frame.session, operator.pos))
-
-
-@handles("UNARY_INVERT")
-def unary_invert(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(frame.pop().unary(frame.session, operator.invert))
+handles("UNARY_NEGATIVE")(_unary(operator.neg))
+handles("UNARY_POSITIVE")(_unary(operator.pos))
+handles("UNARY_INVERT")(_unary(operator.invert))
 
 
 @handles("UNARY_NOT")

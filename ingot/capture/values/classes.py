@@ -276,9 +276,7 @@ class ModuleObject(ObjectHolder):
         return f"module {self.object.__name__}"
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        return session.wrap_global(vars(self.object), name, self.object.__name__) or self._dynamic(
-            session, name
-        )
+        return session.wrap_global(vars(self.object), name) or self._dynamic(session, name)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if type(self.object) is not ModuleType:  # its class may do more than to store it

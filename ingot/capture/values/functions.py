@@ -618,9 +618,7 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__doc__": lambda f, session: ConstantValue(
         FunctionType(f.code, {}, closure=empty_cells(f.code)).__doc__
     ),
-    "__module__": lambda f, session: (
-        session.wrap_global(f.namespace, "__name__", f.namespace.get("__name__", "")) or NONE
-    ),
+    "__module__": lambda f, session: session.wrap_global(f.namespace, "__name__") or NONE,
 }
 if hasattr(FunctionType, "__type_params__"):
     _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
