@@ -82,11 +82,6 @@ OPERATIONS_PER_BYTE = 6
 HEAVY = 20
 """... and what a function such as `exp` counts for there."""
 
-MANY_TAPS = 1 << 22
-"""So many elements of windows read the weight where it lies in as long as a launch takes, which
-lays it side by side. Measured on an H200 with windows of 3x3, us: 5.7 and 4.2 at 450 thousand
-points, 2.4 and 2.3 at 75 thousand."""
-
 MOST_AGAIN = 16
 """Scalar ops of what is computed again at each element of a window: of more its kernel would be
 long."""
@@ -431,7 +426,8 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
         elif lw.view(x).strides[1] is not ONE:
             x = lw.copied(x, strides)
     taps = _taps(lw, weight)
-    if (numel(out.sizes).constant or MANY_TAPS) * len(window.offsets()) >= MANY_TAPS:
+    many = lw.target.many_taps
+    if (numel(out.sizes).constant or many) * len(window.offsets()) >= many:
         taps = lw.relaid(taps)
     margin = [pad + first for pad, first in zip(window.padding, before)]
 

@@ -13,19 +13,13 @@ from ingot.schedule.online import in_one_pass
 # points of a block where each is on its own: eight for each of 128 threads, two accesses of 16
 # bytes
 FLAT = 1024
-ROWS = 2048  # elements of a block of short rows ...
-SHORT_ROW = 512  # ... of less than this ...
-LEAST_ROWS = 512  # ... and at least, where there are few rows: two warps
+SHORT_ROW = 512  # elements; of shorter rows a block has more
+LEAST_ROWS = 512  # elements of a block, where there are few rows: two warps
 TILE = 32  # points along both loops of a tile that is read along one and written along the other
-LARGEST_ROW = 1 << 14  # elements of a block that fit the registers of a multiprocessor
 BESIDE = 16  # points that lie side by side in memory, of a block that reduces: 64 bytes of each row
 MOST_BESIDE = 128  # ... of one that reads each element once
-STEP = 4096  # elements of a longer row that are taken at a time ...
-# ... of one that is read again: of fewer rows at a time, so that these stay in the L2 cache ...
-STEP_AGAIN = 8192
-STEPS_BESIDE = 64  # ... and of one whose neighbours lie side by side
-PER_THREAD = 8  # elements, and twice as many before there are ...
-FEW_WARPS = 8  # ... more warps than this, which would wait for each other at every sum
+# threads of more warps take twice as many elements: they would wait for each other at every sum
+FEW_WARPS = 8
 MOST_WARPS = 16
 # of blocks that take one row after another, at most: of more, few fit a multiprocessor
 WARPS_OF_RUN = 8
@@ -33,9 +27,6 @@ WARPS_OF_RUN = 8
 PER_THREAD_OF_RUN = 4
 LONGEST_OF_RUN = 4096
 MANY_LOADS = 8  # of a point, that are not part of wider ones
-FEW_BLOCKS = 1024  # of smaller blocks there are more: fewer than this leave multiprocessors idle
-# blocks that find out whether there is anything to do: as many as an H200 runs at a time
-MOST_SCALING = 2048
 # elements of the shortest rows that there is a form for, where sizes are symbols
 SHORTEST_FORM = 64
 
@@ -104,24 +95,25 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         choose = _flat
         if _reads_apart(kernel):
             choose = _alone
-        blocks = choose(kernel.points.constant)
+        blocks = choose(kernel)
         if scaling(kernel):
-            return replace(blocks, most=MOST_SCALING)
+            return replace(blocks, most=kernel.blocking.most_scaling)
         return blocks
     known = all(row.constant is not None for row in rows)
     width = _known_width(rows)
     if _is_columns(kernel):
-        return _columns(width if known else 0, kernel.points.constant)
-    if known and width * _least_points(kernel) <= LARGEST_ROW:
+        return _columns(kernel, width if known else 0)
+    if known and _fits(kernel, width):
         return _whole_rows(kernel, width)
+    blocking = kernel.blocking
     if kernel.vector is not None:
-        return Blocks(2 * BESIDE, STEPS_BESIDE, persistent=False, warps=8)
-    inner = STEP
+        return Blocks(2 * BESIDE, blocking.steps_beside, persistent=False, warps=8)
+    inner = blocking.step
     if not known:
-        inner = ROWS
+        inner = blocking.short_rows
     elif _reads_again(kernel):
-        inner = STEP_AGAIN
-    return Blocks(1, inner, persistent=False, warps=max(1, inner // (32 * PER_THREAD)))
+        inner = blocking.step_again
+    return Blocks(1, inner, persistent=False, warps=max(1, inner // (32 * blocking.per_thread)))
 
 
 def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition, ...]]]:
@@ -142,15 +134,12 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
             width = _known_width(rows)
         block = BESIDE
         while block < MOST_BESIDE:
-            most = kernel.points, (FEW_BLOCKS // 4 - 1) * 2 * block
-            result.append((_columns_of(block, width), (most,)))
+            most = kernel.points, (kernel.blocking.few_blocks // 4 - 1) * 2 * block
+            result.append((_columns_of(kernel, block, width), (most,)))
             block *= 2
         return result
     width = SHORTEST_FORM
-    while (
-        unknown
-        and (all_rows := max(width, _known_width(rows))) * _least_points(kernel) <= LARGEST_ROW
-    ):
+    while unknown and _fits(kernel, all_rows := max(width, _known_width(rows))):
         lengths = _lengths(unknown, width)
         result.append((_whole_rows(kernel, all_rows, lengths), lengths))
         width *= 2
@@ -176,18 +165,26 @@ def _least_points(kernel: Kernel) -> int:
     return 1
 
 
+def _fits(kernel: Kernel, width: int) -> bool:
+    """Whether a block of rows of `width` elements fits the registers of a multiprocessor."""
+    return width * _least_points(kernel) <= kernel.blocking.largest_row
+
+
 def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ()) -> Blocks:
     least, rows = _least_points(kernel), kernel.points.constant
-    points = max((ROWS if width < SHORT_ROW else FLAT) // width, least)
+    elements = FLAT
+    if width < SHORT_ROW:
+        elements = kernel.blocking.short_rows
+    points = max(elements // width, least)
     while (
         rows is not None
         and points > least
         and points * width > LEAST_ROWS
-        and rows < points * FEW_BLOCKS // 4
+        and rows < points * kernel.blocking.few_blocks // 4
     ):
         points //= 2
     points = _at_most(points, rows)
-    return Blocks(points, width, warps=_warps(points * width), lengths=lengths)
+    return Blocks(points, width, warps=_warps(kernel, points * width), lengths=lengths)
 
 
 def _lengths(rows: Sequence[Expr], width: int) -> tuple[Condition, ...]:
@@ -212,23 +209,23 @@ def rows_of_run(columns: int) -> Blocks | None:
     )
 
 
-def _columns(width: int, points: int | None) -> Blocks:
+def _columns(kernel: Kernel, width: int) -> Blocks:
     """The blocks of columns that are read once: neighbours in memory side by side, and sums of each
     thread's own."""
-    block = MOST_BESIDE
-    while points is not None and block > BESIDE and -(-points // block) < FEW_BLOCKS // 4:
+    block, points, few = MOST_BESIDE, kernel.points.constant, kernel.blocking.few_blocks // 4
+    while points is not None and block > BESIDE and -(-points // block) < few:
         block //= 2
-    return _columns_of(_at_most(block, points), width)
+    return _columns_of(kernel, _at_most(block, points), width)
 
 
-def _columns_of(block: int, width: int) -> Blocks:
-    inner = max(ROWS // block, 1)
+def _columns_of(kernel: Kernel, block: int, width: int) -> Blocks:
+    inner = max(kernel.blocking.short_rows // block, 1)
     if 0 < width <= inner:
-        return Blocks(block, width, warps=max(1, _warps(block * width) // 4))
+        return Blocks(block, width, warps=max(1, _warps(kernel, block * width) // 4))
     # Each thread has several loads under way. Measured on an H200, sums of columns of 16384 x 3072,
     # us: 119 with GELU's gradient and 32 alone with 16 elements a thread, 146 and 35 with 8; above,
     # of 16 x 786432, 15 with 32, 60 with 8.
-    return Blocks(block, inner, persistent=False, warps=max(1, _warps(block * inner) // 2))
+    return Blocks(block, inner, persistent=False, warps=max(1, _warps(kernel, block * inner) // 2))
 
 
 def inner_size(stage: Stage) -> Expr:
@@ -281,28 +278,27 @@ def _at_most(points: int, all_points: int | None) -> int:
     return min(points, power_of_two(all_points))
 
 
-def _flat(points: int | None) -> Blocks:
+def _flat(kernel: Kernel) -> Blocks:
     """Eight points a thread where there are many. Measured on an H200, 16.8 million points, us by
     blocks of 512, 1024 and 256: `sin(x) * cos(x)` and more 37.5, 37.8 and 41.8, tanh-GELU 95.7,
     95.8 and 120.0."""
-    block = FLAT // 2
-    if points is None or points >= FEW_BLOCKS * block:
+    block, points, few = FLAT // 2, kernel.points.constant, kernel.blocking.few_blocks
+    if points is None or points >= few * block:
         return Blocks(block, warps=2)
-    while block > 128 and -(-points // block) < FEW_BLOCKS:
+    while block > 128 and -(-points // block) < few:
         block //= 2
     block = _at_most(block, points)
     return Blocks(block, warps=max(1, block // 128))
 
 
-def _alone(points: int | None) -> Blocks:
+def _alone(kernel: Kernel) -> Blocks:
     """Blocks whose threads take a point or two, side by side: what is loaded for one would be in
     the others' way. Measured on an H200, depthwise windows of 3x3 with what is before and behind
     them, us: 2.4 at 75 thousand points and 5.7 at 450 thousand, with four points a thread 3.0 and
     7.3."""
-    if points is None or points >= FEW_BLOCKS * FLAT // 4:
+    block, points = FLAT // 8, kernel.points.constant
+    if points is None or points >= kernel.blocking.few_blocks * FLAT // 4:
         block = FLAT // 4
-    else:
-        block = FLAT // 8
     return Blocks(_at_most(block, points), warps=4)
 
 
@@ -314,8 +310,8 @@ def _reads_apart(kernel: Kernel) -> bool:
     return sum(step not in (ZERO, ONE) for step in steps) >= MANY_LOADS
 
 
-def _warps(elements: int) -> int:
+def _warps(kernel: Kernel, elements: int) -> int:
     """The warps of a block of so many elements. Measured on an H200, the layer norm of 16384 x 4096
     of bfloat16, us: 67 with 8 warps, 66 with 4, 83 with 16; RMS norm 64, 64 and 72."""
-    warps = elements // (32 * PER_THREAD)
+    warps = elements // (32 * kernel.blocking.per_thread)
     return max(1, min(warps, max(FEW_WARPS, warps // 2), MOST_WARPS))

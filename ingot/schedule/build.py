@@ -375,6 +375,7 @@ def _canonical_kernel(
         vector,
         tile,
         run=run,
+        blocking=target.blocking,
     )
     return kernel, tuple(names)
 

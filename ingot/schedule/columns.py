@@ -25,8 +25,6 @@ from ingot.schedule.nests import (
     renamed,
 )
 
-# that run at once, a quarter of what a GPU of about a hundred multiprocessors has room for
-THREADS = 1 << 16
 SHORTEST_RUN = 8  # rows, fewer of which make as many sums as there is to be saved
 MOST_SUMS = 4  # of one kernel: a register for each of a thread's columns
 
@@ -82,16 +80,16 @@ def is_total(node: Node) -> bool:
     return isinstance(node, Pointwise) and node.mode == "total"
 
 
-def length_of_runs(width: Expr, rows: Expr) -> int:
-    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough. 0
-    if none is good."""
+def length_of_runs(width: Expr, rows: Expr, threads: int) -> int:
+    """How many of `rows` rows of `width` columns a block takes: as many as leave blocks enough for
+    `threads` threads. 0 if none is good."""
     columns, count = width.constant, rows.constant
     blocks = None
     if columns is not None:
         blocks = rows_of_run(columns)
     if blocks is None or count is None:
         return 0
-    most = THREADS // (32 * blocks.warps)
+    most = threads // (32 * blocks.warps)
     even = [runs for runs in range(most // 2 + 1, most + 1) if count % (runs * blocks.points) == 0]
     length = 0
     if even:

@@ -179,7 +179,7 @@ class _Fusion:
         worthwhile."""
         if rows.overlay is None or not self._may_sum(rows, sums, count):
             return False
-        run = rows.overlay.run or length_of_runs(width, count)
+        run = rows.overlay.run or length_of_runs(width, count, self.target.blocking.threads)
         if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
             return False
         parts = (count // run).constant or 0

@@ -22,9 +22,7 @@ from ingot.schedule.plan import KernelStep, LibraryStep
 
 # bytes of temporaries that launches may make earlier than needed, in one batch
 MOST_EARLY = 1 << 16
-ON_GPU = 1 << 20  # points of a launch on a GPU that costs more than it does ...
-# ... how many of them make up for a table of their buffers, and how many a block looks through
-FEWEST, MOST = 4, 512
+FEWEST = 4  # launches on a GPU that make up for a table of their buffers
 LONGEST = 1 << 40  # stands for the extent of a loop whose length does not show in the code
 
 Step = KernelStep | LibraryStep
@@ -45,7 +43,8 @@ def _together(members: Sequence[Step], target: Target) -> list[Step]:
         return [_joined(members)]
     if len(members) < FEWEST:
         return list(members)
-    parts = [members[k : k + MOST] for k in range(0, len(members), MOST)]
+    most = target.most_sharing
+    parts = [members[k : k + most] for k in range(0, len(members), most)]
     return [_joined(part, table=True) for part in parts]
 
 
@@ -105,7 +104,8 @@ class _Batches:
         if not self.target.shares_launches or not self.target.has_registers:
             return self.target.shares_launches
         assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
-        if not 0 < (step.extent.constant or 0) <= ON_GPU or not _is_flat(step.kernel):
+        points = step.extent.constant or 0
+        if not 0 < points <= self.target.shared_points or not _is_flat(step.kernel):
             return False
         return all(p.length is not None for p in step.kernel.parameters)
 

@@ -18,6 +18,7 @@ import torch
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
 from ingot.loops.spaces import points_of
+from ingot.loops.target import Blocking
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,8 @@ class Kernel:
     A GPU's kernel with a `table` runs over up to that many sets of buffers in one launch, and finds
     its points there.
 
+    `blocking` says what a GPU's blocks are chosen by.
+
     With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its
     blocks besides.
     """
@@ -245,6 +248,7 @@ class Kernel:
     product: Product | None = None
     table: int = 0
     run: int = 0
+    blocking: Blocking = Blocking()
 
     @property
     def loads(self) -> list[Instruction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ from torch import fx
 
 from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.aten_tracer import AtenTracer
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.passes import margins, run_passes
-from ingot.graph.tracing import trace
+from ingot.graph.passes.margins import give_margins
+from ingot.graph.passes.pipeline import PASSES, Pass, run_passes
+from ingot.graph.tracing import run_nodes
 from ingot.loops.ir import Library, LoopGraph
 from ingot.loops.lowering import lower
-from ingot.loops.target import GPU
+from ingot.loops.target import GPU, Speed
 from ingot.loops.verify import verify
 from tests.oracle import copies
 
@@ -35,20 +38,36 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }
 
 
-def traced(fn: Callable[..., Any], *args: torch.Tensor, device: str = "cuda:0") -> AtenGraph:
-    """The graph of a function of tensors on a device that need not be there."""
+ALWAYS = Speed(unaligned=1e-9)
+"""Margins pay for small products too."""
+
+
+def traced(
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    device: str = "cuda:0",
+    speed: Speed = GPU.speed,
+) -> AtenGraph:
+    """The graph of a function of tensors on a device of some speed that need not be there."""
+
+    def at_speed(step: Pass) -> Pass:
+        return partial(give_margins, speed=speed) if step is give_margins else step
+
     graph, context = fx.Graph(), FakeContext()
     graph.output(
         graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
     )
     fakes = [FakeTensor(context.fake(a).meta, torch.device(device)) for a in args]
-    aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
-    run_passes(aten)
+    module, tracer = fx.GraphModule(torch.nn.Module(), graph), AtenTracer(context)
+    with torch.no_grad(), tracer:
+        outputs = run_nodes(module, tracer, tracer.inputs(module.graph.nodes, fakes))
+    aten = tracer.finish(outputs)
+    run_passes(aten, tuple((name, at_speed(step)) for name, step in PASSES))
     return aten
 
 
-def lowered(fn: Callable[..., Any], *args: torch.Tensor) -> LoopGraph:
-    graph = lower(traced(fn, *args), target=GPU)
+def lowered(fn: Callable[..., Any], *args: torch.Tensor, speed: Speed = GPU.speed) -> LoopGraph:
+    graph = lower(traced(fn, *args, speed=speed), target=GPU)
     verify(graph)
     return graph
 
@@ -62,20 +81,14 @@ def sizes(graph: LoopGraph) -> list[list[tuple[Any, ...]]]:
     ]
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Margins pay for small products too."""
-    monkeypatch.setattr(margins, "SLOW", 1e-9)
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_products_with_margins(name: str, always: None) -> None:
+def test_products_with_margins(name: str) -> None:
     fn, shapes = PROGRAMS[name]
     generator = torch.Generator().manual_seed(0)
     args = [torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes]
     args[0].view(-1)[0] = torch.nan
     args[1].view(-1)[-1] = torch.inf
-    graph = lowered(fn, *args)
+    graph = lowered(fn, *args, speed=ALWAYS)
     ((left, right),) = sizes(graph)
     assert left[-1] == right[-2] and right[-1] % 8 == 0
     (result,) = run_graph(graph, copies(args))
@@ -84,12 +97,12 @@ def test_products_with_margins(name: str, always: None) -> None:
     assert result.stride() == expected.stride()
 
 
-def test_a_copy_serves_both_gradients(always: None) -> None:
+def test_a_copy_serves_both_gradients() -> None:
     def fn(slope: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
         return slope.t() @ x, slope @ weight
 
     args = [torch.randn(*shape).bfloat16() for shape in ((16, 13), (16, 24), (13, 24))]
-    graph = lowered(fn, *args)
+    graph = lowered(fn, *args, speed=ALWAYS)
     assert sizes(graph) == [[(16, 16), (16, 24)], [(16, 16), (16, 24)]]
     first, second = (node.args[-2].buffer for node in graph.nodes if isinstance(node, Library))
     assert first == second
@@ -114,12 +127,12 @@ def test_where_margins_pay(dtype: torch.dtype, rows: int, columns: int, wide: bo
     assert right == (768, 50264 if wide else columns)
 
 
-def test_a_cpu_takes_products_as_they_are(always: None) -> None:
+def test_a_cpu_takes_products_as_they_are() -> None:
     args = (torch.randn(8, 13).bfloat16(), torch.randn(13, 11).bfloat16())
-    assert "constant_pad_nd" not in str(traced(torch.mm, *args, device="cpu").graph)
+    assert "constant_pad_nd" not in str(traced(torch.mm, *args, device="cpu", speed=ALWAYS).graph)
 
 
-def test_what_is_computed_is_made_with_its_margin(always: None) -> None:
+def test_what_is_computed_is_made_with_its_margin() -> None:
     """And others read it there: nothing is in memory twice."""
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -127,7 +140,7 @@ def test_what_is_computed_is_made_with_its_margin(always: None) -> None:
         return slope @ y, slope.float().sum(0)
 
     args = [torch.randn(8, 13).bfloat16(), torch.randn(13, 16).bfloat16()]
-    graph = lowered(fn, *args)
+    graph = lowered(fn, *args, speed=ALWAYS)
     made = [
         tuple(s.constant for s in b.sizes) for b in graph.buffers.values() if b.role == "temporary"
     ]

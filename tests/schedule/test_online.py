@@ -12,13 +12,13 @@ from ingot.codegen.triton import supported
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.schedule import schedule
-from ingot.schedule.blocks import LARGEST_ROW, choose_blocks
+from ingot.schedule.blocks import choose_blocks
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.online import in_one_pass
 from ingot.schedule.plan import KernelStep
 from tests.loops.test_lowering import traced
 
-LONG = 2 * LARGEST_ROW
+LONG = 2 * GPU.blocking.largest_row
 
 
 def kernels(fn: Callable[..., object], *args: torch.Tensor) -> list[Kernel]:

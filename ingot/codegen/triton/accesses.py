@@ -20,7 +20,6 @@ from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage, Store
 
 WIDE_BYTES = 16  # that a thread loads at once, at most
-L2 = 64 << 20  # bytes, more than a GPU's cache has
 
 
 class AccessWriter(BlockWriter):
@@ -197,8 +196,9 @@ def _rows_read_again(kernel: Kernel) -> list[set[str]]:
     """The large buffers that each stage reads along its loops; nothing if no two read the same."""
     large = set()
     for p in kernel.parameters:
-        if p.length is not None and (p.length.constant or 0) * p.dtype.itemsize >= L2:
-            large.add(p.name)
+        if p.length is not None:
+            if (p.length.constant or 0) * p.dtype.itemsize >= kernel.blocking.l2_bytes:
+                large.add(p.name)
     reads = []
     for stage in kernel.stages:
         along = [i for i in stage.body.loads if reads_along(i.attrs[1], stage.loops)]

@@ -22,15 +22,8 @@ from ingot.graph.geometry import has_symbols
 from ingot.graph.nodes import add_call, fake_result, is_pointwise_call
 from ingot.graph.passes.linear import swaps_dims, transposed
 from ingot.loops.apart import ROW, suits
+from ingot.loops.target import GPU, Speed
 from ingot.torch_private import aten
-
-# Measured on an H200, bfloat16, [8192, 768] times [768, 50257]: 6.67 ms as it is, 0.88 ms with
-# 50264 columns.
-SLOW, FAST = 95e6, 600e6
-"""Operations in a microsecond on rows that are not aligned, and on rows that are; a multiplication
-and its addition are two."""
-TRAFFIC, LAUNCH = 2e6, 4.0
-"""Bytes in a microsecond, and microseconds."""
 
 _OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1}
 """The position of the first matrix among the arguments."""
@@ -38,11 +31,11 @@ _OPERANDS: dict[Any, int] = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm
 _RESHAPED = {aten.view.default, aten._unsafe_view.default}
 
 
-def give_margins(graph: AtenGraph) -> None:
+def give_margins(graph: AtenGraph, speed: Speed = GPU.speed) -> None:
     """Widen each product of halves on a GPU of which that makes a faster one."""
     margins = _Margins(graph.graph)
     for node in list(graph.graph.nodes):
-        wide = _widened(node)
+        wide = _widened(node, speed)
         if wide is not None:
             margins.widen(node, wide)
 
@@ -55,7 +48,7 @@ class _Wide(NamedTuple):
     columns: int
 
 
-def _widened(node: Node) -> _Wide | None:
+def _widened(node: Node, speed: Speed) -> _Wide | None:
     """What the sizes of a product should be; None where it stays as it is."""
     first = _OPERANDS.get(node.target)
     if first is None or node.kwargs:
@@ -83,21 +76,21 @@ def _widened(node: Node) -> _Wide | None:
     in_pieces = not first and not batch and suits(*sizes, x.stride(), y.stride(), value.dtype)
     if in_pieces and _is_returned(node):
         return None
-    if _pays(sizes, wide, math.prod(batch), value.itemsize):
+    if _pays(sizes, wide, math.prod(batch), value.itemsize, speed):
         return wide
     return None
 
 
-def _pays(sizes: _Wide, wide: _Wide, count: int, itemsize: int) -> bool:
+def _pays(sizes: _Wide, wide: _Wide, count: int, itemsize: int, speed: Speed) -> bool:
     """Whether `count` products gain more than copies of their operands with margins take."""
     copies = 0.0
     rows, depth, columns = sizes
     if (wide.rows, wide.depth) != (rows, depth):
-        copies += LAUNCH + 2 * itemsize * count * rows * depth / TRAFFIC
+        copies += speed.launch + 2 * itemsize * count * rows * depth / speed.bytes
     if (wide.depth, wide.columns) != (depth, columns):
-        copies += LAUNCH + 2 * itemsize * count * depth * columns / TRAFFIC
+        copies += speed.launch + 2 * itemsize * count * depth * columns / speed.bytes
     work = 2 * count * rows * depth * columns
-    return work / FAST + copies < work / SLOW
+    return work / speed.aligned + copies < work / speed.unaligned
 
 
 def _is_returned(node: Node) -> bool:

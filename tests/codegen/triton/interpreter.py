@@ -24,7 +24,7 @@ from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
 from ingot.loops.ops import OPS
-from ingot.loops.target import GPU
+from ingot.loops.target import GPU, Target
 from ingot.loops.verify import verify
 from ingot.rules import hand_over
 from ingot.schedule import schedule
@@ -153,16 +153,24 @@ def interpreted(written: TritonKernel) -> Any:
 
 
 def planned(
-    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool | tuple[int, ...] = False
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    dynamic: bool | tuple[int, ...] = False,
+    target: Target = GPU,
 ) -> Plan:
     """The GPU's plan of a function, traced on the CPU; with `dynamic`, the first argument's first
     size is symbolic, or its sizes in these dimensions."""
-    loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=GPU)
+    loops = lower(traced(fn, *args, dynamic=dynamic), supported, target=target)
     verify(loops)
-    return schedule(loops, target=GPU)
+    return schedule(loops, target=target)
 
 
-def planned_beside(fn: Callable[..., Any], *args: torch.Tensor, passes: Passes = ()) -> Plan:
+def planned_beside(
+    fn: Callable[..., Any],
+    *args: torch.Tensor,
+    passes: Passes = (),
+    target: Target = GPU,
+) -> Plan:
     """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU
     that need not be there; its graph went through the passes."""
     graph = fx.Graph()
@@ -176,9 +184,9 @@ def planned_beside(fn: Callable[..., Any], *args: torch.Tensor, passes: Passes =
     ]
     aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
     run_passes(aten, passes)
-    loops = lower(aten, supported, target=GPU)
+    loops = lower(aten, supported, target=target)
     verify(loops)
-    return schedule(loops, target=GPU)
+    return schedule(loops, target=target)
 
 
 def run(plan: Plan, inputs: list[torch.Tensor]) -> list[Any]:

@@ -6,15 +6,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+
+from ingot.loops.target import GPU, Blocking, Target
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 interpreted = pytest.mark.skipif(
     not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
 )
+
+
+def with_blocking(**sizes: int) -> Target:
+    """A GPU that few large blocks keep busy, since the interpreter takes them one after the other,
+    with blocks of these sizes."""
+    return replace(GPU, blocking=Blocking(**{"few_blocks": 1, **sizes}))
+
+
+FEW_BLOCKS = with_blocking()
+NARROW = with_blocking(largest_row=8, step=16, step_again=16, steps_beside=4)
+"""Blocks so small that rows are taken in steps."""
 
 
 def run_interpreted(file: str) -> None:

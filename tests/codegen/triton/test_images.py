@@ -4,6 +4,7 @@ test_interpreted.py, this file runs itself once more, in a process where Triton 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.codegen.triton.module import available
-from ingot.ops import convolution
-from ingot.schedule import blocks
+from ingot.loops.target import Target
+from ingot.schedule.blocks import choose_blocks
 from ingot.schedule.plan import KernelStep
-from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
+from tests.codegen.triton.interpreting import (
+    FEW_BLOCKS,
+    INTERPRETED,
+    draw,
+    interpreted,
+    run_interpreted,
+)
 
 if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -37,16 +44,10 @@ PADDINGS = list(
 nan, inf = float("nan"), float("inf")
 
 
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few blocks: the interpreter takes them one after the other."""
-    monkeypatch.setattr(blocks, "FEW_BLOCKS", 1)
-
-
-def assert_planned(fn: Any, *args: Tensor) -> tuple[int, int]:
+def assert_planned(fn: Any, *args: Tensor, target: Target = FEW_BLOCKS) -> tuple[int, int]:
     """The GPU's plan of a function gives what eager gives; how many launches it has, and calls of a
     library."""
-    plan = planned(fn, *args)
+    plan = planned(fn, *args, target=target)
     assert_call(lambda *own: run(plan, list(own)), fn, *args, numbers=CLOSE, structure=False)
     launches = sum(isinstance(step, KernelStep) for step in plan.steps)
     return launches, len(plan.steps) - launches
@@ -70,17 +71,16 @@ def test_windows_of_channels(stride: Any, padding: Any, dilation: int, bias: boo
 
 
 @interpreted
-def test_of_many_points_the_weight_is_laid_side_by_side_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(convolution, "MANY_TAPS", 9 * 12 * 80)
+def test_of_many_points_the_weight_is_laid_side_by_side_first() -> None:
+    target = replace(FEW_BLOCKS, many_taps=9 * 12 * 80)
     w = draw(12, 1, 3, 3, seed=1)
 
     def fn(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x, w, None, 1, 1, 1, 12)
 
-    assert assert_planned(fn, draw(1, 12, 8, 9).to(memory_format=LAST), w) == (1, 0)
-    assert assert_planned(fn, draw(1, 12, 8, 10).to(memory_format=LAST), w) == (2, 0)
+    few, many = (draw(1, 12, 8, n).to(memory_format=LAST) for n in (9, 10))
+    assert assert_planned(fn, few, w, target=target) == (1, 0)
+    assert assert_planned(fn, many, w, target=target) == (2, 0)
 
 
 @interpreted
@@ -190,11 +190,10 @@ def test_what_stays_the_librarys() -> None:
         assert sum(not isinstance(step, KernelStep) for step in plan.steps) == 1
 
 
-def test_threads_of_a_window_take_a_point_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "FEW_BLOCKS", 1024)
+def test_threads_of_a_window_take_a_point_each() -> None:
     x, w = draw(1, 64, 8, 8).to(memory_format=LAST), draw(64, 1, 3, 3)
     (only,) = planned_of_any(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 64), x, w).kernels
-    chosen = blocks.choose_blocks(only)
+    chosen = choose_blocks(only)
     assert chosen.points == 32 * chosen.warps
 
 

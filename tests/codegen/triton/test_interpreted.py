@@ -4,6 +4,7 @@ Triton is imported: this file runs itself once more, in a process where it is.""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,19 @@ import torch.nn.functional as F
 from examples.functions import FUNCTIONS
 from ingot.codegen.triton.module import available
 from ingot.graph.passes.sums import sum_pieces
-from ingot.schedule import blocks, columns, horizontal
+from ingot.loops.target import Target
+from ingot.schedule.blocks import choose_blocks
 from ingot.schedule.plan import KernelStep, LibraryStep
 from tests.codegen.test_reference import SHAPES
-from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
+from tests.codegen.triton.interpreting import (
+    FEW_BLOCKS,
+    INTERPRETED,
+    NARROW,
+    draw,
+    interpreted,
+    run_interpreted,
+    with_blocking,
+)
 from tests.long import long
 from tests.oracle import CLOSE, EXACT, Numbers, assert_call
 from tests.oracle import copies as copied
@@ -34,7 +44,6 @@ else:
     from ingot.codegen.triton import supported, write_kernel
     from ingot.codegen.triton.forms import forms_of, general_form
     from ingot.loops.lowering import lower
-    from ingot.loops.target import GPU
     from ingot.schedule import schedule
     from tests.codegen.triton import interpreter
     from tests.codegen.triton.interpreter import planned, planned_beside, run
@@ -46,26 +55,12 @@ def assert_planned(
     *args: torch.Tensor,
     dynamic: bool = False,
     numbers: Numbers = CLOSE,
+    target: Target = FEW_BLOCKS,
 ) -> Any:
     """The GPU's plan of a function does what eager does; returns the plan."""
-    plan = planned(fn, *args, dynamic=dynamic)
+    plan = planned(fn, *args, dynamic=dynamic, target=target)
     assert_call(lambda *own: run(plan, list(own)), fn, *args, numbers=numbers, structure=False)
     return plan
-
-
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few blocks: the interpreter takes them one after the other."""
-    monkeypatch.setattr(blocks, "FEW_BLOCKS", 1)
-
-
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that rows are taken in steps."""
-    monkeypatch.setattr(blocks, "LARGEST_ROW", 8)
-    monkeypatch.setattr(blocks, "STEP", 16)
-    monkeypatch.setattr(blocks, "STEP_AGAIN", 16)
-    monkeypatch.setattr(blocks, "STEPS_BESIDE", 4)
 
 
 @interpreted
@@ -88,9 +83,9 @@ def test_functions_of_halves(name: str) -> None:
 
 @interpreted
 @pytest.mark.parametrize("name", ["layer_norm_gelu", "masked_softmax", "rms_norm_rotary"])
-def test_functions_in_steps(name: str, narrow: None) -> None:
+def test_functions_in_steps(name: str) -> None:
     fn, args = FUNCTIONS[name].make(shape=SHAPES[name])
-    assert_planned(fn, *args)
+    assert_planned(fn, *args, target=NARROW)
 
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, int], Any]] = {
@@ -108,21 +103,21 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 @interpreted
-@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("target", [FEW_BLOCKS, NARROW], ids=["whole", "steps"])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reductions(name: str, dim: int, steps: bool, request: pytest.FixtureRequest) -> None:
-    if steps:
-        request.getfixturevalue("narrow")
+def test_reductions(name: str, dim: int, target: Target) -> None:
     x = draw(5, 7, 19)
     x[2, 3, 4] = torch.nan
-    assert_planned(lambda x: REDUCTIONS[name](x, dim), x)
+    assert_planned(lambda x: REDUCTIONS[name](x, dim), x, target=target)
 
 
-def beside(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[int, int]:
+def beside(
+    fn: Callable[..., Any], *args: torch.Tensor, target: Target = FEW_BLOCKS
+) -> tuple[int, int]:
     """The GPU's plan of a function, whose arguments of rank 0 are on the CPU, gives what eager
     gives, what it writes included; returns how many kernels it has there and here."""
-    plan = planned_beside(fn, *args)
+    plan = planned_beside(fn, *args, target=target)
     given, expected_args = copied(args), copied(args)
     found, expected = run(plan, given), fn(*expected_args)
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -196,23 +191,21 @@ def test_many_small_tensors_in_one_launch(dtype: torch.dtype) -> None:
 
 
 @interpreted
-def test_more_tensors_than_a_table_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horizontal, "MOST", 5)
+def test_more_tensors_than_a_table_has() -> None:
     args = [
         t for k in range(14) for t in (draw(k + 2), draw(k + 2, seed=1), torch.tensor(float(k)))
     ]
-    assert beside(updates, *args) == (1, 3)
+    assert beside(updates, *args, target=replace(FEW_BLOCKS, most_sharing=5)) == (1, 3)
 
 
 @interpreted
-def test_large_tensors_are_launched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horizontal, "ON_GPU", 20)
+def test_large_tensors_are_launched_alone() -> None:
     args = [
         t
         for k in range(14)
         for t in (draw(2 * k + 2), draw(2 * k + 2, seed=1), torch.tensor(float(k)))
     ]
-    assert beside(updates, *args) == (1, 1 + 4)
+    assert beside(updates, *args, target=replace(FEW_BLOCKS, shared_points=20)) == (1, 1 + 4)
 
 
 @interpreted
@@ -224,9 +217,7 @@ def test_a_long_reduction_is_split() -> None:
 @interpreted
 @pytest.mark.parametrize("width", [48, 128, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_columns_are_summed_in_runs_of_rows(
-    dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_summed_in_runs_of_rows(dtype: torch.dtype, width: int) -> None:
     def fn(
         g: torch.Tensor, x: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
@@ -238,9 +229,9 @@ def test_columns_are_summed_in_runs_of_rows(
         )
         return total, (g * normal).sum((0, 1)), g.sum((0, 1)), total.sum((0, 1)) * 2
 
-    monkeypatch.setattr(columns, "THREADS", 1 << 11)
     g, *others = (draw(8, 128, width, seed=k) for k in range(3))
-    plan = assert_planned(fn, g.to(dtype), *others, draw(width, seed=3))
+    args = g.to(dtype), *others, draw(width, seed=3)
+    plan = assert_planned(fn, *args, target=with_blocking(threads=1 << 11))
     assert sorted(k.run for k in plan.kernels)[-1] >= 64  # type: ignore[union-attr]
     assert len(plan.kernels) == 4
 
@@ -417,7 +408,7 @@ def test_floats(dtype: torch.dtype) -> None:
 def test_layouts() -> None:
     x = draw(2, 37, 3, 34)
     plan = assert_planned(lambda x: x.transpose(1, 3).contiguous(), x, numbers=EXACT)
-    assert blocks.choose_blocks(plan.kernels[0]).tile
+    assert choose_blocks(plan.kernels[0]).tile
     assert_planned(lambda x: x.permute(3, 2, 1, 0) + 1, x, numbers=EXACT)
     assert_planned(
         lambda x, y: x + y, x, x.contiguous(memory_format=torch.channels_last), numbers=EXACT
@@ -465,15 +456,14 @@ def test_rows_with_a_margin() -> None:
 @interpreted
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 @pytest.mark.parametrize("lends", [False, True])
-def test_what_is_scaled_in_its_memory(
-    factor: float, lends: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_scaled_in_its_memory(factor: float, lends: bool) -> None:
     """By 1, nothing is done: what is not in that memory is copied. Few blocks find that out."""
-    monkeypatch.setattr(blocks, "MOST_SCALING", 2)
+    target = with_blocking(most_scaling=2)
     args = draw(77, 40), torch.tensor(factor)
-    loops = lower(traced(lambda x, y: torch.where(x == 0, x, x * y), *args), supported, target=GPU)
+    scaled = traced(lambda x, y: torch.where(x == 0, x, x * y), *args)
+    loops = lower(scaled, supported, target=target)
     loops.lends = {"in0"} if lends else set()
-    plan = schedule(loops, target=GPU, frugal=True)
+    plan = schedule(loops, target=target, frugal=True)
     (step,) = plan.steps
     assert isinstance(step, KernelStep) and ("return" in write_kernel(step.kernel).source) == lends
     assert (write_kernel(step.kernel).grid.constant == 2) == lends
@@ -494,20 +484,16 @@ LENT: dict[str, Callable[..., Any]] = {
 
 @interpreted
 @pytest.mark.parametrize("shape", [(5, 40), (2, 300)])
-@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("target", [FEW_BLOCKS, NARROW], ids=["whole", "steps"])
 @pytest.mark.parametrize("name", LENT)
-def test_what_is_read_lends_its_memory(
-    name: str, steps: bool, shape: tuple[int, int], request: Any
-) -> None:
+def test_what_is_read_lends_its_memory(name: str, target: Target, shape: tuple[int, int]) -> None:
     """A result is written over an argument: each element when it has been read for the last
     time."""
-    if steps:
-        request.getfixturevalue("narrow")
     args = draw(*shape), draw(*shape, seed=1)
-    loops = lower(traced(LENT[name], *args), supported, target=GPU)
-    expected = run(schedule(loops, target=GPU, frugal=True), copied(args))
+    loops = lower(traced(LENT[name], *args), supported, target=target)
+    expected = run(schedule(loops, target=target, frugal=True), copied(args))
     loops.lends = set(loops.inputs)
-    plan = schedule(loops, target=GPU, frugal=True)
+    plan = schedule(loops, target=target, frugal=True)
     assert plan.lenders or name in ("columns", "one of two")
     assert all(map(torch.equal, run(plan, copied(args)), expected))
 
@@ -521,9 +507,12 @@ def test_libraries_between_kernels() -> None:
 
 @interpreted
 @pytest.mark.parametrize("rows", [1, 5, 40])
-def test_sizes_that_are_symbols(rows: int, narrow: None) -> None:
+def test_sizes_that_are_symbols(rows: int) -> None:
     plan = assert_planned(
-        lambda x: (F.gelu(x) + 1, x.softmax(-1), x.sum(0)), draw(40, 24), dynamic=True
+        lambda x: (F.gelu(x) + 1, x.softmax(-1), x.sum(0)),
+        draw(40, 24),
+        dynamic=True,
+        target=NARROW,
     )
     x = draw(rows, 24, seed=1)
     found = run(plan, [x])
@@ -564,13 +553,11 @@ def rows_of_any_length(x: torch.Tensor) -> Any:
 
 
 @interpreted
-def test_forms_for_some_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_for_some_sizes() -> None:
     """Rows of symbolic length stay in registers where they fit, and are taken in steps where they
     do not."""
-    monkeypatch.setattr(blocks, "FEW_BLOCKS", 8)
-    monkeypatch.setattr(blocks, "LARGEST_ROW", 256)
-    monkeypatch.setattr(blocks, "ROWS", 512)
-    plan = planned(rows_of_any_length, draw(9, 24), dynamic=(0, 1))
+    target = with_blocking(few_blocks=8, largest_row=256, short_rows=512)
+    plan = planned(rows_of_any_length, draw(9, 24), dynamic=(0, 1), target=target)
     asked = []
     for shape in ((3, 1), (5, 63), (2, 65), (9, 100), (2, 520), (40, 3)):
         x = draw(*shape, seed=shape[1])

@@ -10,10 +10,16 @@ import torch
 import torch.nn.functional as F
 
 from ingot.codegen.triton.module import available
-from ingot.schedule import blocks
 from ingot.schedule.plan import KernelStep
-from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
-from tests.codegen.triton.test_interpreted import assert_planned, large, narrow  # noqa: F401
+from tests.codegen.triton.interpreting import (
+    INTERPRETED,
+    NARROW,
+    draw,
+    interpreted,
+    run_interpreted,
+    with_blocking,
+)
+from tests.codegen.triton.test_interpreted import assert_planned
 from tests.long import long
 
 if not available():
@@ -28,6 +34,9 @@ if not INTERPRETED:
 else:
     from ingot.codegen.triton import write_kernel
 
+
+IN_STEPS = with_blocking(largest_row=8, step=64, step_again=128, per_thread=2, l2_bytes=1)
+"""Rows are taken in steps of which each thread has two or four elements."""
 
 POWERS = {
     "softmax": lambda x, dim: F.softmax(x, dim),
@@ -54,16 +63,6 @@ def awkward(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torc
     return x
 
 
-@pytest.fixture
-def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are taken in steps of which each thread has two or four elements."""
-    monkeypatch.setattr(blocks, "LARGEST_ROW", 8)
-    monkeypatch.setattr(blocks, "STEP", 64)
-    monkeypatch.setattr(blocks, "STEP_AGAIN", 128)
-    monkeypatch.setattr(blocks, "PER_THREAD", 2)
-    monkeypatch.setattr("ingot.codegen.triton.accesses.L2", 1)
-
-
 @interpreted
 @pytest.mark.parametrize("name, columns, dtype", [
     ("softmax", 200, torch.float32), ("softmax", 147, torch.float16),
@@ -73,10 +72,9 @@ def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ("written out", 147, torch.float16),
     ("of what is computed", 147, torch.float32), ("masked", 200, torch.float32),
 ])  # fmt: skip
-def test_powers_are_summed_in_the_pass_that_finds_the_largest(
-    name, columns, dtype, in_steps
-) -> None:
-    plan = assert_planned(lambda x: POWERS[name](x, -1), awkward(9, columns, dtype))
+def test_powers_are_summed_in_the_pass_that_finds_the_largest(name, columns, dtype) -> None:
+    x = awkward(9, columns, dtype)
+    plan = assert_planned(lambda x: POWERS[name](x, -1), x, target=IN_STEPS)
     (step,) = plan.steps
     assert isinstance(step, KernelStep)
     source = write_kernel(step.kernel).source
@@ -89,45 +87,44 @@ def test_powers_are_summed_in_the_pass_that_finds_the_largest(
 
 @interpreted
 @pytest.mark.parametrize("name", POWERS)
-@pytest.mark.usefixtures("narrow")
 def test_powers_of_columns(name) -> None:
-    assert_planned(lambda x: POWERS[name](x, 0), awkward(9, 70).t().contiguous())
+    x = awkward(9, 70).t().contiguous()
+    assert_planned(lambda x: POWERS[name](x, 0), x, target=NARROW)
 
 
 @interpreted
-def test_powers_of_differences_to_what_may_be_infinite_by_itself(in_steps) -> None:
+def test_powers_of_differences_to_what_may_be_infinite_by_itself() -> None:
     """A mean is -inf where some elements are: their differences to it are NaN."""
     for other in (torch.amin, torch.mean):
 
         def differences(x: torch.Tensor, other: Any = other) -> Any:
             return x.amax(-1), (x - other(x, -1, keepdim=True)).exp().sum(-1)
 
-        assert_planned(differences, awkward(9, 200))
+        assert_planned(differences, awkward(9, 200), target=IN_STEPS)
 
 
 @interpreted
-def test_powers_of_differences_that_are_chosen_for_each_element(in_steps) -> None:
+def test_powers_of_differences_that_are_chosen_for_each_element() -> None:
     chosen = draw(200, seed=1) > 0
 
     def fn(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         return (x - torch.where(chosen, x.amax(-1, keepdim=True), 0.5)).exp().sum(-1)
 
-    assert_planned(fn, draw(9, 200), chosen)
+    assert_planned(fn, draw(9, 200), chosen, target=IN_STEPS)
 
 
 @interpreted
-def test_powers_of_what_was_written_since_are_not_taken_from_before(in_steps) -> None:
+def test_powers_of_what_was_written_since_are_not_taken_from_before() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         top = x.amax(-1, keepdim=True)
         return (x.exp() - top).exp().sum(-1)
 
-    assert_planned(fn, draw(3, 200))
+    assert_planned(fn, draw(3, 200), target=IN_STEPS)
 
 
 @interpreted
 @pytest.mark.parametrize("sizes", [(100,), (1, 100), (3, 100)])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.usefixtures("narrow")
 def test_rows_that_are_written_over_what_they_are_made_of(sizes, turned) -> None:
     """What another point overwrites is not read again."""
 
@@ -136,4 +133,4 @@ def test_rows_that_are_written_over_what_they_are_made_of(sizes, turned) -> None
         x.copy_(made)
         return made * 2
 
-    assert_planned(fn, draw(*sizes))
+    assert_planned(fn, draw(*sizes), target=NARROW)
