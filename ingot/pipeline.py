@@ -213,7 +213,7 @@ def _replay(
     if plans:
         programs = Program(plans[0], code, device), Program(plans[1], code, device)
         recorded = programs[0]
-    return why_not(recorded) or Replayed(program, machine, programs)
+    return why_not(recorded, machine.costs) or Replayed(program, machine, programs)
 
 
 def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindow]:

@@ -13,13 +13,14 @@ import threading
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 import ingot
 from ingot import serial
-from ingot.codegen.llvm import objects
+from ingot.codegen.llvm import host, module, objects
 from ingot.codegen.llvm.library import llvm
 from ingot.compiler import Compiler
 from ingot.native import _native
@@ -556,7 +557,7 @@ class TestHandlers:
 def test_while_llvm_works(monkeypatch):
     """It is not waited for."""
     made, go_on = objects.optimized, threading.Event()
-    monkeypatch.setattr(objects, "SHORT", 0)
+    monkeypatch.setattr(module, "chosen", lambda: replace(host(), short_text=0))
 
     def long(text, target, seconds):
         os.kill(os.getpid(), signal.SIGINT)

@@ -24,8 +24,6 @@ from ingot.codegen.private_folder import opened
 
 log = logging.getLogger("ingot")
 
-# a folder with more loses those that nobody used for the longest time, down to half of this
-MOST_FILES = 4096
 MOST_BYTES = 1 << 26  # of one file
 ABANDONED = 3600.0  # seconds after which a file that is half written is nobody's
 _ENTRY = re.compile(r"[0-9a-f]{64}\.code")
@@ -38,11 +36,13 @@ class Store:
 
     What cannot be read or written is as if it was not there, and the log says why, once for each
     reason. `folder` may be None, and must otherwise be the user's, and nobody else's (see
-    `private_folder`).
+    `private_folder`). Where it has more than `most_files`, it loses those that nobody used for the
+    longest time, down to half of this.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, most_files: int = 4096) -> None:
         self._folder = folder
+        self._most_files = most_files
         self._room = 0  # how many files may be written before they are counted again
         self._complaints: set[str] = set()
         with suppress(OSError):  # there is no working directory
@@ -85,14 +85,14 @@ class Store:
 
     def _make_room(self, folder: int) -> None:
         if self._room <= 0:
-            entries = sorted(_entries(folder))
+            entries, most = sorted(_entries(folder)), self._most_files
             dead = []
-            if len(entries) >= MOST_FILES:
-                dead = entries[: len(entries) - MOST_FILES // 2]
+            if len(entries) >= most:
+                dead = entries[: len(entries) - most // 2]
             for _, name in dead:
                 with suppress(FileNotFoundError):  # removed by another process
                     os.unlink(name, dir_fd=folder)
-            self._room = MOST_FILES - len(entries) + len(dead)
+            self._room = most - len(entries) + len(dead)
         self._room -= 1
 
     def _complain(self, *texts: str) -> None:

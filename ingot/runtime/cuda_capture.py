@@ -11,7 +11,7 @@ import torch
 
 from ingot.collection import paused_collection
 from ingot.native import _native
-from ingot.runtime.cuda_graphs import Machine
+from ingot.runtime.cuda_graphs import Costs, Machine
 from ingot.torch_private import (
     CUDAGraph,
     cuda_end_allocate_to_pool,
@@ -48,6 +48,7 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.costs = Costs()
         self._side: torch.cuda.Stream | None = None
 
     def stream(self) -> int | None:

@@ -25,6 +25,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -50,19 +51,14 @@ from ingot.torch_private import (
     why_off,
 )
 
-LEAST_LAUNCHES = 3  # fewer take no longer than a replay
 # run as in the default mode before anything is recorded: libraries make ready what they keep
 WARM_CALLS = 2
 MOST_SIZES = 16  # sets of sizes with recordings
 MOST_RECORDINGS = 8  # of the same sizes, for inputs at other places
 MOST_CAPTURES = 24  # of the same sizes in all
-MOST_TWINS = 3  # of the same inputs, with results at other places ...
-TWIN_BYTES = 64 << 20  # ... of so many bytes at most
+MOST_TWINS = 3  # of the same inputs, with results at other places
 COPIED_BYTES = 1 << 20  # results that are copied for the user, where they are in the way
 MOVES = 2  # calls in a row in which an input lay elsewhere: then it is copied
-# What a launch takes on the host, what a replay takes, and how many bytes a copy of an input moves:
-# estimates.
-LAUNCH_SECONDS, REPLAY_SECONDS, COPIED_PER_SECOND = 4e-6, 10e-6, 1.5e12
 
 # Library functions that wait for the device, or ask it something, which cannot be recorded.
 _WAITING = (
@@ -82,14 +78,34 @@ _storage_owners = storage_use_count
 _is_dense = aten.is_non_overlapping_and_dense.default
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What is recorded on a machine: estimates of what a launch takes on the host, what a replay
+    takes, and how many bytes a copy of an input moves.
+
+    Fewer launches than `least_launches` take no longer than a replay. Results of more than
+    `twin_bytes` have no second recording. Of library functions whose names begin with one of
+    `waiting`, nothing is recorded.
+    """
+
+    launch_seconds: float = 4e-6
+    replay_seconds: float = 10e-6
+    copied_per_second: float = 1.5e12
+    least_launches: int = 3
+    twin_bytes: int = 64 << 20
+    waiting: tuple[str, ...] = _WAITING
+
+
 class Machine(Protocol):
-    """Records and replays.
+    """Records and replays, where that pays by its `costs`.
 
     `stream` is the current one, None where nothing may be recorded or replayed on it now; `pool`
     names memory for recordings. `capture` records what `run` launches, without running it, with
     memory of the pool. It returns a callable that replays it on the current stream, and the result
     of `run`.
     """
+
+    costs: Costs
 
     def stream(self) -> Hashable | None: ...
     def pool(self) -> Any: ...
@@ -98,7 +114,7 @@ class Machine(Protocol):
     ) -> tuple[Callable[[], None], Sequence[Any]]: ...
 
 
-def why_not(program: Program) -> str:
+def why_not(program: Program, costs: Costs) -> str:
     """Why nothing of a program can be recorded; "" where it can."""
     plan = program.plan
     lacking = why_off(GRAPHS)
@@ -111,7 +127,7 @@ def why_not(program: Program) -> str:
     for step in plan.steps:
         why = ""
         if isinstance(step, LibraryStep):
-            why = _why_not_call(step.node, plan.graph.buffers)
+            why = _why_not_call(step.node, plan.graph.buffers, costs)
         if why:
             return why
     names = {*plan.graph.inputs, *itertools.chain(*map(touched, plan.steps))}
@@ -121,19 +137,19 @@ def why_not(program: Program) -> str:
     if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
         return "temporaries are kept between calls"
     launches = launches_of(program)
-    if launches >= LEAST_LAUNCHES:
+    if launches >= costs.least_launches:
         return ""
     return f"{launches} launches take no longer than a replay"
 
 
-def _why_not_call(node: Library, buffers: Mapping[str, Any]) -> str:
+def _why_not_call(node: Library, buffers: Mapping[str, Any], costs: Costs) -> str:
     """Why a library call cannot be recorded; "" where it can."""
     name = getattr(node.function, "__name__", str(node.function))
     if node.ordered and acts(node.function):
         return f"{name} may do more than launch kernels"
     if _drops_attention(node):
         return f"{name} leaves the seed of its dropout where only a recorded backward reads it"
-    if name.startswith(_WAITING) or _takes_mask(node, buffers):
+    if name.startswith(costs.waiting) or _takes_mask(node, buffers):
         return f"{name} waits for the device"
     return ""
 
@@ -502,7 +518,7 @@ class Replayed:
         last = matching[-1]
         if last.results.are_free():  # results of others are where it writes
             sizes.recordings.remove(last)
-        elif len(matching) >= MOST_TWINS or last.results.bytes > TWIN_BYTES:
+        elif len(matching) >= MOST_TWINS or last.results.bytes > self.machine.costs.twin_bytes:
             held = last.results.held()
             copied = _bytes(at(last.results.tensors, held))
             few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
@@ -571,7 +587,9 @@ class Replayed:
 
     def _saves_more_than(self, copied: int) -> bool:
         """Whether a replay takes less than the launches even if so many bytes are copied."""
-        return self.launches * LAUNCH_SECONDS > REPLAY_SECONDS + copied / COPIED_PER_SECOND
+        costs = self.machine.costs
+        replay = costs.replay_seconds + copied / costs.copied_per_second
+        return self.launches * costs.launch_seconds > replay
 
 
 def _scaled_in_place(program: Program) -> list[int]:

@@ -22,7 +22,6 @@ from ingot.schedule.templates import Choice, Form, Site
 from ingot.schedule.tilings import Chip, after_parts, tilings
 from ingot.sequences import at, present
 
-MARGIN = 0.97  # of the library's time, that a kernel must not exceed to be chosen
 MOST_TRIED = 14  # of a product
 MOST_OF_OTHERS = 4  # of a form beside the one that does most at once
 _FORMAT = 2  # of what is kept
@@ -33,7 +32,10 @@ that are named are not in a cache when they are read."""
 
 
 class Tuner:
-    """Chooses for a program, as `schedule.templates.Choose`; `notes` has a line for each site."""
+    """Chooses for a program, as `schedule.templates.Choose`; `notes` has a line for each site.
+
+    A kernel is chosen if it takes at most `margin` of the library's time.
+    """
 
     def __init__(
         self,
@@ -41,8 +43,10 @@ class Tuner:
         measure: Measure,
         precisions: Sequence[str] = ("ieee",),
         store: Store | None = None,
+        margin: float = 0.97,
     ):
         self.chip, self.precisions, self._measure = chip, tuple(precisions), measure
+        self.margin = margin
         if store is None:
             store = store_in("tuned")
         self._store = store
@@ -88,7 +92,7 @@ class Tuner:
             best, number = min(ran)
             tiling = _described(*tried[number])
             took = f"; of {len(ran)} tilings the best, {tiling}, takes {best:.1f} us,"
-            if best <= MARGIN * library:
+            if best <= self.margin * library:
                 chosen, what = tried[number], "a kernel"
         note = f"{_title(site)}: {what}{took} the library {library:.1f} us"
         self.notes.append(f"{note} (measured before)" if measured_before else note)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,34 +24,35 @@ GOOD = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
 
 @pytest.fixture
 def three(monkeypatch):
-    """Three processors, and any text is worth a module."""
+    """A target of three processors, on which any text is worth a module."""
     monkeypatch.setattr(objects, "_processors", lambda: 3)
-    monkeypatch.setattr(objects, "PART", 1)
+    return replace(host(), long_text=1)
 
 
 def test_each_text_is_in_one_part_and_parts_are_alike(three):
-    parts = in_parts([("a" * length, frozenset()) for length in (10, 90, 20, 30, 40, 50)])
+    parts = in_parts([("a" * length, frozenset()) for length in (10, 90, 20, 30, 40, 50)], three)
     assert sorted(k for part in parts for k in part) == [0, 1, 2, 3, 4, 5]
     assert [1] in parts and len(parts) == 3
 
 
-def test_functions_stay_with_those_that_call_the_same(monkeypatch):
+def test_functions_stay_with_those_that_call_the_same(monkeypatch, three):
     monkeypatch.setattr(objects, "_processors", lambda: 2)
-    monkeypatch.setattr(objects, "PART", 1)
     first, second = frozenset(["f" * 100]), frozenset(["g" * 100])
-    assert in_parts([("a" * 50, own) for own in (first, first, second, second)]) == [[0, 1], [2, 3]]
-    assert in_parts([("a" * 50, first), ("a" * 50, first), ("b" * 300, second)]) == [[2], [0, 1]]
+    callers = [("a" * 50, own) for own in (first, first, second, second)]
+    assert in_parts(callers, three) == [[0, 1], [2, 3]]
+    callers = [("a" * 50, first), ("a" * 50, first), ("b" * 300, second)]
+    assert in_parts(callers, three) == [[2], [0, 1]]
 
 
 def test_little_text_is_one_part(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 8)
-    assert in_parts([("a" * 100, frozenset()), ("b" * 100, frozenset())]) == [[0, 1]]
-    assert in_parts([]) == []
+    assert in_parts([("a" * 100, frozenset()), ("b" * 100, frozenset())], host()) == [[0, 1]]
+    assert in_parts([], host()) == []
 
 
 def test_one_processor_compiles_one_module(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 1)
-    assert in_parts([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())]) == [[0, 1]]
+    assert in_parts([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())], host()) == [[0, 1]]
 
 
 def test_kernels_of_several_modules_run(three):
@@ -58,7 +60,7 @@ def test_kernels_of_several_modules_run(three):
         flat(100, [f32], f32, lambda x,
             k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
     ]  # fmt: skip
-    compiled = compile_kernels(scaled, [])
+    compiled = compile_kernels(scaled, [], three)
     assert len(compiled._objects) == 3 and all(
         f"kernel{k}:" in compiled.assembly() for k in range(8)
     )
@@ -76,8 +78,7 @@ def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 1)
     whole = compile_kernels(kernels, [])
     monkeypatch.setattr(objects, "_processors", lambda: 3)
-    monkeypatch.setattr(objects, "PART", 1)
-    apart = compile_kernels(kernels, [])
+    apart = compile_kernels(kernels, [], replace(host(), long_text=1))
     assert (len(whole._objects), len(apart._objects)) == (1, 3)
     for case, kernel in zip(cases, kernels):
         a, b, c = case.tensors()

@@ -75,9 +75,8 @@ def test_where_nothing_can_be_written(tmp_path: Path, caplog: pytest.LogCaptureF
     assert Store(None).get(KEY) is None
 
 
-def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "MOST_FILES", 8)
-    store = Store(tmp_path)
+def test_the_oldest_make_room(tmp_path: Path) -> None:
+    store = Store(tmp_path, most_files=8)
     for k in range(8):
         store.put(digest(str(k)), bytes([k]))
         os.utime(tmp_path / f"{digest(str(k))}.code", (1000 + k, 1000 + k))
@@ -356,8 +355,7 @@ def test_damaged_entries_are_made_again(kind: str, tmp_path: Path) -> None:
     assert store.get(KEY) == b"code"
 
 
-def test_nothing_but_entries_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "MOST_FILES", 8)
+def test_nothing_but_entries_makes_room(tmp_path: Path) -> None:
     aliens = [tmp_path / f"{digest(kind)}.code" for kind in ALIENS]
     for path, make in zip(aliens, ALIENS.values()):
         make(path)
@@ -368,7 +366,7 @@ def test_nothing_but_entries_makes_room(tmp_path: Path, monkeypatch: pytest.Monk
         path.touch(mode=0o600)
     for path in (*aliens[:2], *others, parts[0]):
         os.utime(path, (1000, 1000), follow_symlinks=False)
-    store = Store(tmp_path)
+    store = Store(tmp_path, most_files=8)
     for k in range(9):
         store.put(digest(str(k)), b"code")
         os.utime(tmp_path / f"{digest(str(k))}.code", (2000 + k, 2000 + k))
@@ -447,8 +445,7 @@ def test_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def _crowd(folder: Path, number: int) -> None:
-    stores.MOST_FILES = 8
-    store = Store(folder)
+    store = Store(folder, most_files=8)
     for k in range(100):
         store.put(digest(f"{number} {k % 11}"), b"code")
         assert store.get(digest(f"{number + 1} {k % 11}")) in (None, b"code")

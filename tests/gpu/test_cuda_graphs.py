@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 import ingot
 from ingot.compiler import Compiler
-from ingot.runtime import cuda_graphs
 from ingot.runtime.cuda_capture import machine_of
+from ingot.runtime.cuda_graphs import Costs
 
 
 @pytest.fixture(autouse=True)
 def record_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "LAUNCH_SECONDS", 1.0)
+    machine = machine_of(torch.device("cuda:0"))
+    monkeypatch.setattr(machine, "costs", Costs(launch_seconds=1.0))
 
 
 def layers(x: Tensor, w: Tensor) -> Tensor:

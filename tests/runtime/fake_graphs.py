@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ingot.native import _native
+from ingot.runtime.cuda_graphs import Costs
 
 
 def in_place(value: Any) -> Any:
@@ -71,9 +72,10 @@ class Graph:
 
 
 class FakeGraphs:
-    """`cuda_graphs.Machine`. `current` is the stream."""
+    """`cuda_graphs.Machine`, on which all replays pay. `current` is the stream."""
 
     def __init__(self) -> None:
+        self.costs = Costs(launch_seconds=1.0, least_launches=1, waiting=("nonzero",))
         self.pools: dict[Any, list[Graph]] = {}
         self.captures, self.replays = 0, 0
         self.current: int | None = 0

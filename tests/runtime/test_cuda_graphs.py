@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import ingot
 import ingot.pipeline
 from ingot.compiler import Compiler
-from ingot.runtime import cuda_graphs
 from ingot.schedule.plan import LibraryStep, Plan
 from tests.runtime.fake_graphs import FakeGraphs
 
@@ -25,9 +24,6 @@ from tests.runtime.fake_graphs import FakeGraphs
 def machine(monkeypatch: pytest.MonkeyPatch) -> FakeGraphs:
     made = FakeGraphs()
     monkeypatch.setattr(ingot.pipeline, "machine_of", lambda device: made)
-    monkeypatch.setattr(cuda_graphs, "LAUNCH_SECONDS", 1.0)
-    monkeypatch.setattr(cuda_graphs, "LEAST_LAUNCHES", 1)
-    monkeypatch.setattr(cuda_graphs, "_WAITING", ("nonzero",))
     return made
 
 
@@ -132,10 +128,8 @@ def test_the_last_result_in_a_loop_takes_a_second_recording(machine: FakeGraphs)
     assert machine.captures == 2 and machine.replays == 10
 
 
-def test_large_results_have_no_second_recording(
-    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_graphs, "TWIN_BYTES", 0)
+def test_large_results_have_no_second_recording(machine: FakeGraphs) -> None:
+    machine.costs = replace(machine.costs, twin_bytes=0)
 
     def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = layers(x, w)
@@ -346,8 +340,8 @@ class TestBackwardsBorrowFromRecordings:
     nonetheless."""
 
     @pytest.fixture(autouse=True)
-    def copies_take_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cuda_graphs, "COPIED_PER_SECOND", 1000.0)
+    def copies_take_long(self, machine: FakeGraphs) -> None:
+        machine.costs = replace(machine.costs, copied_per_second=1000.0)
 
     @staticmethod
     def scores() -> tuple[Tensor, Tensor]:
@@ -463,10 +457,8 @@ def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
     assert replayed(run).replays == 4
 
 
-def test_few_launches_are_not_recorded(
-    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_graphs, "LEAST_LAUNCHES", 3)
+def test_few_launches_are_not_recorded(machine: FakeGraphs) -> None:
+    machine.costs = replace(machine.costs, least_launches=3)
     run = compiled(lambda x: x.sin() * 2)
     for _ in range(4):
         run(draw(8))
@@ -481,10 +473,8 @@ def test_a_recording_that_fails(machine: FakeGraphs) -> None:
     assert "recording failed: operation not permitted" in replayed(fn).describe()
 
 
-def test_copies_of_large_inputs_do_not_pay(
-    machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_graphs, "COPIED_PER_SECOND", 1.0)
+def test_copies_of_large_inputs_do_not_pay(machine: FakeGraphs) -> None:
+    machine.costs = replace(machine.costs, copied_per_second=1.0)
     fn, w = compiled(layers), draw(8, 8, seed=1)
     kept = [draw(8, 8, seed=k) for k in range(6)]
     for x in kept:

@@ -138,7 +138,8 @@ def emit_kernels(
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     different = {name: function for name, function in functions.values()}
     named = list(different.items())
-    parts = in_parts([(function.text, function.declarations) for _, function in named])
+    texts = [(function.text, function.declarations) for _, function in named]
+    parts = in_parts(texts, target)
     return CompiledKernels(functions, [_text(named, part) for part in parts], target)
 
 

@@ -17,18 +17,11 @@ from ingot.serial import awaited_by_forks, in_threads
 
 _thread = threading.local()
 
-PART = 60_000
-"""Characters of text that are worth a module of their own, each of which takes 10 ms before its
-first function."""
-
-SHORT = 30_000
-"""Characters of text that take no other thread: a signal can wait for them."""
-
 EVEN = 1.1
 """How much longer than the mean a function may make a part that has its callees already."""
 
 
-def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]:
+def in_parts(functions: Sequence[tuple[str, frozenset[str]]], target: Target) -> list[list[int]]:
     """The positions of the functions, in parts that take about as long to compile.
 
     There is one for each processor at most. A function is its text and those of the functions that
@@ -36,7 +29,7 @@ def in_parts(functions: Sequence[tuple[str, frozenset[str]]]) -> list[list[int]]
     """
     called = frozenset().union(*(callees for _, callees in functions))
     total = _length([text for text, _ in functions]) + _length(called)
-    count = max(1, min(_processors(), total // PART))
+    count = max(1, min(_processors(), total // target.long_text))
     parts: list[list[int]] = [[] for _ in range(count)]
     lengths, called_in = [0] * count, [frozenset[str]()] * count
     alone = [len(text) + _length(callees) for text, callees in functions]
@@ -74,7 +67,7 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
         return _object_of(texts[k], target, times[k])
 
     numbers = range(len(texts))
-    if _length(texts) < SHORT:
+    if _length(texts) < target.short_text:
         objects = list(map(compiled, numbers))
     else:
         objects = in_threads(compiled, numbers, len(texts))

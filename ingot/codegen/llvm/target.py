@@ -12,12 +12,18 @@ from ingot.codegen.llvm.library import llvm
 
 @dataclass(frozen=True)
 class Target:
-    """A triple, a CPU name, a feature string, and the bytes of one vector register."""
+    """A triple, a CPU name, a feature string, and the bytes of one vector register.
+
+    `long_text` characters of text are worth a module of their own, each of which takes 10 ms before
+    its first function. Less than `short_text` takes no other thread: a signal can wait for it.
+    """
 
     triple: str
     cpu: str
     features: str
     vector_bytes: int
+    long_text: int = 60_000
+    short_text: int = 30_000
 
     @property
     def rounds_brains(self) -> bool:
