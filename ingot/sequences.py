@@ -23,12 +23,15 @@ def are_present(items: Iterable[Any]) -> tuple[bool, ...]:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested lists, tuples and dicts with what `function` gives for each of their leaves."""
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([map_leaves(function, item) for item in tree])
+    """Nested tuples, lists and dicts with what `function` gives for each of their leaves."""
     if isinstance(tree, dict):
         return {key: map_leaves(function, item) for key, item in tree.items()}
-    return function(tree)
+    if not isinstance(tree, (tuple, list)):
+        return function(tree)
+    items = [map_leaves(function, item) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(items)
+    return items
 
 
 def at(items: Sequence[Item] | Mapping[Any, Item], keys: Iterable[Any]) -> list[Item]:

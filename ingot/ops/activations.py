@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph.checks import number_overflows
 from ingot.graph.decompositions import in_float32, rounded_once, widened
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import like_self, pointwise_meta
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
@@ -20,6 +20,7 @@ from ingot.loops import ops
 from ingot.loops.lowering.pointwise import apply, constant_like
 from ingot.ops.arithmetic import clamped
 from ingot.ops.op import op, unary
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 _SIXTH = in_float32(1 / 6)

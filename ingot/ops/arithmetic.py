@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ingot.graph.checks import overflows
 from ingot.graph.decompositions import quotient, rounded_once, widened
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self, pointwise_meta
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost, divides
@@ -32,6 +32,7 @@ from ingot.loops.lowering.pointwise import (
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, rounded_number
 from ingot.ops.op import binary, op, unary
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 # -- as loops --------------------------------------------------------------------------------------

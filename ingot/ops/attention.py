@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import gradients_of
 from ingot.loops import own_ops
 from ingot.loops.expr import ONE, ZERO, Expr
@@ -22,6 +22,7 @@ from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, contiguous, stored
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
@@ -55,6 +55,7 @@ from ingot.loops.lowering.values import (
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.ops.products import access, contracts_in_full
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import (
     OpOverload,
     aten,

@@ -14,7 +14,7 @@ from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.checks import number_overflows, overflows
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import factory, formatted_copy, like_self, native, new_factory
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost, bind
@@ -26,6 +26,7 @@ from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

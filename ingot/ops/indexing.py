@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self, exact_self, new_factory
 from ingot.graph.meta.trials import probe
 from ingot.graph.meta.untried import unless_known
@@ -33,6 +33,7 @@ from ingot.loops.lowering.values import (
     rounded,
 )
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, in_float32, quotient, rounded_once
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import bind, indexes
 from ingot.loops.lowering.rules import LibraryCall
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 _SMALLEST = in_float32(1e-12)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES, quotient, widened
-from ingot.graph.meta.basis import Args, Kwargs, Rule, fresh, like
+from ingot.graph.meta.basis import Rule, fresh, like
 from ingot.graph.meta.trials import dtypes
 from ingot.graph.meta.untried import gradients_of, unless_known
 from ingot.graph.schemas import bind
@@ -25,6 +25,7 @@ from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
 from ingot.ops.op import op
 from ingot.ops.reductions import count_of_elements, dropped, moments
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

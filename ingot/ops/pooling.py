@@ -16,7 +16,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.decompositions import HALVES
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind, indexes
 from ingot.loops import ops
@@ -45,6 +45,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

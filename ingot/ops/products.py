@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
@@ -33,6 +33,7 @@ from ingot.loops.lowering.values import (
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, addmm_activation, aten, current_autograd_node
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop

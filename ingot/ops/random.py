@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import factory, formatted_copy, like_self, plain_self
 from ingot.graph.schemas import is_mutable
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 

@@ -12,7 +12,7 @@ from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.checks import overflows
 from ingot.graph.geometry import bad_dims
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import contiguous_self, like_self
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
@@ -26,6 +26,7 @@ from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, rounded_number
 from ingot.ops.creation import join
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 

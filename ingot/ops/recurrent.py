@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import Args, Kwargs, fresh, like
+from ingot.graph.meta.basis import fresh, like
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.loops.expr import ONE
@@ -17,6 +17,7 @@ from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec
 from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import AutoDispatchBelowAutograd, OpOverload, aten
 
 

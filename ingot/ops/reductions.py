@@ -16,7 +16,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph import geometry
 from ingot.graph.decompositions import rounded_once, widened
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import pointwise_meta
 from ingot.graph.meta.trials import dtypes, probe, tried_out
 from ingot.graph.schemas import bind
@@ -28,6 +28,7 @@ from ingot.loops.lowering.pointwise import pointwise, simple
 from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph import geometry
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.trials import probe
 from ingot.graph.schemas import bind
 from ingot.loops import ops
@@ -34,6 +34,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.ops.op import op
 from ingot.ops.pooling import constant_lengths, spec_like
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

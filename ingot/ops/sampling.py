@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.graph.meta.basis import Args, Kwargs, fresh, like
+from ingot.graph.meta.basis import fresh, like
 from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
@@ -22,6 +22,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

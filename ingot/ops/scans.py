@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ingot.graph.checks import along, source_of_dtype
-from ingot.graph.meta.basis import Args, Kwargs, fresh
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.families import contiguous_self, masked
 from ingot.graph.meta.untried import unless_known
 from ingot.graph.schemas import indexes
@@ -35,6 +35,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ingot.errors import EagerRaises
-from ingot.graph.meta.basis import Args, Kwargs
 from ingot.graph.meta.trials import tried_out
 from ingot.graph.meta.untried import sized_as, unless_known
 from ingot.graph.schemas import bind
@@ -20,6 +19,7 @@ from ingot.loops.lowering.pointwise import Operand
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
 from ingot.ops.op import op
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -10,7 +10,7 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.graph.checks import along
 from ingot.graph.decompositions import rounded_once, widened
-from ingot.graph.meta.basis import Args, Kwargs, by_look, fresh
+from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.families import contiguous_self
 from ingot.graph.meta.untried import unless_known
 from ingot.loops import ops
@@ -20,6 +20,7 @@ from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
 from ingot.ops.op import op
 from ingot.ops.reductions import kept, reduction_meta, same
+from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
 apply = ops.apply

@@ -11,8 +11,6 @@ from torch import Tensor
 from ingot.graph import geometry
 from ingot.sequences import map_leaves
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 Rule = Callable[..., Any]
 
 BY_LOOK: set[Rule] = set()

@@ -33,7 +33,6 @@ from ingot.loops.lowering.values import (
     dense_strides,
     loop_symbols,
     loops_over,
-    map_tree,
     numel,
     rounded,
     stored,
@@ -42,6 +41,7 @@ from ingot.loops.lowering.values import (
 from ingot.loops.side_effects import has_effect, retains
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
+from ingot.sequences import map_leaves
 from ingot.torch_private import OpOverload
 
 # A value is computed again at each use while it costs at most this many cheap ops and joins no
@@ -416,7 +416,7 @@ class Lowering:
                 return self.view(value)
             return value
 
-        return map_tree(argument, tree)
+        return map_leaves(argument, tree)
 
     def mapped(
         self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]

@@ -14,7 +14,6 @@ from ingot.loops.lowering.values import (
     Spec,
     TensorValue,
     dense_strides,
-    map_tree,
     numel,
     same_strides,
     stored,
@@ -22,6 +21,7 @@ from ingot.loops.lowering.values import (
 )
 from ingot.loops.side_effects import has_effect
 from ingot.loops.spaces import contiguous_strides
+from ingot.sequences import map_leaves
 from ingot.torch_private import dispatch_has_kernel_for_dispatch_key
 
 _PLAIN = LibraryCall()
@@ -81,7 +81,7 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
             return value
         return lw.copied(value)
 
-    return map_tree(relaid, tree)
+    return map_leaves(relaid, tree)
 
 
 def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue | None:

@@ -26,7 +26,6 @@ from ingot.loops.lowering.values import (
     channels_last_strides,
     dense_strides,
     loops_over,
-    map_tree,
     numel,
     stored,
     view_of,
@@ -35,6 +34,7 @@ from ingot.loops.side_effects import acts
 from ingot.loops.sides import moves, on_host
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
+from ingot.sequences import map_leaves
 from ingot.serial import safe_point
 from ingot.torch_private import ADDRESSING, OpOverload, aten
 
@@ -134,7 +134,7 @@ class _Walk:
         if self.hosts and moves(node, self.hosts):
             return self.move(node, args, kwargs)
         if self.hosts and node not in self.hosts:
-            args, kwargs = map_tree(self.crossing, (args, kwargs))
+            args, kwargs = map_leaves(self.crossing, (args, kwargs))
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
@@ -306,7 +306,7 @@ class _Walk:
                 return _to_expr(item)
             return item
 
-        return map_tree(value, tree)
+        return map_leaves(value, tree)
 
     # -- what the graph starts from ----------------------------------------------------------------
 

@@ -4,7 +4,7 @@ yet."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -201,18 +201,6 @@ def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
     value = TensorValue(spec.sizes, spec.strides, spec.dtype, lambda index: 0)
     value.place(buffer, spec.strides, offset)
     return value
-
-
-def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested tuples, lists and dicts with `function` of what they hold."""
-    if isinstance(tree, dict):
-        return {key: map_tree(function, item) for key, item in tree.items()}
-    if not isinstance(tree, (tuple, list)):
-        return function(tree)
-    items = [map_tree(function, item) for item in tree]
-    if isinstance(tree, tuple):
-        return tuple(items)
-    return items
 
 
 def loops_over(sizes: Sequence[Expr], prefix: str = "i") -> Index:
