@@ -13,7 +13,6 @@ from ingot.loops.ir import (
     Library,
     LoopGraph,
     Node,
-    Origin,
 )
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
@@ -27,7 +26,7 @@ from ingot.schedule.fuse import fuse
 from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.inline import inlined
-from ingot.schedule.kernel import Kernel
+from ingot.schedule.kernel import Kernel, anonymous
 from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import placed
@@ -55,12 +54,11 @@ def schedule(
     nodes = inlined(nodes, graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
-        found = sites(groups, graph, target)
         chosen = choose(
-            found,
+            sites(groups, graph, target),
             lambda site, choice: _plan(*excerpt(site, choice, groups, graph), target, frugal=True),
         )
-        groups, graph = with_templates(groups, graph, found, chosen)
+        groups, graph = with_templates(groups, graph, chosen)
     return _plan(groups, graph, target, frugal)
 
 
@@ -140,8 +138,7 @@ def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[Kernel
     for step in steps:
         if isinstance(step, KernelStep):
             kernel = step.kernel
-            parameters = tuple(p._replace(length=None) for p in kernel.parameters)
-            body = replace(kernel, name="", origin=Origin(()), parameters=parameters)
+            body = anonymous(kernel)
             if body not in named:
                 count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
                 if count == 1:

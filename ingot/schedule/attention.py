@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from ingot.loops.expr import Expr
-from ingot.loops.ir import Attention, AttentionBackward, Buffer, View
+from ingot.loops.ir import Attention, AttentionBackward, Buffer, view_fields
 from ingot.schedule.kernel import (
     AnyKernel,
     AttentionBackwardKernel,
@@ -28,91 +28,46 @@ def attention_step(
     node: Attention | AttentionBackward, buffers: Mapping[str, Buffer] = MappingProxyType({})
 ) -> KernelStep:
     """The launch that computes the node; the lengths of its parameters are those of `buffers`."""
-    names = tuple(dict.fromkeys((*(v.buffer for v in node.operands), *node.writes())))
-    parameters = tuple(
-        Parameter(
-            f"p{k}",
-            node.query.dtype,
-            name in node.reads(),
-            name in node.writes(),
-            buffers[name].length if name in buffers else None,
-        )
-        for k, name in enumerate(names)
-    )
-    make = _forward if isinstance(node, Attention) else _backward
-    kernel, points, picoseconds = make(node, names, parameters)  # type: ignore[arg-type]
-    work = picoseconds if picoseconds.constant is None else picoseconds.constant / 1000
-    return KernelStep(kernel, names, points, work)
-
-
-def _forward(
-    node: Attention, names: Sequence[str], parameters: tuple[Parameter, ...]
-) -> tuple[AnyKernel, Expr, Expr]:
-    """The kernel, its points, and what each takes in picoseconds."""
-    batches, heads, queries, width = node.query.sizes
-    _, key_heads, keys, value_width = node.value.sizes
-    operand = partial(_operand, names)
-    kernel = AttentionKernel(
-        "attention",
-        node.origin,
-        parameters,
-        (batches, heads, queries, keys, width, value_width),
-        _int(key_heads),
-        operand(node.query),
-        operand(node.key),
-        operand(node.value),
-        operand(node.target),
-        None if node.mask is None else operand(node.mask),
-        node.scale,
-        node.causal,
-        node.zero_rows,
-        node.replaces,
-        query_block(queries),
-        None if node.logarithms is None else operand(node.logarithms),
-    )
-    weights = kernel.query_block * (0.5 if node.causal else 1.0)  # for each key
-    return (
-        kernel,
-        batches * heads * kernel.blocks,
-        _picoseconds(weights, _int(width) + _int(value_width)) * keys,
-    )
-
-
-def _backward(
-    node: AttentionBackward, names: Sequence[str], parameters: tuple[Parameter, ...]
-) -> tuple[AnyKernel, Expr, Expr]:
+    views = view_fields(node)
+    names = list(dict.fromkeys([*(v.buffer for v in node.operands), *node.writes()]))
+    parameters = []
+    for k, name in enumerate(names):
+        length = buffers[name].length if name in buffers else None
+        is_read, is_written = name in node.reads(), name in node.writes()
+        parameters.append(Parameter(f"p{k}", node.query.dtype, is_read, is_written, length))
     batches, heads, queries, width = node.query.sizes
     keys, value_width = node.value.sizes[2:]
-    operand = partial(_operand, names)
-    kernel = AttentionBackwardKernel(
-        "attention_backward",
-        node.origin,
-        parameters,
-        (batches, heads, queries, keys, width, value_width),
-        operand(node.tangent),
-        operand(node.query),
-        operand(node.key),
-        operand(node.value),
-        None if node.mask is None else operand(node.mask),
-        operand(node.result),
-        operand(node.logarithms),
-        operand(node.of_query),
-        operand(node.of_key),
-        operand(node.of_value),
-        node.scale,
-        node.causal,
-        query_block(queries),
-    )
-    widths = 3 * _int(width) + 2 * _int(value_width)  # of the five products
-    return (
-        kernel,
-        batches * heads,
-        _picoseconds(0.5 if node.causal else 1.0, widths) * keys * queries,
-    )
-
-
-def _operand(names: Sequence[str], view: View) -> Operand:
-    return Operand(names.index(view.buffer), view.strides, view.offset)
+    shared: dict[str, Any] = {
+        "origin": node.origin,
+        "parameters": tuple(parameters),
+        "sizes": (batches, heads, queries, keys, width, value_width),
+        "mask": None,
+        "scale": node.scale,
+        "causal": node.causal,
+        "query_block": query_block(queries),
+    }
+    for field, view in views.items():
+        shared[field] = Operand(names.index(view.buffer), view.strides, view.offset)
+    points, weights, widths = batches * heads, 1.0, _int(width) + _int(value_width)
+    if node.causal:
+        weights = 0.5
+    kernel: AnyKernel
+    if isinstance(node, Attention):
+        kernel = AttentionKernel(
+            "attention",
+            key_heads=_int(node.value.sizes[1]),
+            zero_rows=node.zero_rows,
+            replaces=node.replaces,
+            **shared,
+        )
+        points *= kernel.blocks
+        picoseconds = _picoseconds(kernel.query_block * weights, widths) * keys
+    else:
+        kernel = AttentionBackwardKernel("attention_backward", **shared)
+        widths += 2 * _int(width) + _int(value_width)  # there are five products
+        picoseconds = _picoseconds(weights, widths) * keys * queries
+    work = picoseconds if picoseconds.constant is None else picoseconds.constant / 1000
+    return KernelStep(kernel, tuple(names), points, work)
 
 
 def _picoseconds(weights: float, widths: int) -> int:

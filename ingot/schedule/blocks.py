@@ -35,11 +35,12 @@ Condition = tuple[Expr, int]  # an expression over sizes, and what it must not b
 
 @dataclass(frozen=True)
 class Blocks:
-    """A block of threads takes `points` neighbouring points of the outer loops, or, with a `tile`,
-    that many of the last loop by `tile` of the one before. `inner` elements of the inner loops are
-    taken at a time; where a block is `persistent`, that is all of them, so each is read once and
-    stays in registers: of loops whose size is a symbol's, `lengths` says how many these may be. If
-    there are `most` blocks, of flat points, each takes one share of the points after another."""
+    """A block of threads takes `points` neighbouring points of the outer loops. With a `tile`,
+    these are points of the last loop, by `tile` of the one before. `inner` elements of the inner
+    loops are taken at a time; where a block is `persistent`, that is all of them, so each is read
+    once and stays in registers: of loops whose size is a symbol's, `lengths` says how many these
+    may be. If there are `most` blocks, of flat points, each takes one share of the points after
+    another."""
 
     points: int
     inner: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 
 from ingot.loops.expr import ONE, Expr, Symbol, integer, loop_symbol, maximum, value_symbol
 from ingot.loops.ir import (
+    Body,
     BodyBuilder,
     Buffer,
     Instruction,
@@ -55,19 +56,15 @@ def assign_stages(laid: Overlay) -> list[int]:
     has its loops."""
     stage_loops: list[tuple[Symbol, ...]] = []
     result: list[int] = []
-    for k in range(len(laid.members)):
+    for k, loops in enumerate(laid.inner):
         earliest = 0
         for j, stage in enumerate(result):
             gap = _gap(laid, j, k)
             if gap is not None:
                 earliest = max(earliest, stage + gap)
-        for s in range(earliest, len(stage_loops)):
-            if stage_loops[s] == laid.inner[k]:
-                result.append(s)
-                break
-        else:
-            stage_loops.append(laid.inner[k])
-            result.append(len(stage_loops) - 1)
+        if loops not in stage_loops[earliest:]:
+            stage_loops.append(loops)
+        result.append(stage_loops.index(loops, earliest))
     return result
 
 
@@ -92,8 +89,9 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
 def _never_meet(laid: Overlay, j: int, k: int) -> bool:
     """Whether two members write no element that the other writes too."""
     first, second = laid.members[j].index, laid.members[k].index
-    loops = [(*laid.outer, *laid.inner[n]) for n in (j, k)]
-    return never_meet(first, second, laid.outer) or pieces(first, second, *loops)
+    if never_meet(first, second, laid.outer):
+        return True
+    return pieces(first, second, laid.loops(j), laid.loops(k))
 
 
 class StageDraft(BodyBuilder):
@@ -145,7 +143,7 @@ class _Builder:
         for k, member in enumerate(self.laid.members):
             self._add(member, drafts[self.stage_of[k]])
         drafts = self._with_final_stores(drafts)
-        stages = [d.stage() for d in drafts]
+        stages = list(map(StageDraft.stage, drafts))
         origin = Origin(())
         for m in self.laid.members:
             origin = origin.merged(m.origin)
@@ -207,14 +205,14 @@ class _Builder:
         return length
 
     def _dense(self, buffer: str) -> tuple[Expr, Expr] | None:
-        """(number, count) of the elements of a row within an outer point where all members walk
-        through it alike: they then lie side by side, however far apart they are in the buffer."""
+        """(number, count) of the elements of a row within an outer point, if all members walk
+        through it alike. They then lie side by side, however far apart they are in the buffer."""
         if buffer not in self.dense:
             self.dense[buffer] = self._walked_alike(buffer)
         return self.dense[buffer]
 
     def _walked_alike(self, buffer: str) -> tuple[Expr, Expr] | None:
-        loops = {self.laid.inner[w] for w in self.writers[buffer]}
+        loops = set(map(self.laid.inner.__getitem__, self.writers[buffer]))
         inner: set[Expr | None] = set()
         for m in self.laid.members:
             inner.update(_inner_part(e, self.outer) for name, e in m.accesses if name == buffer)
@@ -387,8 +385,8 @@ def _parallel_loops(
     vector: Symbol | None,
     tile: Symbol | None,
 ) -> int:
-    """How many of the outer loops threads share: not the vector loop of a CPU, unless it is long,
-    and none whose points may meet at one element."""
+    """How many of the outer loops threads share. A CPU's vector loop is shared if it is long, and
+    no loop is whose points may meet at one element."""
     is_shared = target.has_registers or vector is None or (tile is None and is_divided(outer))
     if is_shared:
         parallel = len(outer)
@@ -440,10 +438,10 @@ def _renumber(
 
 
 def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
-    found = [s.index for s in stage.stores if s.buffer not in but]
-    found += [i.attrs[1] for i in stage.body.loads if i.attrs[0] not in but]
-    found += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
-    return found
+    indices = [s.index for s in stage.stores if s.buffer not in but]
+    indices += [i.attrs[1] for i in stage.body.loads if i.attrs[0] not in but]
+    indices += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
+    return indices
 
 
 def _parameters(
@@ -465,7 +463,11 @@ def _parameters(
 
 def accessed(stage: Stage) -> tuple[list[str], list[str]]:
     """The buffers that a stage loads from and stores to, once for each time."""
-    return [i.attrs[0] for i in stage.body.loads], [store.buffer for store in stage.stores]
+    return loaded_by(stage.body), [store.buffer for store in stage.stores]
+
+
+def loaded_by(body: Body) -> list[str]:
+    return [i.attrs[0] for i in body.loads]
 
 
 def parameters_of(
@@ -489,9 +491,9 @@ def parameters_of(
 def choose_vector_loop(
     outer: Sequence[Symbol], stages: Sequence[Stage], rows: set[str]
 ) -> Symbol | None:
-    """The last outer loop when it is the one along which memory is contiguous, or where steps
-    depend on each other that take longer than moving what lies apart; None for each stage's own
-    last loop. The memory of `rows` lies as it is wanted either way."""
+    """The last outer loop if memory is contiguous along it, else None, which stands for each
+    stage's own last loop. It is the last outer loop as well where steps depend on each other that
+    take longer than strided accesses. The memory of `rows` lies as it is wanted either way."""
     if all(not s.loops for s in stages):
         return outer[-1]
     along_inner = along_outer = 0

@@ -1,7 +1,7 @@
-"""Sums over rows of what a kernel computes row by row: the gradients of a norm's weight and bias,
-and of the bias that was added before. A block of threads takes a run of rows one after the other
-and keeps a sum for each column, so that what the rows are made of is read once; a second kernel, as
-of any sum in parts, adds up those of the runs.
+"""Sums over rows of what a kernel computes row by row. The gradients of a norm's weight and bias
+are such sums, and that of the bias that was added before. A block of threads takes a run of rows
+one after the other and keeps a sum for each column, so that what the rows are made of is read once;
+a second kernel, as of any sum in parts, adds up those of the runs.
 
 How long the runs are depends on sizes alone, and each is summed in order. Measured on an H200,
 backward of a layer norm, us: 16384 x 768 of float32 and bfloat16 with three sums 62 instead of 56 +
@@ -32,9 +32,9 @@ MOST_SUMS = 4  # of one kernel: a register for each of a thread's columns
 def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
     """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else
     None."""
-    found = {_rows_and_columns(m, buffers) for m in members}
-    if len(found) == 1:
-        return found.pop()
+    shapes = {_rows_and_columns(m, buffers) for m in members}
+    if len(shapes) == 1:
+        return shapes.pop()
     return None
 
 
@@ -57,7 +57,7 @@ def _rows_and_columns(node: Node, buffers: Mapping[str, Buffer]) -> tuple[Expr, 
 
 def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
     """The loop over rows of which a node sums parts, and what its loops over parts and within them
-    become; None where the body does not walk through both as one."""
+    become. None where the body does not walk through both as one."""
     substitution: dict[Symbol, Expr] = {}
     loops = [node.loops[0], node.reduced[0]]
     merged = merge_neighbours(loops, index_expressions(node)[1:], substitution)
@@ -68,9 +68,9 @@ def _row(node: Reduction) -> tuple[Symbol, dict[Symbol, Expr]] | None:
 
 def in_runs(node: Reduction, length: int) -> Pointwise:
     """What is summed, over the rows and columns, and which run's sums it is added to."""
-    found = _row(node)
-    assert found is not None
-    (row, substitution), columns = found, node.loops[1:]
+    merged = _row(node)
+    assert merged is not None
+    (row, substitution), columns = merged, node.loops[1:]
     index = row_major(columns, row // length * points_of(columns))
     body = node.body.substitute(substitution)
     return Pointwise(node.name, node.origin, (row, *columns), body, node.target, index, "total")

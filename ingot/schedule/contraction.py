@@ -19,7 +19,7 @@ from ingot.loops.ir import (
     Visit,
 )
 from ingot.loops.spaces import extents_of, points_of
-from ingot.schedule.build import StageDraft, accessed, kernel_name, parameters_of
+from ingot.schedule.build import StageDraft, accessed, kernel_name, loaded_by, parameters_of
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
 from ingot.schedule.nests import fresh_loops
@@ -45,22 +45,22 @@ def build_contraction(
     stage_loops = contraction.rows + contraction.columns
     draft = StageDraft(stage_loops)
     value = draft.emit("scalar", (), contraction.dtype, (SUM,))
-    values = [(contraction.target, contraction.index, value)]
+    # of several values stored in one place, the last counts
+    stores = {contraction.target: Store(contraction.target, contraction.index, value)}
+    known = {(contraction.target, contraction.index): value}
     origin = contraction.origin
     for node in prologues:
         if node is not None:
             origin = node.origin.merged(origin)
     for member in members[1:]:
         assert isinstance(member, Pointwise)
-        known = {(name, index): value for name, index, value in values}
         numbers = draft.copy(member.body, _forwarding(known))
-        values.append((member.target, member.index, numbers[member.body.results[0]]))
+        value = known[member.target, member.index] = numbers[member.body.results[0]]
+        stores[member.target] = Store(member.target, member.index, value)
         # equal where it is the rest of the same op, its bias
         if member.origin != contraction.origin:
             origin = origin.merged(member.origin)
-    # of several values stored in one place, the last counts
-    last = {name: Store(name, index, value) for name, index, value in values}
-    draft.stores = [store for name, store in last.items() if name not in internal]
+    draft.stores = [store for store in stores.values() if store.buffer not in internal]
     return _canonical_kernel(contraction, origin, draft.stage(), buffers, tiling, prologues)
 
 
@@ -132,7 +132,7 @@ def _parameters(
         if prologue is None:
             read.append(access.buffer)
         else:
-            read += [i.attrs[0] for i in prologue.body.loads]
+            read += loaded_by(prologue.body)
     loaded, stored = accessed(stage)
     read += loaded
     names: dict[str, str] = {}
@@ -248,8 +248,8 @@ def copies_rows(
 def choose_squares(
     batch: Expr, rows: Expr, columns: Expr, row_bytes: int | None = None
 ) -> tuple[int, int]:
-    """The blocks where both operands are copied, of rows of so many bytes over all steps: about as
-    wide as they are high, or as high as is kept."""
+    """The blocks where both operands are copied, of rows of so many bytes over all steps. They are
+    about as wide as they are high, or as high as is kept."""
     width = _tile_width(columns.constant or 48)
     across, height = _ceil(columns.constant or 48, width), rows.constant or LARGEST_ROWS
     most = 0

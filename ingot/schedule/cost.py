@@ -45,9 +45,8 @@ def nanoseconds(picoseconds: Expr) -> float | Expr:
 def _block_work(kernel: Kernel, product_: Product) -> Expr:
     """Picoseconds of one block, of average size."""
     (stage,) = kernel.stages
-    rows, columns, depth = (
-        points_of(loops) for loops in (product_.rows, product_.columns, product_.reduced)
-    )
+    loops = product_.rows, product_.columns, product_.reduced
+    rows, columns, depth = map(points_of, loops)
     packs = product_.row_blocks * round(1000 * NANOSECONDS_TO_PACK)
     products = columns * depth * (maximum(rows, 8) * round(1000 * NANOSECONDS_PER_PRODUCT) + packs)
     blocks = maximum(product_.row_blocks * product_.column_blocks, 1)

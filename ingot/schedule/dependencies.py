@@ -19,9 +19,9 @@ from ingot.schedule.nests import ALIKE, Compute
 
 
 def used_nodes(graph: LoopGraph) -> list[Node]:
-    """The nodes whose results are returned, or written to an input, or whose call has an effect, or
-    that may be an error (readers may look at nothing of what checks an index: `x ** 0`), or that
-    bind a size, or are read by such nodes. Loops over no points do nothing."""
+    """The nodes that a result, a mutated input or an effect needs. A node that may be an error, or
+    binds a size, stays, though readers may look at nothing of what checks an index: `x ** 0`. Loops
+    over no points do nothing."""
     kept: list[Node] = []
     needed = graph.required
     needed.update(name for name in graph.buffers if not graph.is_temporary(name))
@@ -96,23 +96,23 @@ class _Effects:
 
     def before(self, k: int, node: Node) -> set[int]:
         """The earlier nodes that node number k waits for; it is one of those now."""
-        found: set[int | None] = set()
+        earlier: set[int | None] = set()
         is_ordered = isinstance(node, Library) and node.ordered
         if is_ordered:
-            found.add(self.last_ordered)
+            earlier.add(self.last_ordered)
             self.last_ordered = k
         if isinstance(node, Library) and is_ordered and acts(node.function):
-            found.update(self.failing)
+            earlier.update(self.failing)
             self.last_acting, self.failing = k, []
         elif may_fail(node):
-            found.add(self.last_acting)
+            earlier.add(self.last_acting)
             self.failing.append(k)
-        return {position for position in found if position is not None}
+        return {position for position in earlier if position is not None}
 
 
 def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
-    """The symbols in a node and in the sizes of what it writes, which may be more: a piece of a
-    concatenation has sizes of its own."""
+    """The symbols in a node and in the sizes of what it writes. The latter may be more: a piece of
+    a concatenation has sizes of its own."""
     symbols = symbols_in(node)
     for name in node.writes():
         symbols |= symbols_in((buffers[name].sizes, buffers[name].strides))
@@ -128,8 +128,8 @@ def may_fail(node: Node) -> bool:
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:
-    """Whether two writers of one buffer provably write different elements: their address ranges do
-    not meet, or do so only in strides that interleave (pieces of a concatenation along an inner
+    """Whether two writers of one buffer provably write different elements. Their address ranges do
+    not meet, or only in strides that interleave (pieces of a concatenation along an inner
     dimension)."""
     a, b = _piece(first), _piece(second)
     return a is not None and b is not None and _apart(a, b)
@@ -230,8 +230,8 @@ def relation(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> str | None
 def pieces(
     first: Expr, second: Expr, loops: tuple[Symbol, ...], others: tuple[Symbol, ...]
 ) -> bool:
-    """Whether two addresses in one buffer, over these and those loops, are never the same at any of
-    their points, as those of pieces that are put together along an inner dimension."""
+    """Whether two addresses in one buffer, each over its own loops, are never the same at any of
+    their points. Pieces that are put together along an inner dimension have such addresses."""
     if first.linear(loops) is None or second.linear(others) is None:
         return False
     return _apart(_Piece(first, loops), _Piece(second, others))

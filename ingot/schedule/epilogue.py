@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
-from ingot.loops.expr import Expr, Symbol, integer, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
 from ingot.loops.ir import Contraction, Node, Pointwise
+from ingot.loops.spaces import extents_of
 from ingot.schedule.nests import (
     distribute,
     fresh_loops,
+    iterated,
     laid_over,
     merge_neighbours,
     refine,
@@ -18,7 +21,6 @@ from ingot.schedule.nests import (
     walked_as,
 )
 
-ZERO, ONE = integer(0), integer(1)
 # what computes the operands, over a contraction's loops
 Prologues = tuple[Pointwise | None, Pointwise | None]
 
@@ -29,16 +31,16 @@ def canonical_contraction(node: Contraction) -> Contraction:
     left, right, index = node.left.index, node.right.index, node.index
     substitution: dict[Symbol, Expr] = {}
 
+    for loop in (*node.loops, *node.reduced):
+        if loop.extent is ONE:
+            substitution[loop] = ZERO
+
     def merged(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> tuple[Symbol, ...]:
-        kept = [s for s in loops if s.extent is not ONE]
-        substitution.update((s, ZERO) for s in loops if s.extent is ONE)
-        return tuple(merge_neighbours(kept, expressions, substitution))
+        return tuple(merge_neighbours(iterated(loops), expressions, substitution))
 
     batch = merged(node.batch, [left, right, index])
     rows = merged(node.rows, [left, index])
     reduced = merged(node.reduced, [left, right]) or fresh_loops("k", [ONE])
-    substitution.update((s, ZERO) for s in node.columns if s.extent is ONE)
-
     return replace(
         node, batch=batch, rows=rows, reduced=reduced, left=node.left.substitute(substitution),
         right=node.right.substitute(substitution), index=index.substitute(substitution),
@@ -55,23 +57,17 @@ def laid_over_contraction(
     point, overwrites nothing that the contraction reads, and, if that is asked for, its memory lies
     `along` the columns. Loops are split where it needs that.
     """
-    contraction = members[0]
-    assert isinstance(contraction, Contraction)
-    if not isinstance(node, Pointwise) or node.mode != "store":
+    contraction = _first(members)
+    if not isinstance(node, Pointwise) or node.mode != "store" or node.body.lookups:
         return None
-    if node.body.lookups:
+    pair = None
+    if not _in_order(contraction.index, iterated(contraction.loops)):
+        pair = _through_memory(node, members)
+    pair = pair or _over_refined(node, members)
+    if pair is None:
         return None
-    loops = [s for s in contraction.loops if s.extent is not ONE]
-    if _in_order(contraction.index, loops):
-        found = None
-    else:
-        found = _through_memory(node, members)
-    found = found or _over_refined(node, members)
-    if found is None:
-        return None
-    members, laid = found
-    contraction = members[0]
-    assert isinstance(contraction, Contraction)
+    members, laid = pair
+    contraction = _first(members)
     if laid.target in contraction.reads():
         return None
     column = contraction.columns[0]
@@ -80,6 +76,12 @@ def laid_over_contraction(
     if not all(_meet_at_one_point(member, laid) for member in members):
         return None
     return [*members, laid]
+
+
+def _first(members: Sequence[Node]) -> Contraction:
+    contraction = members[0]
+    assert isinstance(contraction, Contraction)
+    return contraction
 
 
 def _meet_at_one_point(member: Node, node: Pointwise) -> bool:
@@ -107,19 +109,19 @@ def _through_memory(
 ) -> tuple[list[Node], Pointwise] | None:
     """The members, and the node over the contraction's loops as far as what it reads of a member
     says which they are. Loops are split where the node begins another one."""
-    contraction = members[0]
-    assert isinstance(contraction, Contraction)
-    targets = {m.target for m in members if isinstance(m, (Contraction, Pointwise))}
-    for name, own in ((i.attrs[0], i.attrs[1]) for i in node.body.loads if i.attrs[0] in targets):
-        finer = _split(members, _extents_between(own, node.loops, contraction))
+    positions: dict[str, int] = {}
+    for position, member in enumerate(members):
+        positions.setdefault(member.writes()[0], position)
+    for load in node.body.loads:
+        name, own = load.attrs
+        if name not in positions:
+            continue
+        finer = _split(members, _extents_between(own, node.loops, _first(members)))
         if finer is None:
             return None
-        contraction = finer[0]
-        assert isinstance(contraction, Contraction)
-        place = next(
-            m.index for m in finer if isinstance(m, (Contraction, Pointwise)) and m.target == name
-        )
-        laid = walked_as(node, own, place, [s for s in contraction.loops if s.extent is not ONE])
+        writer = finer[positions[name]]
+        assert isinstance(writer, (Contraction, Pointwise))
+        laid = walked_as(node, own, writer.index, iterated(_first(finer).loops))
         if laid is None:
             return None
         return (finer, laid)
@@ -133,14 +135,13 @@ def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contractio
     cuts = []
     if mine is not None:
         cuts = sorted(c.constant for c in mine[1].values() if c.constant)
-    found: list[Expr] = []
+    all_extents: list[Expr] = []
     for s in contraction.loops:
-        left, step = (
-            s.extent.constant,
-            theirs[1].get(s, ZERO).constant if theirs is not None else None,
-        )
+        left, step = s.extent.constant, None
+        if theirs is not None:
+            step = theirs[1].get(s, ZERO).constant
         if not left or not step:
-            found.append(s.extent)
+            all_extents.append(s.extent)
             continue
         extents: list[Expr] = []
         for cut in cuts:
@@ -148,36 +149,31 @@ def _extents_between(own: Expr, loops: Sequence[Symbol], contraction: Contractio
             if rest == 0 and 1 < inner < left and left % inner == 0:
                 extents.insert(0, integer(inner))
                 left, step = left // inner, cut
-        found += [integer(left), *extents]
-    return [extent for extent in found if extent is not ONE]
+        all_extents += [integer(left), *extents]
+    return [extent for extent in all_extents if extent is not ONE]
 
 
 def _over_refined(node: Pointwise, members: Sequence[Node]) -> tuple[list[Node], Pointwise] | None:
     """The members and the node over the coarsest loops that refine those of both, taken in
     order."""
-    contraction = members[0]
-    assert isinstance(contraction, Contraction)
-    extents = [s.extent for s in contraction.loops if s.extent is not ONE]
-    refined = refine([s.extent for s in node.loops if s.extent is not ONE], extents)
+    extents = extents_of(iterated(_first(members).loops))
+    refined = refine(extents_of(iterated(node.loops)), extents)
     if refined is None:
         return None
+    finer: list[Node] | None = list(members)
     if refined != extents:
         finer = _split(members, refined)
-        if finer is None:
-            return None
-        members = finer
-        contraction = members[0]
-        assert isinstance(contraction, Contraction)
-    laid = laid_over(node, [s for s in contraction.loops if s.extent is not ONE], ())
+    if finer is None:
+        return None
+    laid = laid_over(node, iterated(_first(finer).loops), ())
     assert isinstance(laid, Pointwise)
-    return list(members), laid
+    return finer, laid
 
 
 def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | None:
     """The members over finer loops, of the extents `refined` where they are not one; None if that
     splits columns."""
-    contraction = members[0]
-    assert isinstance(contraction, Contraction)
+    contraction = _first(members)
     left, finer = list(refined), dict[Symbol, tuple[Symbol, ...]]()
     substitution: dict[Symbol, Expr] = {}
     for loop in contraction.loops:
@@ -188,22 +184,23 @@ def _split(members: Sequence[Node], refined: Sequence[Expr]) -> list[Node] | Non
         if len(extents) > 1:
             finer[loop] = fresh_loops(f"{loop.name}_", extents)
             distribute([loop], finer[loop], substitution)
-    if any(len(finer[column]) > 1 for column in contraction.columns):
+    if not substitution.keys().isdisjoint(contraction.columns):
         return None
 
-    batch, rows = (
-        tuple(f for s in loops for f in finer[s]) for loops in (contraction.batch, contraction.rows)
-    )
-    split = replace(
-        contraction, batch=batch, rows=rows, left=contraction.left.substitute(substitution),
+    def split(loops: Sequence[Symbol]) -> tuple[Symbol, ...]:
+        return tuple(chain.from_iterable(map(finer.__getitem__, loops)))
+
+    result: list[Node] = [replace(
+        contraction, batch=split(contraction.batch), rows=split(contraction.rows),
+        left=contraction.left.substitute(substitution),
         right=contraction.right.substitute(substitution),
         index=contraction.index.substitute(substitution),
-    )  # fmt: skip
-    loops = [s for s in split.loops if s.extent is not ONE]
-    return [
-        split,
-        *(renamed(m, substitution, loops, ()) for m in members[1:] if isinstance(m, Pointwise)),
-    ]
+    )]  # fmt: skip
+    loops = iterated(_first(result).loops)
+    for member in members[1:]:
+        assert isinstance(member, Pointwise)
+        result.append(renamed(member, substitution, loops, ()))
+    return result
 
 
 def _lies_along(e: Expr, column: Symbol) -> bool:

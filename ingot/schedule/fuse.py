@@ -4,7 +4,7 @@ separate questions."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,7 +97,7 @@ class _Fusion:
 
     def _single(self, k: int, node: Node, before: set[int]) -> Group:
         group = Group(k, [k], [node], node.reads(), set(node.writes()), before)
-        group.traffic = sum(map(self._bytes, group.touches))
+        group.traffic = self._traffic(group.touches)
         group.on_host = any(self.buffers[name].on_host for name in node.writes())
         if isinstance(node, Compute):
             node = in_columns(canonical(node))
@@ -115,10 +115,10 @@ class _Fusion:
         """`laid_over`, once for each member: a group's are laid again for each partner that is
         tried."""
         key = id(member), outer, inner
-        found = self._laid.get(key)
-        if found is None:
-            found = self._laid[key] = member, laid_over(member, outer, inner)
-        return found[1]
+        entry = self._laid.get(key)
+        if entry is None:
+            entry = self._laid[key] = member, laid_over(member, outer, inner)
+        return entry[1]
 
     def run(self) -> list[Group]:
         # of two that are added, the later one adds: the earlier is done
@@ -142,7 +142,7 @@ class _Fusion:
         merged = True
         while merged:
             merged = False
-            for k in sorted(set().union(*(self.users[name] for name in group.writes))):
+            for k in sorted(self._users_of(group.writes)):
                 other = self.groups[k]
                 # as what reads a buffer that the group goes on to write
                 comes_before = k in group.before
@@ -163,15 +163,14 @@ class _Fusion:
             group = self.groups.get(k)
             if group is None or not group.fusible:
                 continue
-            found = summed_rows(group.members, self.buffers)
-            if found is None:
+            shape = summed_rows(group.members, self.buffers)
+            if shape is None:
                 continue
-            saved = {
-                g.id: sum(map(self._bytes, g.touches & group.reads))
-                for g in self._neighbours(group)
-            }
-            for other in sorted(saved, key=lambda g: -saved[g]):
-                if self._sum_in(self.groups[other], group, saved[other], *found):
+            saved: list[tuple[float, Group]] = []
+            for other in self._neighbours(group):
+                saved.append((self._traffic(other.touches & group.reads), other))
+            for bytes_, other in sorted(saved, key=lambda pair: -pair[0]):
+                if self._sum_in(other, group, bytes_, *shape):
                     break
 
     def _sum_in(self, rows: Group, sums: Group, saved: float, count: Expr, width: Expr) -> bool:
@@ -180,7 +179,7 @@ class _Fusion:
         if rows.overlay is None or not self._may_sum(rows, sums, count):
             return False
         run = rows.overlay.run or length_of_runs(width, count, self.target.blocking.threads)
-        if not run or sum(is_total(m) for m in rows.members) + len(sums.members) > MOST_SUMS:
+        if not run or sum(map(is_total, rows.members)) + len(sums.members) > MOST_SUMS:
             return False
         parts = (count // run).constant or 0
         readers = self._readers_of_parts(sums)
@@ -213,8 +212,7 @@ class _Fusion:
 
     def _readers_of_parts(self, sums: Group) -> list[Group] | None:
         """The groups that add up the parts of sums; None where others read them."""
-        ids = set().union(*(self.users[name] for name in sums.writes)) - {sums.id}
-        readers = [self.groups[k] for k in ids]
+        readers = [self.groups[k] for k in self._users_of(sums.writes) - {sums.id}]
         for reader in readers:
             for m in reader.members:
                 if not adds_up_parts(m, sums.writes):
@@ -231,7 +229,7 @@ class _Fusion:
             reader.members = with_parts(reader.members, dict.fromkeys(sums.writes, parts))
             assert reader.points is not None
             reader.overlay = overlay(reader.members, reader.points, self._lay)  # type: ignore[arg-type]
-            reader.traffic = sum(map(self._bytes, reader.touches))
+            reader.traffic = self._traffic(reader.touches)
 
     # -- candidates --------------------------------------------------------------------------------
 
@@ -290,17 +288,16 @@ class _Fusion:
         if first.work + second.work > MAX_INSTRUCTIONS:
             return 0
         written = (first.writes & second.touches) | (second.writes & first.reads)
-        saved = sum(map(self._bytes, written))
-        shared = sum(map(self._bytes, (first.reads & second.reads) - written))
+        saved = self._traffic(written)
+        shared = self._traffic((first.reads & second.reads) - written)
         if shared > NEGLIGIBLE:
             saved += shared
         enough = max(saved / SMALLEST_SHARE, FREE_TRAFFIC)
         earlier, later = sorted((first, second), key=lambda g: g.positions[0])
-        apart = later.positions[0] - earlier.positions[-1] > FAR
-        if self.frugal and apart and not written and sum(map(self._bytes, later.writes)) > saved:
+        far = later.positions[0] - earlier.positions[-1] > FAR
+        if self.frugal and far and not written and self._traffic(later.writes) > saved:
             return 0
-        waiting = (earlier,) if apart else (earlier, later)
-        if any(g.traffic <= enough for g in waiting):
+        if earlier.traffic <= enough or (not far and later.traffic <= enough):
             return saved
         return 0
 
@@ -317,6 +314,13 @@ class _Fusion:
             buffer = self.buffers[name]
             self._sizes[name] = estimate(product(buffer.sizes)) * buffer.dtype.itemsize
         return self._sizes[name]
+
+    def _traffic(self, names: Iterable[str]) -> float:
+        return sum(map(self._bytes, names))
+
+    def _users_of(self, names: Iterable[str]) -> set[int]:
+        """The groups that could be fused over one of these buffers."""
+        return set().union(*map(self.users.__getitem__, names))
 
     def keeps_parallelism(self, first: Group, second: Group, points: Expr) -> bool:
         """Whether the fused kernel still has work for all cores, or is too small to need them."""
@@ -359,9 +363,9 @@ class _Fusion:
         return not (first.reads & second.touches or second.reads & first.touches)
 
     def _arrangements(self, first: Group, second: Group) -> Iterator[tuple[list[Node], list[Node]]]:
-        """The members of both groups as they are; and where one of them reduces, those of the other
-        with the loops that are reduced innermost, as in a softmax over a dimension that is not the
-        last."""
+        """The members of both groups as they are, and where one reduces, those of the other with
+        the reduced loops innermost. A softmax over a dimension that is not the last needs the
+        latter."""
         yield first.members, second.members
         if first.reduces != second.reduces:
             if first.reduces:
@@ -373,8 +377,9 @@ class _Fusion:
                 yield (first.members, moved) if first.reduces else (moved, second.members)
 
     def _meet(self, first: Group, second: Group, laid: Overlay) -> bool:
-        """Whether one of two groups reads what the other writes, or the largest of what both read
-        is read at the same outer points: loops that go over it in different orders save nothing."""
+        """Whether two groups share traffic: one reads what the other writes, or the largest that
+        both read is read at the same outer points. Loops that go over it in different orders save
+        nothing."""
         if first.writes & second.touches or second.writes & first.touches:
             return True
         largest = max(first.reads & second.reads, key=self._bytes)
@@ -403,7 +408,7 @@ class _Fusion:
 
     def _writes_before_it_fails(self, first: Group, second: Group) -> bool:
         """Whether one kernel of these groups would write an input before an error that could be
-        found first: in it, as that of a later point may be, or in what waits for it."""
+        found first. The error may be in it, at a later point, or in what waits for it."""
         positions = [*first.positions, *second.positions]
         writing = self.writing.intersection(positions) if self.failing else ()
         if not writing:
@@ -445,9 +450,8 @@ class _Fusion:
 
     @staticmethod
     def _no_conflict(laid: Overlay) -> bool:
-        """Whether every pair of accesses to one buffer of which one writes meets at the same point
-        or in the same row only; writes to a buffer that is not read may be of pieces that never
-        meet."""
+        """Whether accesses to one buffer, if one of them writes, meet at the same point or in the
+        same row only. Writes to a buffer that is not read may be of pieces that never meet."""
         accesses: dict[str, list[tuple[int, bool, Expr]]] = defaultdict(list)
         for k, m in enumerate(laid.members):
             for i in m.body.loads:
@@ -460,8 +464,7 @@ class _Fusion:
                 for k, _, e in uses:
                     if k == w or relation(written_at, e, laid.outer) is not None:
                         continue
-                    loops = [(*laid.outer, *laid.inner[n]) for n in (w, k)]
-                    if is_read or not pieces(written_at, e, *loops):
+                    if is_read or not pieces(written_at, e, laid.loops(w), laid.loops(k)):
                         return False
         return True
 
@@ -489,12 +492,11 @@ class _Fusion:
         new.points, new.overlay = points, laid
         new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
         new.scatters, new.work = new.scatters or gone.scatters, new.work + gone.work
-        new.traffic = sum(map(self._bytes, new.touches))
+        new.traffic = self._traffic(new.touches)
         del self.groups[gone.id]
+        joined = set()
         if new.fusible:
             joined = {new.id}
-        else:
-            joined = set()
         for name in gone.touches:
             self.users[name] = self.users[name] - {gone.id} | joined
         for name in gone.writes:
@@ -574,7 +576,7 @@ def _reordered(reducing: Group, other: Group, target: Target) -> list[Node] | No
     for k, m in enumerate(laid.members):
         if laid.inner[k] and _stays_cached(m, laid.outer, laid.inner[k], target):
             for name, index in m.accesses:
-                places[name].append((index, laid.outer + laid.inner[k]))
+                places[name].append((index, laid.loops(k)))
     members = list(other.members)
     waiting = []
     for k, node in enumerate(members):
@@ -612,9 +614,8 @@ def _walked_as_one_of(
 def _stays_cached(
     node: Compute, outer: Sequence[Symbol], inner: Sequence[Symbol], target: Target
 ) -> bool:
-    """Whether the elements of one outer point, or of as many as lie side by side, are still cached
-    when they are read again; and, where they are computed side by side, whether the vectors are
-    enough for all cores."""
+    """Whether elements of one outer point, or of neighbours in memory, are still cached when they
+    are read again. Where they are computed in vectors, these must also be enough for all cores."""
     points = estimate(points_of(outer))
     row = estimate(points_of(inner))
     varying = [index for _, index in node.accesses if index.symbols.intersection(inner)]
@@ -631,8 +632,8 @@ def _lies_along(index: Expr, loop: Symbol) -> bool:
 
 
 def _turns(group: Group) -> bool:
-    """Whether a group's node writes along other dimensions than it reads along: a kernel that does
-    nothing else walks in blocks, which is faster than what is saved by a launch."""
+    """Whether a group's node writes along other dimensions than it reads along. A kernel that does
+    nothing else walks in blocks, which saves more than one launch takes."""
     (node, *others) = group.members
     if others or not isinstance(node, Pointwise) or group.traffic <= FREE_TRAFFIC:
         return False

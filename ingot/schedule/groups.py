@@ -7,7 +7,7 @@ there are no such loops.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,6 +30,10 @@ class Overlay:
     members: tuple[Compute, ...]
     inner: tuple[tuple[Symbol, ...], ...]
     run: int = 0
+
+    def loops(self, k: int) -> tuple[Symbol, ...]:
+        """All loops of member k."""
+        return self.outer + self.inner[k]
 
 
 @dataclass(eq=False)
@@ -66,6 +70,11 @@ class Group:
     @property
     def touches(self) -> set[str]:
         return self.reads | self.writes
+
+
+def touched_by(groups: Iterable[Group]) -> set[str]:
+    """The buffers that groups read or write."""
+    return set().union(*(group.touches for group in groups))
 
 
 Lay = Callable[[Compute, tuple[Symbol, ...], tuple[Symbol, ...]], Compute]

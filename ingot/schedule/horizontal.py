@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from ingot.loops.expr import ZERO, Expr, loop_symbol
-from ingot.loops.ir import LoopGraph, Origin
+from ingot.loops.ir import LoopGraph
 from ingot.loops.target import Target
 from ingot.schedule.blocks import power_of_two
-from ingot.schedule.kernel import Kernel
+from ingot.schedule.kernel import Kernel, anonymous
 from ingot.schedule.plan import KernelStep, LibraryStep
 
 # bytes of temporaries that launches may make earlier than needed, in one batch
@@ -34,7 +34,10 @@ def side_by_side(steps: Sequence[Step], graph: LoopGraph, target: Target) -> lis
     batches = _Batches(graph, target)
     for step in steps:
         batches.add(step)
-    return [step for members in batches.members for step in _together(members, target)]
+    result: list[Step] = []
+    for members in batches.members:
+        result += _together(members, target)
+    return result
 
 
 def _together(members: Sequence[Step], target: Target) -> list[Step]:
@@ -43,9 +46,8 @@ def _together(members: Sequence[Step], target: Target) -> list[Step]:
         return [_joined(members)]
     if len(members) < FEWEST:
         return list(members)
-    most = target.most_sharing
-    parts = [members[k : k + most] for k in range(0, len(members), most)]
-    return [_joined(part, table=True) for part in parts]
+    starts = range(0, len(members), target.most_sharing)
+    return [_joined(members[k : k + target.most_sharing], table=True) for k in starts]
 
 
 class _Batches:
@@ -115,17 +117,17 @@ class _Batches:
         """Whether a step can run at a place behind which others have been put. It does not write an
         input before what may fail, and does not hold much memory for longer; nor does it run beside
         what may read a buffer that it overwrites."""
-        if any(self._touched.get(name, -1) >= place for name in lenders):
+        if any(self._touched.get(name, -1) >= place for name in (*lenders, *writes)):
             return False
         if any(self._written.get(name, -1) >= place for name in reads):
             return False
-        if any(self._touched.get(name, -1) >= place for name in writes):
-            return False
-        buffers = [self.graph.buffers[name] for name in writes if name not in self._returned]
-        if self._failing >= place and any(buffer.role == "input" for buffer in buffers):
-            return False
         early = self._early[place]
-        for buffer in buffers:
+        for name in writes:
+            buffer = self.graph.buffers[name]
+            if name in self._returned:
+                continue
+            if self._failing >= place and buffer.role == "input":
+                return False
             if buffer.is_temporary:
                 size = (buffer.length * buffer.dtype.itemsize).constant
                 if size is None:
@@ -141,8 +143,14 @@ def accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
     """The buffers that a step reads and writes."""
     if isinstance(step, LibraryStep):
         return sorted(step.node.reads()), list(step.node.writes())
-    pairs = list(zip(step.arguments, step.parameters, strict=True))
-    return [name for name, p in pairs if p.read], [name for name, p in pairs if p.written]
+    reads: list[str] = []
+    writes: list[str] = []
+    for name, parameter in zip(step.arguments, step.parameters, strict=True):
+        if parameter.read:
+            reads.append(name)
+        if parameter.written:
+            writes.append(name)
+    return reads, writes
 
 
 def _lenders(step: Step) -> list[str]:
@@ -162,11 +170,9 @@ def _shape(step: KernelStep) -> Kernel | None:
     kernel = step.kernel
     if not isinstance(kernel, Kernel) or kernel.product is not None or kernel.rows:
         return None
-    parameters = tuple(p._replace(length=None) for p in kernel.parameters)
-    bare = replace(kernel, name="", origin=Origin(()), parameters=parameters)
     if _is_flat(kernel):
-        return _of_any_length(bare)
-    return bare
+        return _of_any_length(anonymous(kernel))
+    return anonymous(kernel)
 
 
 def _is_flat(kernel: Kernel) -> bool:

@@ -1,5 +1,5 @@
-"""Small tensors that are computed again at each element of what reads them, where that takes a GPU
-less than a launch: the scale and the offset of each channel that a batch norm has in inference."""
+"""Small tensors are computed again at each element of what reads them, if that takes a GPU less
+time than a launch. A batch norm's scales and offsets in inference are the case in point."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
         return None
 
     def places(index: Expr) -> dict[Symbol, Expr]:
-        found = {s: index // step % s.extent for s, step in zip(node.loops, steps)}
+        indices = {s: index // step % s.extent for s, step in zip(node.loops, steps)}
         if steps:
-            found[node.loops[0]] = index // steps[0]  # an index in range needs no remainder
-        return found
+            indices[node.loops[0]] = index // steps[0]  # an index in range needs no remainder
+        return indices
 
     return places
 

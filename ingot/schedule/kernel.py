@@ -23,9 +23,9 @@ from ingot.loops.target import Blocking
 
 @dataclass(frozen=True)
 class Store:
-    """Store the stage body's instruction number `value` at element `index` of a parameter or row;
-    `mode` as for `loops.ir.Pointwise`; "total" adds up what the points of a run have
-    (`Kernel.run`)."""
+    """Store the stage body's instruction number `value` at element `index` of a parameter or row.
+    The `mode` is one of `loops.ir.Pointwise`, or "total", which adds up what the points of a run
+    have (`Kernel.run`)."""
 
     buffer: str
     index: Expr
@@ -149,10 +149,10 @@ class Stage:
 
 
 class Tiling(NamedTuple):
-    """How a GPU computes a product: a block of `warps` warps takes `rows` by `columns` of it,
-    `depth` steps of the reduction at a time, and reads up to `stages` of these ahead. Blocks go
-    down `group` rows of blocks before they go across. `precision` is that of products of float32,
-    as Triton names it."""
+    """How a GPU computes a product: a block of `warps` warps takes `rows` by `columns` of it. It
+    takes `depth` steps of the reduction at a time, and reads up to `stages` of these ahead. Blocks
+    go down `group` rows of blocks before they go across. `precision` is that of products of
+    float32, as Triton names it."""
 
     rows: int
     columns: int
@@ -173,11 +173,10 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A contraction, as `loops.ir.Contraction` has it but for its target: the kernel's only stage,
-    which loops over `rows` and `columns`, reads the sum that belongs to its point as the scalar
-    `name`.
+    """A contraction, as `loops.ir.Contraction` has it but for its target. The kernel's only stage
+    loops over `rows` and `columns`, and reads the sum of its point as the scalar `name`.
 
-    A point of the parallel range is a block of `row_block` rows (flattened) by `column_block`
+        A point of the parallel range is a block of `row_block` rows (flattened) by `column_block`
     columns. Where `panel` is not 0, the right operand lies in panels of so many columns, side by
     side for each step of the reduction; the last one is as large as the others. With `copies`, a
     block copies its rows of the left operand, adjacent in memory. On a GPU there is a `tiling`;
@@ -268,8 +267,8 @@ class Kernel:
 
 
 class Scaling(NamedTuple):
-    """That a kernel leaves the elements of a parameter as they are, each in its place, where one
-    number is 1: the positions of the parameters, and where the number lies. In the same memory
+    """A kernel's parameter is multiplied by one number, so that 1 leaves its elements as they are.
+    The fields are the positions of the parameters, and where the number lies. In the same memory
     nothing is to be done then."""
 
     source: int
@@ -291,25 +290,22 @@ def scaling(kernel: Kernel) -> Scaling | None:
     dtype = kernel.parameters[positions[store.buffer]].dtype
     if dtype not in (torch.float32, torch.float64) or store.mode != "store":
         return None
+    target = positions[store.buffer]
     for source, factor in (loads, loads[::-1]):
-        found = Scaling(
-            positions[source.attrs[0]],
-            positions[factor.attrs[0]],
-            factor.attrs[1],
-            positions[store.buffer],
-        )
-        if _may_scale(kernel, found) and source.attrs[1] == store.index:
+        buffer, offset = factor.attrs
+        candidate = Scaling(positions[source.attrs[0]], positions[buffer], offset, target)
+        if _may_scale(kernel, candidate) and source.attrs[1] == store.index:
             if _is_source(stage.body.instructions, store.value, source, factor):
-                return found
+                return candidate
     return None
 
 
 def _may_scale(kernel: Kernel, scaling: Scaling) -> bool:
     """Whether the parameters are of one type, the source lends its memory to the target, and the
     factor is one number in the device's memory."""
-    source, factor, target = (
-        kernel.parameters[k] for k in (scaling.source, scaling.factor, scaling.target)
-    )
+    parameters = kernel.parameters
+    source, target = parameters[scaling.source], parameters[scaling.target]
+    factor = parameters[scaling.factor]
     if not source.dtype is factor.dtype is target.dtype or factor.on_host:
         return False
     return source.lends == scaling.target and not scaling.offset.symbols
@@ -403,3 +399,14 @@ class AttentionBackwardKernel:
 
 
 AnyKernel = Kernel | AttentionKernel | AttentionBackwardKernel
+
+AnyOf = TypeVar("AnyOf", bound=AnyKernel)
+
+
+def anonymous(kernel: AnyOf, keep_lengths: bool = False) -> AnyOf:
+    """The kernel without name, origin and, unless these are kept, the lengths of its buffers, which
+    only checks of bounds look at."""
+    parameters = kernel.parameters
+    if not keep_lengths:
+        parameters = tuple([p._replace(length=None) for p in parameters])
+    return replace(kernel, name="", origin=Origin(()), parameters=parameters)

@@ -20,8 +20,8 @@ from ingot.loops.expr import Expr, integer
 from ingot.loops.ir import Buffer, LoopGraph
 from ingot.loops.target import CPU, Target
 from ingot.schedule.groups import estimate
-from ingot.schedule.kernel import loans
-from ingot.schedule.plan import KernelStep, LibraryStep, Place
+from ingot.schedule.kernel import ceil_div, loans
+from ingot.schedule.plan import KernelStep, LibraryStep, Place, touched
 from ingot.schedule.reuse import retained_by
 
 ALIGNMENT = 64
@@ -52,12 +52,6 @@ def buffer_bytes(buffer: Buffer) -> Expr:
     return buffer.length * buffer.dtype.itemsize
 
 
-def step_buffers(step: Step) -> list[str]:
-    if isinstance(step, KernelStep):
-        return list(step.arguments)
-    return [*step.node.reads(), *step.node.writes()]
-
-
 def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     """The life of every temporary and input that a step touches. What is returned lives to the end,
     and so does an input that is mutated: whoever gave it sees it, and autograd is told of the write
@@ -65,19 +59,23 @@ def lives(steps: Sequence[Step], graph: LoopGraph) -> dict[str, Life]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
-        for name in step_buffers(step):
+        for name in touched(step):
             first.setdefault(name, k)
             last[name] = k
     last |= dict.fromkeys((graph.returned | graph.mutated) & last.keys(), len(steps))
-    held = {name: Life(name, 0, last[name]) for name in graph.inputs if name in last}
-    temporaries = [name for name in first if graph.is_temporary(name)]
-    return held | {name: Life(name, first[name], last[name]) for name in temporaries}
+    result: dict[str, Life] = {}
+    for name in graph.inputs:
+        if name in last:
+            result[name] = Life(name, 0, last[name])
+    for name in filter(graph.is_temporary, first):
+        result[name] = Life(name, first[name], last[name])
+    return result
 
 
 def lenders_of(steps: Sequence[Step], graph: LoopGraph) -> dict[str, str]:
     """The inputs that lend their memory, by the buffer: each dies with the step that first writes
     that."""
-    found: dict[str, str] = {}
+    lenders: dict[str, str] = {}
     alive = lives(steps, graph)
     for k, step in enumerate(steps):
         if isinstance(step, KernelStep):
@@ -86,8 +84,8 @@ def lenders_of(steps: Sequence[Step], graph: LoopGraph) -> dict[str, str]:
                 for position, to in loans(step.kernel.parameters):
                     lender, buffer = step.arguments[begin + position], step.arguments[begin + to]
                     if lender in graph.lends and alive[lender].last == k == alive[buffer].first:
-                        found[buffer] = lender
-    return found
+                        lenders[buffer] = lender
+    return lenders
 
 
 def plan_memory(
@@ -105,7 +103,8 @@ def plan_memory(
     """
     alive = lives(steps, graph)
     if not frugal:
-        alive = {name: life for name, life in alive.items() if name not in graph.inputs}
+        for name in alive.keys() & graph.inputs:
+            del alive[name]
     places, joined = _kinds_of_places(steps, graph, alive, frugal, target)
     arena_lives = [life for name, life in alive.items() if name not in places]
     sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}
@@ -134,10 +133,13 @@ def _kinds_of_places(
     """The places of buffers that are not in the arena, and the buffers that are in it only if they
     turn out to be small."""
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
-    places |= {name: Place("constant") for name in graph.constants}
+    places |= dict.fromkeys(graph.constants, Place("constant"))
     returned = graph.returned
     calls = [step.node for step in steps if isinstance(step, LibraryStep)]
-    from_library = {name for node in calls if node.out is None for name in node.targets}
+    from_library: set[str | None] = set()
+    for node in calls:
+        if node.out is None:
+            from_library.update(node.targets)
     retained = retained_by(calls)
     small: set[str] = set()
     may_be_small: set[str] = set()
@@ -164,15 +166,19 @@ def _kinds_of_places(
 def _small(
     steps: Sequence[Step], graph: LoopGraph, alive: Iterable[str]
 ) -> tuple[set[str], set[str]]:
-    """Buffers of few bytes on the device that no library is given as tensors (products are given
-    addresses), and those that may be of few, as symbols say."""
-    calls = [step for step in steps if isinstance(step, LibraryStep) and not step.multiplies]
-    given = {name for step in calls for name in step_buffers(step)}
-    buffers = [graph.buffers[name] for name in alive if name not in given]
-    sizes = {buffer.name: buffer_bytes(buffer) for buffer in buffers if not buffer.on_host}
+    """Buffers of few bytes on the device, and those of symbolic sizes that may be of few bytes.
+    Buffers that a library is given as tensors are not among them; products are given addresses."""
+    tensors: set[str] = set()
+    for step in steps:
+        if isinstance(step, LibraryStep) and not step.multiplies:
+            tensors.update(touched(step))
     small: set[str] = set()
     may_be_small: set[str] = set()
-    for name, size in sizes.items():
+    for name in alive:
+        buffer = graph.buffers[name]
+        if name in tensors or buffer.on_host:
+            continue
+        size = buffer_bytes(buffer)
         if size.constant is None:
             if graph.bound.isdisjoint(size.symbols):
                 may_be_small.add(name)
@@ -182,23 +188,26 @@ def _small(
 
 
 def _rounded(size: Expr) -> Expr:
-    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+    return ceil_div(size, ALIGNMENT) * ALIGNMENT
 
 
 def _offsets(lives: Sequence[Life], sizes: dict[str, Expr]) -> tuple[dict[str, Expr], Expr]:
     """Offsets in the arena and its size: constant sizes by first fit, then symbolic ones in slots
     of exactly their size."""
-    fixed = [life for life in lives if sizes[life.buffer].constant is not None]
-    symbolic = [life for life in lives if sizes[life.buffer].constant is None]
-    offsets, total = _first_fit(
-        fixed, {life.buffer: sizes[life.buffer].constant or 0 for life in fixed}
-    )
+    constants: dict[str, int] = {}
+    for life in lives:
+        constant = sizes[life.buffer].constant
+        if constant is not None:
+            constants[life.buffer] = constant
+    offsets, total = _first_fit([life for life in lives if life.buffer in constants], constants)
     end = integer(total)
     slots: list[tuple[Expr, Expr, list[Life]]] = []
-    for life in symbolic:
+    for life in lives:
+        if life.buffer in constants:
+            continue
         size = sizes[life.buffer]
         for slot_size, offset, users in slots:
-            if slot_size == size and not any(life.overlaps(u) for u in users):
+            if slot_size == size and not any(map(life.overlaps, users)):
                 users.append(life)
                 offsets[life.buffer] = offset
                 break

@@ -36,13 +36,13 @@ SHARED_POINTS = 1 << 16  # of a scatter, from which on it is worth more threads
 
 def index_expressions(node: Compute) -> list[Expr]:
     """Every index expression of a node, the store's included."""
-    found = [node.index]
+    indices = [node.index]
     for i in node.body.instructions:
         if i.op == "load":
-            found.append(i.attrs[1])
+            indices.append(i.attrs[1])
         elif i.op == "index":
-            found.append(i.attrs[0])
-    return found
+            indices.append(i.attrs[0])
+    return indices
 
 
 def inner_loops(node: Compute) -> tuple[Symbol, ...]:
@@ -55,6 +55,11 @@ def inner_loops(node: Compute) -> tuple[Symbol, ...]:
 def is_plain_reduction(node: Node) -> TypeGuard[Reduction]:
     """Whether a node reduces without telling of each step."""
     return isinstance(node, Reduction) and not isinstance(node, Scan)
+
+
+def iterated(loops: Iterable[Symbol]) -> list[Symbol]:
+    """The loops of more than one iteration, or of a number that is not known."""
+    return [s for s in loops if s.extent is not ONE]
 
 
 def all_loops(node: Compute) -> tuple[Symbol, ...]:
@@ -109,9 +114,11 @@ def canonical(node: Compute) -> Compute:
     A reduction of single elements, or of none, becomes the pointwise node that gives them or its
     neutral element.
     """
-    dropped: dict[Symbol, Expr] = {s: ZERO for s in all_loops(node) if s.extent.constant == 1}
-    loops = [s for s in node.loops if s not in dropped]
-    reduced = [s for s in inner_loops(node) if s not in dropped]
+    dropped: dict[Symbol, Expr] = {}
+    for s in all_loops(node):
+        if s.extent is ONE:
+            dropped[s] = ZERO
+    loops, reduced = iterated(node.loops), iterated(inner_loops(node))
     if dropped:
         node = renamed(node, dropped, loops, reduced)
     if isinstance(node, Reduction) and (
@@ -131,8 +138,8 @@ def _merged(
     expressions: tuple[Expr, ...],
     ordered: bool,
 ) -> tuple[_Substitution, tuple[Symbol, ...], tuple[Symbol, ...]]:
-    """The loops of a nest with these index expressions, that of the store first, by layout and with
-    neighbours merged; those `reduced` keep their order if it is said to be `ordered`."""
+    """The loops of a nest by layout and with neighbours merged. That of the store is the first of
+    its index `expressions`; the `reduced` loops keep their order if they are `ordered`."""
     by_layout = _by_layout(loops, expressions)
     if ordered:
         inner = list(reduced)
@@ -145,8 +152,8 @@ def _merged(
 
 
 def keeps_apart(index: Expr, loop: Symbol) -> bool:
-    """Whether points that differ in `loop` never meet at one address: what `index` adds to the
-    loop's steps is less than a step, but for multiples of all that the loop spans."""
+    """Whether points that differ in `loop` never meet at one address. What `index` adds to the
+    loop's steps is then less than a step, but for multiples of all that the loop spans."""
     linear = index.linear([loop])
     step = None
     if linear is not None:
@@ -357,7 +364,7 @@ def distribute(
 def walked_as(
     node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol], apart: bool = False
 ) -> Pointwise | None:
-    """The node over `loops`, in their order, such that its index `own` becomes `other`; None where
+    """The node over `loops`, in their order, such that its index `own` becomes `other`. None where
     the two are not known to walk through the same elements, each once. They may be `apart` by a
     constant number of elements."""
     mine, theirs = _steps(own, node.loops), _steps(other, loops)

@@ -1,6 +1,6 @@
 """Where a kernel begins in its buffers: what all of its accesses have added is an offset of the
-launch, so that launches over different parts of a buffer (the steps of a recurrence, the pieces of
-a concatenation) have one kernel."""
+launch. Launches over different parts of a buffer (the steps of a recurrence, the pieces of a
+concatenation) then have one kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ALIGNMENT = 16  # bytes
 
 
 def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
-    """The same launch, with a kernel whose first accesses are at the beginning of what it is given;
-    on a GPU, whose kernels rely on how that is aligned, less than ALIGNMENT bytes from there."""
+    """The same launch, with a kernel whose first accesses are at the beginning of its arguments. A
+    GPU's kernels rely on their alignment, and begin less than ALIGNMENT bytes from there."""
     kernel = step.kernel
     if not isinstance(kernel, Kernel) or (target.has_registers and kernel.product is not None):
         return step

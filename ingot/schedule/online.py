@@ -1,5 +1,5 @@
 """Sums of powers in the pass over a row that finds its largest element, where rows are taken in
-steps: softmax, its logarithm, logsumexp and cross-entropy read a row once before they know what to
+steps. Softmax, its logarithm, logsumexp and cross-entropy read a row once before they know what to
 divide by (Milakov and Gimelshein, 2018).
 
 A thread keeps the largest element that it has met and the sum of exp(v - largest); where a larger
@@ -35,9 +35,9 @@ def in_one_pass(kernel: Kernel) -> Kernel:
         for earlier in range(later):
             if _meets_what_was_stored(kernel, stages[earlier:later], second):
                 continue
-            found = _joined(stages[earlier], second, defined)
-            if found is not None:
-                stages[earlier], stages[later] = found
+            pair = _joined(stages[earlier], second, defined)
+            if pair is not None:
+                stages[earlier], stages[later] = pair
                 break
     if stages != list(kernel.stages):
         return replace(kernel, stages=tuple(stages))
@@ -46,12 +46,11 @@ def in_one_pass(kernel: Kernel) -> Kernel:
 
 def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage) -> bool:
     """Whether a stage may read what those before it have written."""
-    lenders = {
-        kernel.parameters[to].name: kernel.parameters[k].name for k, to in loans(kernel.parameters)
-    }
     stored = {store.buffer for s in before for store in s.stores}
-    stored |= {lenders[name] for name in stored if name in lenders}
-    return any(load.attrs[0] in stored for load in stage.body.loads)
+    for k, to in loans(kernel.parameters):
+        if kernel.parameters[to].name in stored:
+            stored.add(kernel.parameters[k].name)
+    return not stored.isdisjoint(stage.body.reads)
 
 
 def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage] | None:
@@ -61,27 +60,22 @@ def _joined(first: Stage, second: Stage, defined: Defined) -> tuple[Stage, Stage
         return None
     numbers: dict[object, int] = {}
     values, others = _numbered(first.body, numbers), _numbered(second.body, numbers)
-    dtypes = [i.dtype for i in first.body.instructions]
-    largest = {
-        values[a.value]: a
-        for a in first.reductions
-        if a.kind == "max" and a.dtype is dtypes[a.value]
-    }
+    largest: dict[int, Accumulate] = {}
+    for a in first.reductions:
+        if a.kind == "max" and a.dtype is first.body.instructions[a.value].dtype:
+            largest[values[a.value]] = a
     sums: list[Accumulate] = []
     after = _After(second.body)
     for a in second.reductions:
-        found = _power(second.body.instructions, a)
-        top = None
-        if found is not None:
-            top = largest.get(others[found[0]])
-        if (
-            found is None
-            or top is None
-            or not _is_top(second.body, found[1], _Top.of(first.body, top), defined)
-        ):
+        power = _power(second.body.instructions, a)
+        if power is None:
+            return None
+        value, shift = power
+        top = largest.get(others[value])
+        if top is None or not _is_top(second.body, shift, _Top.of(first.body, top), defined):
             return None
         sums.append(Accumulate(POWERS, top.value, f"{a.name}_powers", top.dtype))
-        after.sum_of_powers(a, found[1], top.name, sums[-1])
+        after.sum_of_powers(a, shift, top.name, sums[-1])
     return replace(first, reductions=(*first.reductions, *sums)), after.stage()
 
 
@@ -105,10 +99,10 @@ class _Top(NamedTuple):
     @staticmethod
     def of(body: Body, a: Accumulate) -> _Top:
         value = body.instructions[a.value]
-        return _Top(
-            a.name,
-            {value.dtype, *[body.instructions[k].dtype for k in value.args if value.op == "to"]},
-        )
+        exact = {value.dtype}
+        if value.op == "to":
+            exact.add(body.instructions[value.args[0]].dtype)
+        return _Top(a.name, exact)
 
 
 def _is_top(body: Body, at: int, top: _Top, defined: Defined) -> bool:
@@ -136,18 +130,14 @@ def _is_of_row(body: Body, at: int) -> bool:
 
 def _numbered(body: Body, numbers: dict[object, int]) -> list[int]:
     """A number for each instruction, the same for those that compute the same."""
-    found: list[int] = []
+    values: list[int] = []
     for i in body.instructions:
+        attrs: object = i.attrs
         if i.op == "constant":
-            attrs: object = repr(i.attrs)
-        else:
-            attrs = i.attrs
-        found.append(
-            numbers.setdefault(
-                (i.op, i.dtype, attrs, tuple(found[k] for k in i.args)), len(numbers)
-            )
-        )
-    return found
+            attrs = repr(i.attrs)
+        key = i.op, i.dtype, attrs, tuple(map(values.__getitem__, i.args))
+        values.append(numbers.setdefault(key, len(numbers)))
+    return values
 
 
 class _After:

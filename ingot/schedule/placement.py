@@ -1,5 +1,5 @@
-"""Attention writes its results where a copy would put them: in their pieces of a concatenation, as
-the gradients of one projection's queries, keys and values are."""
+"""Attention writes its results where a copy would put them. The gradients of one projection's
+queries, keys and values are written to their pieces of a concatenation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ingot.schedule.dependencies import readers_and_writers
 
 
 class _Copy(NamedTuple):
-    """A node that does no more than copy a buffer, and for each of its loops, those with the
-    farthest steps first, how many there are, and how far apart they lie in the source and in the
+    """A node that does no more than copy a buffer, and its loops, those with the farthest steps
+    first. Of each: how many points it has, and how far apart they lie in the source and in the
     target."""
 
     node: Pointwise

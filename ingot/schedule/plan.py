@@ -115,8 +115,8 @@ class Plan:
         return [step.kernel for step in self.steps if isinstance(step, KernelStep)]
 
     def apart(self) -> tuple[Plan, Plan] | None:
-        """In a GPU's plan, the device's steps alone and the CPU's, without outputs; None where
-        there are none of the latter, or where one side reads or writes what is the other's."""
+        """In a GPU's plan, the device's steps alone, and the CPU's, without outputs. None where the
+        CPU has none, or one side reads or writes what is the other's."""
         buffers = self.graph.buffers
         sides = [{buffers[name].on_host for name in touched(step)} for step in self.steps]
         if {True} not in sides or {True, False} in sides:
@@ -130,9 +130,11 @@ class Plan:
 
     def _of(self, belongs: Callable[[int], bool]) -> Plan:
         """Some of the steps, which nothing of the others depends on."""
-        kept = [k for k in range(len(self.steps)) if belongs(k)]
-        last_use = {new: self.last_use[old] for new, old in enumerate(kept) if old in self.last_use}
-        return replace(self, steps=[self.steps[k] for k in kept], last_use=last_use)
+        positions = [k for k in range(len(self.steps)) if belongs(k)]
+        last_use = {
+            new: self.last_use[old] for new, old in enumerate(positions) if old in self.last_use
+        }
+        return replace(self, steps=[self.steps[k] for k in positions], last_use=last_use)
 
 
 def touched(step: KernelStep | LibraryStep) -> list[str]:

@@ -1,6 +1,6 @@
-"""Rows of scratch that do not fit a GPU's registers are computed again where that reads no more
-than memory would take to keep them: softmax of long rows reads what its powers are made of again,
-in place of powers that were stored."""
+"""Rows of scratch that do not fit a GPU's registers are computed again, if that moves no more bytes
+than storing them. Softmax of long rows reads again what its powers are made of, in place of powers
+that were stored."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _bytes_read_again(
     source: _Source,
     lenders: Mapping[str, str],
 ) -> int | None:
-    """Bytes of each element that stage number k reads to compute a row, where it loads that now;
-    None where it would not find what the row was made of."""
+    """Bytes of each element that stage number k reads to compute a row that it loads now. None
+    where it would not find what the row was made of."""
     here, first = stages[k], stages[source.stage]
     if first.loops != here.loops or source.store.index != load.attrs[1] or load.args:
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from ingot.loops.ir import (
@@ -36,22 +37,23 @@ ComputeNode = TypeVar("ComputeNode", bound=Compute)
 def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph: LoopGraph) -> None:
     """Rename dead temporaries of `groups` (in execution order) to the buffers that may overwrite
     them."""
-    touching, writing = _positions(groups, "touches"), _positions(groups, "writes")
+    touching = _positions([group.touches for group in groups])
+    writing = _positions([group.writes for group in groups])
     last_reader = {name: positions[-1] for name, positions in touching.items()}
-    kept = graph.returned | retained_by(node for group in groups for node in group.members)
+    members = chain.from_iterable(group.members for group in groups)
+    kept = graph.returned | retained_by(members)
     replaced: dict[str, str] = {}
     for k, group in enumerate(groups):
         if group.overlay is None and not isinstance(group.members[0], Contraction):
             continue
-        for target in sorted(group.writes - internal[k] - group.reads):
-            if not graph.is_temporary(target):
-                continue
+        targets = group.writes - internal[k] - group.reads
+        for target in filter(graph.is_temporary, sorted(targets)):
             for dead in sorted(group.reads - group.writes):
                 if last_reader[dead] != k or dead in kept or dead in replaced:
                     continue
-                if not _same_layout(graph, dead, target) or _meets(
-                    touching[dead], writing[target], k
-                ):
+                if not graph.is_temporary(dead) or not _alike(graph, dead, target):
+                    continue
+                if _meets(touching[dead], writing[target], k):
                     continue
                 if _overwritable(group, dead, target):
                     replaced[dead] = target
@@ -67,41 +69,41 @@ def lend_inputs(
 ) -> list[dict[str, str]]:
     """For each group, what it may write over the inputs that the graph lends, by the input: each
     lends once."""
-    touching = _positions(groups, "touches")
+    touching = _positions([group.touches for group in groups])
     lends = graph.lends - graph.returned
-    found: list[dict[str, str]] = []
+    by_group: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}
         dying = [name for name in sorted(group.reads & lends) if touching[name][-1] == k]
         targets = group.writes - internal[k] - group.reads
         if group.overlay is None:
             targets = set()
-        for target in sorted(targets):
-            if not graph.is_temporary(target):
-                continue
+        for target in filter(graph.is_temporary, sorted(targets)):
             for dead in dying:
                 alike = _alike(graph, dead, target) and touching[target][0] == k
                 if dead not in loans and alike and _overwritable(group, dead, target):
                     loans[dead] = target
                     break
-        found.append(loans)
-    return found
+        by_group.append(loans)
+    return by_group
 
 
 def retained_by(nodes: Iterable[Node]) -> set[str]:
     """The buffers that a library call may keep for itself: their memory is nobody else's."""
-    calls = [node for node in nodes if isinstance(node, Library) and node.retains]
-    return {name for node in calls for name in (*node.reads(), *node.writes())}
+    retained: set[str] = set()
+    for node in nodes:
+        if isinstance(node, Library) and node.retains:
+            retained.update(node.reads(), node.writes())
+    return retained
 
 
-def _positions(groups: Sequence[Group], which: str) -> dict[str, list[int]]:
-    """By buffer: the positions of the groups that have it among what `which` of theirs names, in
-    order."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for k, group in enumerate(groups):
-        for name in getattr(group, which):
-            found[name].append(k)
-    return found
+def _positions(sets: Iterable[set[str]]) -> dict[str, list[int]]:
+    """By buffer: the positions of the sets that have it, in order."""
+    positions: dict[str, list[int]] = defaultdict(list)
+    for k, names in enumerate(sets):
+        for name in names:
+            positions[name].append(k)
+    return positions
 
 
 def _meets(touching: Sequence[int], writing: Sequence[int], here: int) -> bool:
@@ -113,10 +115,6 @@ def _meets(touching: Sequence[int], writing: Sequence[int], here: int) -> bool:
 
 # a graph is of one device, and of the CPU beside it
 _LAYOUT = ("dtype", "sizes", "strides", "on_host")
-
-
-def _same_layout(graph: LoopGraph, dead: str, target: str) -> bool:
-    return graph.is_temporary(dead) and _alike(graph, dead, target)
 
 
 def _alike(graph: LoopGraph, one: str, other: str) -> bool:
@@ -200,7 +198,8 @@ def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
 
 
 def _renamed_contraction(node: Contraction, final: Any) -> Contraction:
-    left, right = (replace(a, buffer=final(a.buffer)) for a in (node.left, node.right))
+    left = replace(node.left, buffer=final(node.left.buffer))
+    right = replace(node.right, buffer=final(node.right.buffer))
     return replace(node, left=left, right=right, target=final(node.target))
 
 

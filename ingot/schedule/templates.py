@@ -1,12 +1,13 @@
-"""Matrix products of a GPU's that may be kernels of ours: with what comes next computed on their
-finished tiles, and what comes before on the tiles that are read, where the library's call leaves
-that to kernels of their own. Whether they are, and in which form, somebody else decides
+"""Matrix products of a GPU's that may be kernels of ours, where the library's call leaves what is
+around them to other kernels. What comes next is computed on their finished tiles, and what comes
+before on the tiles that are read. Whether they are, and in which form, somebody else decides
 (`runtime/tuning.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 
@@ -29,9 +30,9 @@ from ingot.loops.target import Target
 from ingot.schedule.cost import operations_of
 from ingot.schedule.epilogue import Prologues, canonical_contraction, laid_over_contraction
 from ingot.schedule.fuse import fuse
-from ingot.schedule.groups import Group
+from ingot.schedule.groups import Group, touched_by
 from ingot.schedule.kernel import Tiling
-from ingot.schedule.nests import walked_as
+from ingot.schedule.nests import iterated, walked_as
 from ingot.schedule.plan import Plan
 from ingot.schedule.split import product_in_parts
 
@@ -55,8 +56,8 @@ SHORTEST = 128  # steps of a part
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A way to compute a product by kernels: `groups`, of which the first is a contraction that
-    needs a tiling, take the place of the program's groups at `positions`. `sizes` are those of the
+    """A way to compute a product by kernels: `groups` take the place of the program's groups at
+    `positions`. The first is a contraction, which needs a tiling. `sizes` are those of the
     contraction's batch, rows, columns and reduction; `buffers` are made in between, `parts` is into
     how many parts the sums are cut, and `work` how many operations are done with each."""
 
@@ -70,9 +71,9 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A product that the library computes, with the forms that could do so, all of them in place of
-    some of the program's groups at `positions`. `given` are the buffers that the program itself is
-    given."""
+    """A product that the library computes, with the forms that could do so. Each form takes the
+    place of some of the program's groups at `positions`. `given` are the buffers that the program
+    itself is given."""
 
     positions: tuple[int, ...]
     forms: tuple[Form, ...]
@@ -98,7 +99,7 @@ for each."""
 
 def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Site]:
     """The products among groups in execution order that kernels could compute, in order."""
-    found: list[Site] = []
+    result: list[Site] = []
     taken: set[int] = set()
     for k in range(len(groups) - 1, -1, -1):
         draft = _contraction_of(groups[k], graph)
@@ -108,24 +109,23 @@ def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Sit
         if last in taken:
             last = None
         before = [p for p in _makers(k, draft.contraction, groups, graph) if p not in taken]
-        forms = list(_forms(draft, k, last, before, groups, graph, target))
+        forms = _Call(draft, k, groups, graph, target).forms(last, before)
         if not forms:
             continue
-        whole = forms[0]
         positions = tuple(sorted({p for form in forms for p in form.positions}))
         taken.update(positions)
-        touched = set().union(*(groups[j].touches for j in positions))
-        given = frozenset(name for name in touched if not graph.is_temporary(name))
+        touched = touched_by(groups[j] for j in positions)
+        given = frozenset(n for n in touched if not graph.is_temporary(n))
         dtype = graph.buffers[draft.contraction.left.buffer].dtype
         where = groups[k].members[0].origin.where
-        found.append(Site(positions, tuple(forms), given, whole.sizes, dtype, where))
-    return found[::-1]
+        result.append(Site(positions, forms, given, forms[0].sizes, dtype, where))
+    return result[::-1]
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """A library's product as a contraction, `rest` of what the call does (it adds a bias to the
-    sums, and rounds them), and the buffer in between, if there is one."""
+    """A library's product as a contraction, the `rest` of what the call does, and the buffer in
+    between, if there is one. The rest adds a bias to the sums, and rounds them."""
 
     contraction: Contraction
     rest: tuple[Pointwise, ...]
@@ -138,23 +138,21 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
         return None
     *bias, left, right = node.args
     (target,) = node.targets
-    made = graph.buffers[target]  # type: ignore[index]
-    sizes = (*made.sizes, left.sizes[-1])
-    if any(v.dtype is not made.dtype for v in node.args) or made.dtype not in DTYPES:
+    output = graph.buffers[target]  # type: ignore[index]
+    sizes = (*output.sizes, left.sizes[-1])
+    if any(v.dtype is not output.dtype for v in node.args) or output.dtype not in DTYPES:
         return None
-    if any(size.constant is None or size.constant == 0 for size in (*sizes, *made.strides)):
+    if any(size.constant is None or size.constant == 0 for size in (*sizes, *output.strides)):
         return None
-    *batch, row, column, inner = (
-        loop_symbol(name, size) for name, size in zip("bmnk"[-len(sizes) :], sizes)
-    )
+    *batch, row, column, inner = map(loop_symbol, "bmnk"[-len(sizes) :], sizes)
     at = (*batch, row, column)
-    index = address_of(at, made.strides)
+    index = address_of(at, output.strides)
     a = Access(left.buffer, address_of((*batch, row, inner), left.strides, left.offset))
     b = Access(right.buffer, address_of((*batch, inner, column), right.strides, right.offset))
-    plain = not bias and made.dtype is torch.float32
-    sums = made
+    plain = not bias and output.dtype is torch.float32
+    sums = output
     if not plain:
-        sums = replace(made, name=f"{target}_sums", dtype=torch.float32, role="temporary")
+        sums = replace(output, name=f"{target}_sums", dtype=torch.float32, role="temporary")
     contraction = Contraction(
         node.name,
         node.origin,
@@ -171,8 +169,8 @@ def _contraction_of(group: Group, graph: LoopGraph) -> _Draft | None:
     contraction = canonical_contraction(contraction)
     if plain:
         return _Draft(contraction, (), ())
-    body = _finish(sums, index, bias, made.dtype, at)
-    finish = Pointwise(f"{node.name}_finish", node.origin, at, body, made.name, index)
+    body = _finish(sums, index, bias, output.dtype, at)
+    finish = Pointwise(f"{node.name}_finish", node.origin, at, body, output.name, index)
     return _Draft(contraction, (finish,), (sums,))
 
 
@@ -193,9 +191,10 @@ def _finish(
     value = builder.emit("load", (), torch.float32, (sums.name, index))
     for view in bias:
         own = at[len(at) - len(view.sizes) :]
-        steps = [
-            ZERO if size.constant == 1 else stride for size, stride in zip(view.sizes, view.strides)
-        ]
+        steps = list(view.strides)
+        for dim, size in enumerate(view.sizes):
+            if size.constant == 1:
+                steps[dim] = ZERO
         place = address_of(own, steps, view.offset)
         addend = builder.emit("load", (), view.dtype, (view.buffer, place))
         if view.dtype is not torch.float32:
@@ -232,115 +231,130 @@ def _makers(
     for j in range(k):
         group = groups[j]
         node = group.members[0]
-        if (
-            len(group.members) > 1
-            or not isinstance(node, Pointwise)
-            or node.mode != "store"
-            or group.on_host
+        if len(group.members) > 1 or not isinstance(node, Pointwise) or node.mode != "store":
+            continue
+        if group.on_host or group.reads & called:
+            continue
+        name, instructions = node.target, node.body.instructions
+        if name not in contraction.reads() or name in returned or not graph.is_temporary(name):
+            continue
+        if any(name in g.touches for i, g in enumerate(groups) if i not in (j, k)):
+            continue
+        if len(instructions) <= MOST_BEFORE and _IN_PROLOGUES.issuperset(
+            i.op for i in instructions
         ):
-            continue
-        if (
-            node.target not in contraction.reads()
-            or node.target in returned
-            or group.reads & called
-        ):
-            continue
-        if any(node.target in g.touches for i, g in enumerate(groups) if i not in (j, k)):
-            continue
-        cheap = {i.op for i in node.body.instructions} <= _IN_PROLOGUES and len(
-            node.body.instructions
-        ) <= MOST_BEFORE
-        if cheap and graph.is_temporary(node.target):
             yield j
 
 
 def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node] | None:
     """The members, which begin with a contraction, and `nodes` laid over it one by one, if that can
     be."""
-    laid: list[Node] | None = list(members)
+    laid = list(members)
     for node in nodes:
-        if laid is not None:
-            laid = laid_over_contraction(node, laid, along=False)
-        else:
-            laid = None
+        with_node = laid_over_contraction(node, laid, along=False)
+        if with_node is None:
+            return None
+        laid = with_node
     return laid
 
 
 def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologues | None:
     """What computes the operands as they are read, if that can be."""
-    made: list[Pointwise | None] = []
+    bodies: list[Pointwise | None] = []
     by_name = {m.target: m for m in makers if isinstance(m, Pointwise)}
     for access, across in (
         (contraction.left, contraction.rows),
         (contraction.right, contraction.columns),
     ):
-        loops = [
-            s for s in (*contraction.batch, *across, *contraction.reduced) if s.extent.constant != 1
-        ]
+        loops = iterated((*contraction.batch, *across, *contraction.reduced))
         node = by_name.get(access.buffer)
-        walked = None
         if node is not None:
-            walked = walked_as(node, node.index, access.index, loops)
-        if node is not None and walked is None:
-            return None
-        made.append(walked)
-    return made[0], made[1]
+            node = walked_as(node, node.index, access.index, loops)
+            if node is None:
+                return None
+        bodies.append(node)
+    return bodies[0], bodies[1]
 
 
 # -- forms -----------------------------------------------------------------------------------------
 
 
-def _form(
-    draft: _Draft,
-    k: int,
-    last: int | None,
-    before: Sequence[int],
-    groups: Sequence[Group],
-    graph: LoopGraph,
-    target: Target,
-    parts: int = 1,
-) -> Form | None:
-    """The product that is the group number k with the groups `before` it and the `last` one in its
-    kernel; with several `parts`, in two kernels. None where that cannot be."""
-    contraction, buffers = draft.contraction, {b.name: b for b in draft.sums}
-    following: list[Node] = list(draft.rest)
-    if last is not None:
-        following += groups[last].members
-    rest: list[Group] = []
-    members: list[Node] | None
-    if parts > 1:
-        device = graph.buffers[contraction.left.buffer].device
-        contraction, total, between = product_in_parts(contraction, parts, device)
-        buffers[between.name] = between
-        members = [contraction]
-        rest = fuse([total, *following], {**graph.buffers, **buffers}, target=target)
-    else:
-        members = _with_epilogue([contraction], following)
-    if members is None:
-        return None
-    assert isinstance(members[0], Contraction)
-    prologues = _with_prologues(members[0], [groups[j].members[0] for j in before])
-    if prologues is None:
-        if not before:
+@dataclass(frozen=True)
+class _Call:
+    """A library's product, which is the group number `k` of a program's."""
+
+    draft: _Draft
+    k: int
+    groups: Sequence[Group]
+    graph: LoopGraph
+    target: Target
+
+    def forms(self, last: int | None, before: Sequence[int]) -> tuple[Form, ...]:
+        """All forms: first the one that does most at once; with operands that are computed before;
+        with sums in parts."""
+        whole = self.form(last, before) or self.form(None, before)
+        if whole is None:
+            return ()
+        forms: list[Form | None] = [whole]
+        if before:
+            forms.append(self.form(None if max(whole.positions) == self.k else last, ()))
+        batch, rows, columns, depth = whole.sizes
+        blocks = batch * -(-rows // SQUARE) * -(-columns // SQUARE)
+        for parts in PARTS:
+            is_even = depth % parts == 0 and depth // parts >= SHORTEST
+            if is_even and blocks * parts <= 2 * FEW_BLOCKS:
+                forms.append(self.form(last, before, parts))
+        return tuple(filter(None, forms))
+
+    def form(self, last: int | None, before: Sequence[int], parts: int = 1) -> Form | None:
+        """The product with the groups `before` it and the `last` one in its kernel; with several
+        `parts`, in two kernels. None where that cannot be."""
+        contraction = self.draft.contraction
+        buffers = {b.name: b for b in self.draft.sums}
+        following: list[Node] = list(self.draft.rest)
+        positions = {self.k, *before}
+        if last is not None:
+            following += self.groups[last].members
+            positions.add(last)
+        rest: list[Group] = []
+        members: list[Node] | None
+        if parts > 1:
+            device = self.graph.buffers[contraction.left.buffer].device
+            contraction, total, between = product_in_parts(contraction, parts, device)
+            buffers[between.name] = between
+            members = [contraction]
+            all_buffers = {**self.graph.buffers, **buffers}
+            rest = fuse([total, *following], all_buffers, target=self.target)
+        else:
+            members = _with_epilogue([contraction], following)
+        if members is None:
             return None
-        return _form(draft, k, last, (), groups, graph, target, parts)
-    moved = _moved_reads(draft, prologues, contraction)
-    reads = moved.union(*(m.reads() for m in members[1:]))
-    writes = {name for m in members for name in m.writes()}
-    made = Group(k, [k], members, reads, writes, set(), prologues=prologues)
-    positions = tuple(sorted({k, *before, k if last is None else last}))
-    if _is_overtaken(positions, moved, groups):
-        return None
-    if not _is_fixed([made, *rest], {**graph.buffers, **buffers}):
-        return None
-    batch, rows, columns, depth = (points_of(loops).constant or 0 for loops in _loops(contraction))
-    work = sum(operations_of(m.body) for m in members[1:] if isinstance(m, Pointwise))
-    return Form((made, *rest), positions, (batch, rows, columns, depth), buffers, parts, work)
+        assert isinstance(members[0], Contraction)
+        prologues = _with_prologues(members[0], [self.groups[j].members[0] for j in before])
+        if prologues is None:
+            if not before:
+                return None
+            return self.form(last, (), parts)
+        moved = _moved_reads(self.draft, prologues, contraction)
+        reads, writes = set(moved), set(contraction.writes())
+        work = 0.0
+        for member in members[1:]:
+            assert isinstance(member, Pointwise)
+            reads |= member.reads()
+            writes.update(member.writes())
+            work += operations_of(member.body)
+        group = Group(self.k, [self.k], members, reads, writes, set(), prologues=prologues)
+        in_order = tuple(sorted(positions))
+        if _is_overtaken(in_order, moved, self.groups):
+            return None
+        if not _is_fixed([group, *rest], {**self.graph.buffers, **buffers}):
+            return None
+        return Form((group, *rest), in_order, _sizes(contraction), buffers, parts, work)
 
 
 def _moved_reads(draft: _Draft, prologues: Prologues, contraction: Contraction) -> set[str]:
     """What a form reads later than the product's call does."""
-    reads = set().union(*(m.reads() for m in draft.rest))
+    reads = set().union(*map(Pointwise.reads, draft.rest))
     for node, access in zip(prologues, (contraction.left, contraction.right)):
         if node is None:
             reads |= {access.buffer}
@@ -358,72 +372,50 @@ def _is_overtaken(positions: Sequence[int], reads: set[str], groups: Sequence[Gr
     return False
 
 
-def _forms(
-    draft: _Draft,
-    k: int,
-    last: int | None,
-    before: Sequence[int],
-    groups: Sequence[Group],
-    graph: LoopGraph,
-    target: Target,
-) -> Iterator[Form]:
-    """All forms: first the one that does most at once; with operands that are computed before; with
-    sums in parts."""
-    whole = _form(draft, k, last, before, groups, graph, target)
-    if whole is None:
-        whole = _form(draft, k, None, before, groups, graph, target)
-    if whole is None:
-        return
-    yield whole
-    found = []
-    if before:
-        found.append(
-            _form(draft, k, None if max(whole.positions) == k else last, (), groups, graph, target)
-        )
-    batch, rows, columns, depth = whole.sizes
-    blocks = batch * -(-rows // SQUARE) * -(-columns // SQUARE)
-    for parts in PARTS:
-        if blocks * parts <= 2 * FEW_BLOCKS and depth % parts == 0 and depth // parts >= SHORTEST:
-            found.append(_form(draft, k, last, before, groups, graph, target, parts))
-    yield from (form for form in found if form is not None)
-
-
-def _loops(node: Contraction) -> tuple[tuple[Symbol, ...], ...]:
-    return node.batch, node.rows, node.columns, node.reduced
+def _sizes(node: Contraction) -> tuple[int, int, int, int]:
+    """The elements of its batch, rows, columns and reduction."""
+    batch, rows, columns, depth = map(
+        points_of, (node.batch, node.rows, node.columns, node.reduced)
+    )
+    return batch.constant or 0, rows.constant or 0, columns.constant or 0, depth.constant or 0
 
 
 def _is_fixed(groups: Sequence[Group], buffers: dict[str, Buffer]) -> bool:
     """Whether no symbol is left in groups and the layout of what they touch, and all of it is on
     the device."""
-    touched = [buffers[name] for g in groups for name in g.touches]
-    fixed = all(e.constant is not None for b in touched for e in (*b.sizes, *b.strides))
-    nodes = [m for g in groups for m in (*g.members, *g.prologues) if m is not None]
-    return fixed and not any(b.on_host for b in touched) and not any(map(symbols_in, nodes))
+    for name in touched_by(groups):
+        buffer = buffers[name]
+        if buffer.on_host:
+            return False
+        if any(e.constant is None for e in (*buffer.sizes, *buffer.strides)):
+            return False
+    for group in groups:
+        if any(map(symbols_in, (*group.members, *group.prologues))):
+            return False
+    return True
 
 
 # -- the groups of a choice ------------------------------------------------------------------------
 
 
-def _tiled(form: Form, tiling: Tiling) -> list[Group]:
-    """The groups of a form, which are changed later on."""
+def _in_place(form: Form, tiling: Tiling) -> dict[int, list[Group]]:
+    """The groups of a form by position: all at its last one. They are changed later on."""
     first, *rest = form.groups
-    return [replace(first, tiling=tiling), *map(replace, rest)]
+    groups = [replace(first, tiling=tiling), *map(replace, rest)]
+    return dict.fromkeys(form.positions, []) | {form.positions[-1]: groups}
 
 
 def with_templates(
-    groups: Sequence[Group], graph: LoopGraph, found: Sequence[Site], chosen: Sequence[Choice]
+    groups: Sequence[Group], graph: LoopGraph, chosen: Sequence[Choice]
 ) -> tuple[list[Group], LoopGraph]:
     """The groups and the graph where each site has the form that was chosen, at the place of its
     last group."""
-    made: dict[int, list[Group]] = {}
+    by_position = {k: [group] for k, group in enumerate(groups)}
     buffers = dict(graph.buffers)
-    for choice in (c for c in chosen if c is not None):
-        form, tiling = choice
-        made |= dict.fromkeys(form.positions, [])
-        made[form.positions[-1]] = _tiled(form, tiling)
+    for form, tiling in filter(None, chosen):
+        by_position |= _in_place(form, tiling)
         buffers |= form.buffers
-    kept = [made.get(k, [group]) for k, group in enumerate(groups)]
-    return [group for of_place in kept for group in of_place], replace(graph, buffers=buffers)
+    return list(chain.from_iterable(by_position.values())), replace(graph, buffers=buffers)
 
 
 def excerpt(
@@ -431,20 +423,21 @@ def excerpt(
 ) -> tuple[list[Group], LoopGraph]:
     """A site alone, with one choice: what is seen from outside is an input of the graph."""
     own = [groups[k] for k in site.positions]
-    seen = graph.required
-    seen = seen.union(*(g.touches for k, g in enumerate(groups) if k not in site.positions))
-    touched = set[str]().union(*[group.touches for group in own])
+    others = [g for k, g in enumerate(groups) if k not in site.positions]
+    seen = graph.required | touched_by(others)
     written = set[str]().union(*[group.writes for group in own])
-    given = {n for n in touched if n in seen or n not in written or not graph.is_temporary(n)}
-    buffers = {
-        n: replace(graph.buffers[n], role="input" if n in given else "temporary")
-        for n in sorted(touched)
-    }
-    made = {k: [replace(groups[k])] for k in site.positions}
+    buffers: dict[str, Buffer] = {}
+    inputs: list[str] = []
+    for name in sorted(touched_by(own)):
+        role = "temporary"
+        if name in seen or name not in written or not graph.is_temporary(name):
+            role = "input"
+            inputs.append(name)
+        buffers[name] = replace(graph.buffers[name], role=role)
+    by_position = {k: [replace(groups[k])] for k in site.positions}
     if choice is not None:
         form, tiling = choice
-        made |= dict.fromkeys(form.positions, [])
-        made[form.positions[-1]] = _tiled(form, tiling)
+        by_position |= _in_place(form, tiling)
         buffers |= form.buffers
-    alone = [group for k in site.positions for group in made[k]]
-    return alone, LoopGraph(buffers, [m for g in alone for m in g.members], sorted(given))
+    alone = list(chain.from_iterable(by_position.values()))
+    return alone, LoopGraph(buffers, [m for g in alone for m in g.members], inputs)

@@ -26,7 +26,7 @@ def is_transposed(load: Instruction, tile: Symbol, vector: Symbol) -> bool:
         linear = load.attrs[1].linear((tile, vector))
     if linear is None or linear[0].is_indirect:
         return False
-    along, across = (linear[1].get(s) for s in (tile, vector))
+    along, across = linear[1].get(tile), linear[1].get(vector)
     if along is None or across is None or along.constant != 1:
         return False
     return across.constant is None or abs(across.constant) > SHORT_STRIDE
@@ -81,7 +81,7 @@ def unrolled(stage: Stage, loop: Symbol) -> Stage:
 
 
 def choose_tile_loop(outer: Sequence[Symbol], stages: Sequence[Stage]) -> Symbol | None:
-    """The loop along which most bytes are loaded that lie apart along the last one; None where
+    """The loop along which most bytes are loaded that lie apart along the last one. None where
     there are none, or where the order of the points counts."""
     vector = outer[-1]
     if any(store.scatters for stage in stages for store in stage.stores) or _is_short(vector):

@@ -1,4 +1,4 @@
-"""Which tilings of a product are worth trying on a GPU: an estimate of what each takes, from bytes,
+"""Which tilings of a product are worth trying on a GPU. An estimate of what each takes, from bytes,
 multiplications and the number of blocks, leaves a handful."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ REGISTERS = 128  # sums that a thread may hold
 
 
 class Chip(NamedTuple):
-    """What an estimate needs of a device: its name, compute capability (90 is 9.0),
-    multiprocessors, the most shared memory of a block, and of its second-level cache, in bytes."""
+    """What an estimate needs of a device. These are its name, compute capability (90 is 9.0),
+    multiprocessors, the most shared memory of a block, and the bytes of its second-level cache."""
 
     name: str
     capability: int
@@ -54,8 +54,8 @@ def tilings(
     precisions: Sequence[str] = ("ieee",),
     work: float = 0.0,
 ) -> list[tuple[float, Tiling]]:
-    """The tilings to try for a product of these sizes (batch, rows, columns, depth), each behind
-    the nanoseconds that it is estimated to take, best guess first. `precisions` are those that
+    """The tilings to try for a product of these sizes (batch, rows, columns, depth), best guess
+    first. Each is behind the nanoseconds that it is estimated to take. `precisions` are those that
     products of float32 may have, `work` is how many operations are done with each sum."""
     best: dict[tuple[int, int, int, int, str], list[tuple[float, Tiling]]] = {}
     for tiling in _all(sizes, dtype, chip, precisions):
@@ -69,7 +69,7 @@ def tilings(
             tiling.precision,
         )
         best.setdefault(key, []).append((estimate(sizes, dtype, chip, tiling, work), tiling))
-    return sorted(min(of_shape) for of_shape in best.values())[:MOST_TRIED]
+    return sorted(map(min, best.values()))[:MOST_TRIED]
 
 
 def after_parts(sizes: Sizes, parts: int) -> float:
