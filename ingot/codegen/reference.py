@@ -6,7 +6,7 @@ rounded at conversions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ingot.loops.ir import (
     View,
 )
 from ingot.loops.ops import HALVES, OPS
+from ingot.loops.spaces import extents_of
 from ingot.schedule.attention import attention_step
 from ingot.schedule.kernel import (
     AnyKernel,
@@ -236,7 +237,7 @@ def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
             if name not in memory and not isinstance(node, Library):
                 memory[name] = new_storage(graph.buffers[name], sizes)
         _RUN[type(node)](node, graph, memory, sizes)
-    return _outputs(graph, memory, sizes)
+    return list(_materialize(graph.outputs, memory, sizes))
 
 
 def _start(
@@ -248,21 +249,11 @@ def _start(
         "stride": lambda tensor, dim: tensor.stride(dim),
         "value": lambda number, _: number,
     }
-    sizes = {
-        symbol: int(read[kind](inputs[position], dim))
-        for symbol, position, kind, dim in graph.symbols
-    }
-    tensors = [*zip(graph.inputs, inputs), *graph.constants.items()]
-    return sizes, {name: flat_storage(tensor) for name, tensor in tensors}
-
-
-def _outputs(
-    graph: LoopGraph, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
-) -> list[Any]:
-    return [
-        tensor_of(o, memory, sizes) if isinstance(o, View) else o.evaluate(sizes)
-        for o in graph.outputs
-    ]
+    sizes: dict[Symbol, int] = {}
+    for symbol, position, kind, dim in graph.symbols:
+        sizes[symbol] = int(read[kind](inputs[position], dim))
+    tensors = dict(zip(graph.inputs, inputs), **graph.constants)
+    return sizes, dict(zip(tensors, map(flat_storage, tensors.values())))
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -279,13 +270,17 @@ def _span(sizes: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def new_storage(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
-    """Flat memory for a temporary, filled with what a program must not rely on."""
+    """Flat memory for a temporary."""
     span = _span(_evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes))
-    fill = float("nan") if buffer.dtype.is_floating_point else 77
-    return torch.full((span,), fill).to(buffer.dtype)
+    return _unset(span, buffer.dtype)
 
 
-def _evaluated(exprs: Sequence[Expr], sizes: Mapping[Symbol, int]) -> list[int]:
+def _unset(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory with what a program must not rely on."""
+    return torch.full((length,), float("nan") if dtype.is_floating_point else 77).to(dtype)
+
+
+def _evaluated(exprs: Iterable[Expr], sizes: Mapping[Symbol, int]) -> list[int]:
     return [e.evaluate(sizes) for e in exprs]
 
 
@@ -298,15 +293,20 @@ def tensor_of(
     return flat.as_strided(extents, strides, flat.storage_offset() + view.offset.evaluate(sizes))
 
 
+def _bind_lookups(body: Body, done: Sequence[Any], values: dict[Symbol, Any]) -> None:
+    """Add the values of the symbols that a body's lookups give."""
+    for instruction, value in zip(body.instructions, done):
+        if instruction.op == "indirect":
+            values[instruction.attrs[0]] = value
+
+
 def _run_pointwise(
     node: Pointwise, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
 ) -> None:
     shape, values = grid(node.loops, sizes)
     symbols = dict(values)
     done = run_body(node.body, memory, symbols, shape)
-    for instruction, value in zip(node.body.instructions, done):
-        if instruction.op == "indirect":
-            symbols[instruction.attrs[0]] = value
+    _bind_lookups(node.body, done, symbols)
     _store(memory[node.target], node.index.evaluate(symbols), done[node.body.results[0]], node.mode)
 
 
@@ -370,12 +370,10 @@ def contract(
         found = _gather(
             memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape)
         )
-        split = [
-            shape[: len(batch)],
-            shape[len(batch) : len(batch) + len(own)],
-            shape[len(batch) + len(own) :],
-        ]
-        return found.reshape([*split[0], *(int(np.prod(s, dtype=np.int64)) for s in split[1:])])
+        rows_end = len(batch) + len(own)
+        count = int(np.prod(shape[len(batch) : rows_end], dtype=np.int64))
+        depth = int(np.prod(shape[rows_end:], dtype=np.int64))
+        return found.reshape([*shape[: len(batch)], count, depth])
 
     a, b = operand(left, rows), operand(right, columns)
     with np.errstate(all="ignore"):
@@ -396,21 +394,19 @@ def _run_contraction(
 def _run_library(
     node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
 ) -> None:
-    args, kwargs = (_materialize(tree, memory, sizes) for tree in (node.args, node.kwargs))
+    args, kwargs = _materialize((node.args, node.kwargs), memory, sizes)
     if node.out is not None:
-        buffers = [graph.buffers[t] for t in node.targets if t is not None]
-        for b in buffers:
-            memory[b.name] = new_storage(b, sizes)
-        outs = [
-            tensor_of(View(b.name, b.sizes, b.strides, ZERO, b.dtype), memory, sizes)
-            for b in buffers
-        ]
+        outs = []
+        for target in filter(None, node.targets):
+            b = graph.buffers[target]
+            memory[target] = new_storage(b, sizes)
+            outs.append(tensor_of(View(target, b.sizes, b.strides, ZERO, b.dtype), memory, sizes))
         node.function(*args, **{**kwargs, node.out: outs[0] if len(outs) == 1 else outs})
         return
     results = node.function(*args, **kwargs)
-    for name, result in zip(
-        node.targets, results if isinstance(results, (tuple, list)) else (results,)
-    ):
+    if not isinstance(results, (tuple, list)):
+        results = (results,)
+    for name, result in zip(node.targets, results):
         if name is not None:
             memory[name] = _laid_out(result, graph.buffers[name], sizes)
 
@@ -422,14 +418,15 @@ def _run_attention(
     sizes: dict[Symbol, int],
 ) -> None:
     step = attention_step(node)
-    run_kernel(step.kernel, {f"p{k}": memory[name] for k, name in enumerate(step.arguments)}, sizes)
+    arrays = [memory[name] for name in step.arguments]
+    _ATTENTION[type(step.kernel)](step.kernel, arrays, sizes)
 
 
 def attend(
     kernel: AttentionKernel, arrays: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]
 ) -> None:
     """Attention in double, from and to the flat arrays of the kernel's parameters."""
-    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    batches, heads, queries, keys, width, value_width = _evaluated(kernel.sizes, sizes)
 
     def array(operand: Operand, heads: int, rows: int, columns: int) -> torch.Tensor:
         return _array(operand, arrays, (batches, heads, rows, columns), sizes)
@@ -437,11 +434,8 @@ def attend(
     shared = heads // kernel.key_heads
     query = array(kernel.query, heads, queries, width).double()
     key = array(kernel.key, kernel.key_heads, keys, width).double().repeat_interleave(shared, 1)
-    value = (
-        array(kernel.value, kernel.key_heads, keys, value_width)
-        .double()
-        .repeat_interleave(shared, 1)
-    )
+    value = array(kernel.value, kernel.key_heads, keys, value_width).double()
+    value = value.repeat_interleave(shared, 1)
     scores = query @ key.transpose(-1, -2) * kernel.scale
     if kernel.mask is not None:
         mask = array(kernel.mask, heads, queries, keys).double()
@@ -450,13 +444,13 @@ def attend(
         else:
             scores = scores + mask
     if kernel.causal:
-        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+        scores = _causal(scores)
     weights = torch.softmax(scores, -1)
     if kernel.zero_rows:
         weights = weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
     array(kernel.target, heads, queries, value_width).copy_(weights @ value)
     if kernel.logarithms is not None:
-        sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
+        sums = _as_column(kernel.logarithms)
         found = scores.logsumexp(-1, keepdim=True)
         array(sums, heads, queries, 1).copy_(
             found.masked_fill(found == -torch.inf, 0) if kernel.zero_rows else found
@@ -468,30 +462,36 @@ def differentiate_attention(
 ) -> None:
     """The gradients of attention in double, from and to the flat arrays of the kernel's
     parameters."""
-    batches, heads, queries, keys, width, value_width = (n.evaluate(sizes) for n in kernel.sizes)
+    batches, heads, queries, keys, width, value_width = _evaluated(kernel.sizes, sizes)
 
     def array(operand: Operand, rows: int, columns: int) -> torch.Tensor:
         return _array(operand, arrays, (batches, heads, rows, columns), sizes)
 
-    tangent, result = (
-        array(x, queries, value_width).double() for x in (kernel.tangent, kernel.result)
-    )
-    query, key = (
-        array(kernel.query, queries, width).double(),
-        array(kernel.key, keys, width).double(),
-    )
-    sums = kernel.logarithms._replace(strides=(*kernel.logarithms.strides, ZERO))
+    tangent = array(kernel.tangent, queries, value_width).double()
+    result = array(kernel.result, queries, value_width).double()
+    query = array(kernel.query, queries, width).double()
+    key = array(kernel.key, keys, width).double()
+    sums = _as_column(kernel.logarithms)
     scores = query @ key.mT * kernel.scale - array(sums, queries, 1).double()
     if kernel.mask is not None:
         scores += array(kernel.mask, queries, keys)
     if kernel.causal:
-        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+        scores = _causal(scores)
     weights = scores.exp()
     of_weights = tangent @ array(kernel.value, keys, value_width).double().mT
     of_scores = weights * (of_weights - (tangent * result).sum(-1, keepdim=True)) * kernel.scale
     array(kernel.of_query, queries, width).copy_(of_scores @ key)
     array(kernel.of_key, keys, width).copy_(of_scores.mT @ query)
     array(kernel.of_value, keys, value_width).copy_(weights.mT @ tangent)
+
+
+def _causal(scores: torch.Tensor) -> torch.Tensor:
+    return scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+
+
+def _as_column(operand: Operand) -> Operand:
+    """An operand without columns as one of a single column."""
+    return operand._replace(strides=(*operand.strides, ZERO))
 
 
 def _array(
@@ -501,17 +501,19 @@ def _array(
     sizes: Mapping[Symbol, int],
 ) -> torch.Tensor:
     """The window of those extents that an attention's operand is."""
-    strides, offset = (
-        [stride.evaluate(sizes) for stride in operand.strides],
-        operand.offset.evaluate(sizes),
-    )
+    strides, offset = _evaluated(operand.strides, sizes), operand.offset.evaluate(sizes)
     return arrays[operand.parameter].as_strided(extents, strides, offset)
+
+
+_ATTENTION: dict[type, Any] = {
+    AttentionKernel: attend,
+    AttentionBackwardKernel: differentiate_attention,
+}
 
 
 def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
     """The flat memory of `result` in the layout that the buffer promises."""
-    extents = [e.evaluate(sizes) for e in buffer.sizes]
-    strides = [e.evaluate(sizes) for e in buffer.strides]
+    extents, strides = _evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes)
     same = all(n == 1 or a == b for n, a, b in zip(extents, strides, result.stride()))
     if list(result.shape) == extents and same:
         return flat_storage(result)
@@ -524,7 +526,7 @@ def _materialize(tree: Any, memory: Mapping[str, torch.Tensor], sizes: Mapping[S
     if isinstance(tree, Expr):
         return tree.evaluate(sizes)
     if isinstance(tree, dict):
-        return {k: _materialize(v, memory, sizes) for k, v in tree.items()}
+        return dict(zip(tree, _materialize([*tree.values()], memory, sizes)))
     if isinstance(tree, (tuple, list)):
         return type(tree)(_materialize(item, memory, sizes) for item in tree)
     return tree
@@ -555,30 +557,24 @@ def run_kernel(
 
     `arrays` maps the name of each parameter to its flat memory, as `flat_storage` gives it.
     """
-    if isinstance(kernel, AttentionKernel):
-        return attend(kernel, [arrays[p.name] for p in kernel.parameters], sizes)
-    if isinstance(kernel, AttentionBackwardKernel):
-        return differentiate_attention(kernel, [arrays[p.name] for p in kernel.parameters], sizes)
+    if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
+        operands = [arrays[p.name] for p in kernel.parameters]
+        return _ATTENTION[type(kernel)](kernel, operands, sizes)
     if kernel.product is not None:
         return _run_product(kernel, kernel.product, arrays, sizes)
-    extents = [s.extent.evaluate(sizes) for s in kernel.loops]  # type: ignore[union-attr]
-    points = np.ndindex(*extents)
-    inner = int(np.prod(extents[kernel.parallel :], dtype=np.int64))
-    for number, point in enumerate(points):
-        if number // max(inner, 1) < begin or (end is not None and number // max(inner, 1) >= end):
+    extents = _evaluated(extents_of(kernel.loops), sizes)
+    inner = max(int(np.prod(extents[kernel.parallel :], dtype=np.int64)), 1)
+    for number, point in enumerate(np.ndindex(*extents)):
+        if number // inner < begin or (end is not None and number // inner >= end):
             continue
         fixed = dict(zip(kernel.loops, point))
         memory = dict(arrays)
         for row in kernel.rows:
-            length = row.length.evaluate({**sizes, **fixed})
-            memory[row.name] = torch.full(
-                (length,), 77 if not row.dtype.is_floating_point else float("nan")
-            ).to(row.dtype)
+            memory[row.name] = _unset(row.length.evaluate({**sizes, **fixed}), row.dtype)
         scalars: dict[str, Any] = {}
+        begins = not kernel.run or number % kernel.run == 0
         for stage in kernel.stages:
-            _run_stage(
-                stage, memory, sizes, fixed, scalars, not kernel.run or number % kernel.run == 0
-            )
+            _run_stage(stage, memory, sizes, fixed, scalars, begins)
 
 
 def _run_product(
@@ -607,9 +603,7 @@ def _run_stage(
     """`begins`: whether totals begin here, rather than go on."""
     shape, values = grid(stage.loops, sizes, fixed)
     done = run_body(stage.body, memory, values, shape, scalars)
-    for instruction, value in zip(stage.body.instructions, done):
-        if instruction.op == "indirect":
-            values[instruction.attrs[0]] = value
+    _bind_lookups(stage.body, done, values)
     for store in stage.stores:
         if store.mode != "total":
             mode = store.mode
@@ -662,4 +656,4 @@ def run_plan(
         else:
             for part, end in zip(arrays, ends):
                 run_kernel(step.kernel, part, sizes, 0, end)
-    return _outputs(graph, memory, sizes)
+    return list(_materialize(graph.outputs, memory, sizes))

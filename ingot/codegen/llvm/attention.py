@@ -187,10 +187,7 @@ class _AttentionEmitter(HeadEmitter):
     def scores(self, keys: Value, mask: Value | None, first: Value, seen: Value) -> list[Value]:
         """Scaled and masked scores in scratch; returns the largest of each query."""
         e = self.e
-        largest = [e.variable("float", self.lanes) for _ in range(self.vectors)]
-        for variable in largest:
-            variable.store(e.constant(-inf, "float"))
-
+        largest = self.variables(self.vectors, -inf)
         rows = min(tile_rows(self.vectors, self.bytes), self.most_keys)
         stride = self.kernel.key.strides[2]
         step = self.number(stride)
@@ -209,7 +206,7 @@ class _AttentionEmitter(HeadEmitter):
                     score = self.finished_score(total, mask, first, number, v)
                     self.store(score, self.weight(number, v))
                     largest[v].store(e.intrinsic("maxnum", (largest[v].load(), score)))
-        return [variable.load() for variable in largest]
+        return list(map(Variable.load, largest))
 
     def weight(self, key: Value, vector: int) -> Value:
         """The address of a vector of scores."""
@@ -219,10 +216,7 @@ class _AttentionEmitter(HeadEmitter):
     def score_tile(self, keys: list[tuple[Value, Expr]]) -> list[list[Value]]:
         """The products of keys, which begin so far behind an address, with the block's queries."""
         e, queries = self.e, self.scratch(0)
-        sums = [[e.variable("float", self.lanes) for _ in range(self.vectors)] for _ in keys]
-        for row in sums:
-            for variable in row:
-                variable.store(e.constant(0.0, "float"))
+        sums = [self.variables(self.vectors) for _ in keys]
 
         def features(start: Value, count: int) -> None:
             for u in range(count):
@@ -239,7 +233,7 @@ class _AttentionEmitter(HeadEmitter):
                         variable.store(e.fma(key, vector, variable.load()))
 
         self.steps(self.width, UNROLL, features)
-        return [[variable.load() for variable in row] for row in sums]
+        return [list(map(Variable.load, row)) for row in sums]
 
     def finished_score(
         self, total: Value, mask: Value | None, first: Value, key: Value, vector: int
@@ -270,11 +264,9 @@ class _AttentionEmitter(HeadEmitter):
         """Turn scores into weights, and leave one over their sums in scratch."""
         e = self.e
         if self.kernel.zero_rows:
-            largest = [
-                e.select(e.compare("oeq", m, -inf), e.constant(0.0, "float"), m) for m in largest
-            ]
-        totals = [self.zero_variable() for _ in largest]
-        sums = [self.zero_variable() for _ in largest]
+            zero = e.constant(0.0, "float")
+            largest = [e.select(e.compare("oeq", m, -inf), zero, m) for m in largest]
+        totals, sums = self.variables(len(largest)), self.variables(len(largest))
         with self.chunks(seen) as keys:
             with e.loop(*keys, 1, sure=True) as key:
                 for v, top in enumerate(largest):
@@ -309,10 +301,12 @@ class _AttentionEmitter(HeadEmitter):
         with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
             yield start, self.smaller(start + CHUNK, seen)
 
-    def zero_variable(self) -> Variable:
-        variable = self.e.variable("float", self.lanes)
-        variable.store(self.e.constant(0.0, "float"))
-        return variable
+    def variables(self, count: int, value: float = 0.0) -> list[Variable]:
+        """Vectors whose elements are a value at first."""
+        variables = [self.e.variable("float", self.lanes) for _ in range(count)]
+        for variable in variables:
+            variable.store(self.e.constant(value, "float"))
+        return variables
 
     # -- the product with the values ---------------------------------------------------------------
 
@@ -354,7 +348,7 @@ class _AttentionEmitter(HeadEmitter):
             self.store(e.constant(0.0, "float"), pointer)
         weights = e.pointer(self.scratch(self.width), "float", query)
         with self.chunks(seen) as keys:
-            sums = [[self.zero_variable() for _ in pieces] for _ in range(rows)]
+            sums = [self.variables(len(pieces)) for _ in range(rows)]
             with e.loop(*keys, 1, sure=True) as key:
                 at = e.pointer(values, "float", key * value_stride)
                 pointers = [e.pointer(at, "float", v * self.lanes) for v in range(len(pieces))]

@@ -59,10 +59,8 @@ class _BackwardEmitter(HeadEmitter):
         # tiles whose columns are queries, features of queries and keys, and features of values and
         # tangents
         self.of_block = tiles.choose_tile("float", self.block, target)
-        self.of_width, self.of_value_width = (
-            tiles.choose_tile("float", -(-n // 16) * 16, target)
-            for n in (self.width, self.value_width)
-        )
+        self.of_width = tiles.choose_tile("float", -(-self.width // 16) * 16, target)
+        self.of_value_width = tiles.choose_tile("float", -(-self.value_width // 16) * 16, target)
         all_tiles = (self.of_block, self.of_width, self.of_value_width)
         # of weights: a last tile may go beyond
         self.rows = self.chunk + max(tile.rows for tile in all_tiles)
@@ -77,16 +75,13 @@ class _BackwardEmitter(HeadEmitter):
         self.turned_tangents = self._reserve(self.value_width * self.block)
         self.turns_mask = kernel.mask is not None and kernel.mask.strides[2] is not ZERO
         self.turned_mask = self._reserve(self.chunk * self.block if self.turns_mask else 0)
-        self.packed_queries, self.packed_keys = (
-            self._reserve(rows * self._padded(self.width, self.of_width))
-            for rows in (self.block, self.chunk)
-        )
-        self.packed_tangents = self._reserve(
-            self.block * self._padded(self.value_width, self.of_value_width)
-        )
-        self.weights, self.of_scores = (
-            self._reserve(self.rows * self.block + self.block) for _ in range(2)
-        )
+        padded = self._padded(self.width, self.of_width)
+        self.packed_queries = self._reserve(self.block * padded)
+        self.packed_keys = self._reserve(self.chunk * padded)
+        padded = self._padded(self.value_width, self.of_value_width)
+        self.packed_tangents = self._reserve(self.block * padded)
+        self.weights = self._reserve(self.rows * self.block + self.block)
+        self.of_scores = self._reserve(self.rows * self.block + self.block)
 
     def _reserve(self, count: int) -> Value:
         """The address of `count` floats of scratch, which begin on a line."""
@@ -104,12 +99,8 @@ class _BackwardEmitter(HeadEmitter):
     def begin(self) -> None:
         """Rows are read from their beginning; tiles ask ahead for something that is there, until
         more is known."""
-        e = self.e
-        e.line(f"store i64 0, ptr {self.offsets.text}, align 8")
-        with e.loop(self.number(0), self.number(self.entries), 1, sure=True) as at:
-            e.line(
-                f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8"
-            )
+        self.e.line(f"store i64 0, ptr {self.offsets.text}, align 8")
+        tiles.clear_entries(self.e, self.soon, self.entries, self.sums)
 
     # -- blocks ------------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import unsupported
-from ingot.loops.expr import ZERO, Expr, Symbol, product
+from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import Fault, Instruction
+from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Stage
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
@@ -98,13 +99,13 @@ class BodyEmitter:
         """The number of the present point in the row-major order of the stage's loops."""
         position: Expr = ZERO
         for level, loop in enumerate(stage.loops):
-            position = position + loop * product(s.extent for s in stage.loops[level + 1 :])
+            position = position + loop * points_of(stage.loops[level + 1 :])
         return self.memory.index(position, self._position_type(stage))
 
     @staticmethod
     def _position_type(stage: Stage) -> str:
         """The type of the numbers of a stage's points, and of one more that stands for none."""
-        if fits_short(product(s.extent for s in stage.loops)):
+        if fits_short(points_of(stage.loops)):
             return "i32"
         return "i64"
 

@@ -26,8 +26,9 @@ from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.codegen.llvm.unrolling import choose_unroll
-from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer, product
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol, integer
 from ingot.loops.ir import Access, Instruction
+from ingot.loops.spaces import points_of
 from ingot.schedule.contraction import KEPT
 from ingot.schedule.kernel import Kernel, Product, Stage
 
@@ -140,15 +141,15 @@ class _ContractionEmitter(KernelEmitter):
     def _outer_loops(self) -> None:
         e, index, p = self.e, self.memory.index, self.product
         begin, end = Value(e, "%begin", "i64", 1, 0), Value(e, "%end", "i64", 1, 0)
-        rows, columns = product(s.extent for s in p.rows), self.column.extent
+        rows, columns = points_of(p.rows), self.column.extent
         self._store_offsets()
-        self._clear_entries()
+        tiles.clear_entries(e, self.soon, self.entries, self.sums)
         with e.loop(begin, end, 1, sure=True) as point:
             point, across = self._quotient(point, p.column_blocks)
             rows_read = point
             if p.left.index.symbols.isdisjoint(self.kernel.loops):
                 # the rows are read once, for the whole batch
-                down, point = self._quotient(point, product(s.extent for s in self.kernel.loops))
+                down, point = self._quotient(point, points_of(self.kernel.loops))
                 rows_read = down
             else:
                 point, down = self._quotient(point, p.row_blocks)
@@ -179,23 +180,12 @@ class _ContractionEmitter(KernelEmitter):
         if self.depths.run is not None:
             symbols, extents = (self.depths.run,), [self.depths.steps]
         for number, tap in enumerate(itertools.product(*map(range, extents))):
-            offset = sum(
-                (coefficient(self.product.left, s) * k for s, k in zip(symbols, tap)), ZERO
-            )
+            offset = ZERO
+            for symbol, k in zip(symbols, tap):
+                offset = offset + coefficient(self.product.left, symbol) * k
             place = e.pointer(self.offsets, "i64", number)
-            e.line(
-                f"store i64 {self.memory.index(offset * self.tile.size).text}, ptr {place.text}, "
-                "align 8"
-            )
-
-    def _clear_entries(self) -> None:
-        """Let what is asked for ahead be something that is there anyway, as long as nothing else is
-        known."""
-        e = self.e
-        with e.loop(e.constant(0, "i64"), e.constant(self.entries, "i64"), 1, sure=True) as at:
-            e.line(
-                f"store ptr {self.sums.text}, ptr {e.pointer(self.soon, 'ptr', at).text}, align 8"
-            )
+            bytes_ = self.memory.index(offset * self.tile.size)
+            e.line(f"store i64 {bytes_.text}, ptr {place.text}, align 8")
 
     def _depths(self, first: tuple[Value, Value], last: tuple[Value, Value]) -> None:
         """Run over the reduction: its outer loops point by point, the one that is cut depth by
@@ -205,7 +195,7 @@ class _ContractionEmitter(KernelEmitter):
         zero = e.constant(0, "i64")
         with ExitStack() as loops:
             done, left = zero, zero  # 0 at the first and at the last of all depths
-            memory.bound.update((s, zero) for s in (*self.depths.taps, self.depths.inner))
+            memory.bound |= dict.fromkeys((*self.depths.taps, self.depths.inner), zero)
             for symbol in self.depths.outer:
                 bound = memory.index(symbol.extent)
                 at = loops.enter_context(e.loop(zero, bound, 1, sure=False))
@@ -278,10 +268,10 @@ class _ContractionEmitter(KernelEmitter):
         """`count` rows of the right operand from the present point on, of `there` columns each."""
         e, tile, right = self.e, self.tile, self.product.right
         source = self._element(right)
-        along_columns, inwards = (
-            coefficient(right, s) for s in (self.column, self.depths.innermost)
-        )
-        step, along = (self.memory.index(stride * tile.size) for stride in (along_columns, inwards))
+        along_columns = coefficient(right, self.column)
+        inwards = coefficient(right, self.depths.innermost)
+        step = self.memory.index(along_columns * tile.size)
+        along = self.memory.index(inwards * tile.size)
         self._check(right, source, (there, step), (count, along))
         if (self.column.extent.constant or 1) % tile.width:
             partial, none = e.compare("slt", there, tile.width), e.constant(0, "i64")

@@ -30,7 +30,8 @@ from ingot.codegen.llvm.unrolling import (
     most_copies,
     surely_runs,
 )
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, maximum, product
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr, maximum
+from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, loans, scaling
 from ingot.schedule.tiling import transposed_loads
 
@@ -166,8 +167,8 @@ class KernelEmitter(BodyEmitter):
 
     def _row_length(self) -> Expr:
         """The points of the longest of the loops within an outer point."""
-        loops = [stage.loops for stage in self.kernel.stages if stage.loops]
-        return functools.reduce(maximum, (product(s.extent for s in nest) for nest in loops), ZERO)
+        lengths = [points_of(stage.loops) for stage in self.kernel.stages if stage.loops]
+        return functools.reduce(maximum, lengths, ZERO)
 
     def _end_of_pairs(self, begin: Value, end: Value) -> Value:
         """Where in [begin, end) the last pair of outer points ends.

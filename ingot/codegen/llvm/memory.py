@@ -305,11 +305,16 @@ class Memory:
         )
         return self._fetch(text, type, e.lanes, max(pointer.depth, mask.depth), buffer)
 
+    def _vectors(self, type: str) -> tuple[str, str, str]:
+        """The types of vectors of elements, masks and addresses."""
+        lanes = self.emitter.lanes
+        return vector_type(type, lanes), vector_type("i1", lanes), vector_type("ptr", lanes)
+
     def _gather(
         self, pointers: Value, type: str, size: int, mask: Value | None, buffer: str
     ) -> Value:
         e = self.emitter
-        vector, masks, addresses = (vector_type(t, e.lanes) for t in (type, "i1", "ptr"))
+        vector, masks, addresses = self._vectors(type)
         function = f"llvm.masked.gather.{mangled(type, e.lanes)}.v{e.lanes}p0"
         e.declare(vector, function, f"{addresses}, i32, {masks}, {vector}")
         allowed = "splat (i1 true)"
@@ -387,7 +392,7 @@ class Memory:
             for place in sorted(members):
                 places = range(place, place + stride)
                 if members.keys() >= set(places):
-                    group = [members.pop(k) for k in places]
+                    group = list(map(members.pop, places))
                     self._store_side_by_side(buffer, stride, base + place, group)
                 elif place in members:
                     self.store(buffer, *members[place], "store")
@@ -478,7 +483,7 @@ class Memory:
 
     def _scatter(self, pointers: Value, value: Value, size: int, mask: Value | None) -> None:
         e = self.emitter
-        vector, masks, addresses = (vector_type(t, e.lanes) for t in (value.type, "i1", "ptr"))
+        vector, masks, addresses = self._vectors(value.type)
         function = f"llvm.masked.scatter.{mangled(value.type, e.lanes)}.v{e.lanes}p0"
         e.declare("void", function, f"{vector}, {addresses}, i32, {masks}")
         allowed = "splat (i1 true)"

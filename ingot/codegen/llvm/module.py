@@ -18,8 +18,13 @@ from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.objects import in_parts, objects_of, optimized
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
-from ingot.loops.ir import Fault, Origin
-from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
+from ingot.loops.ir import Fault
+from ingot.schedule.kernel import (
+    AnyKernel,
+    AttentionBackwardKernel,
+    AttentionKernel,
+    anonymous,
+)
 from ingot.serial import safe_point
 
 HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64
@@ -75,7 +80,7 @@ class CompiledKernels:
     @property
     def function_count(self) -> int:
         """How many different bodies were compiled."""
-        return len({name for name, _ in self._functions.values()})
+        return len(dict(self._functions.values()))
 
     def _compile(self) -> None:
         self._objects = objects_of(self._texts, self._target, self.seconds)
@@ -85,7 +90,7 @@ class CompiledKernels:
         builder = llvm().JITLibraryBuilder().add_current_process()
         for image in self._objects:
             builder.add_object_img(image)
-        for name in {name for name, _ in self._functions.values()}:
+        for name in dict(self._functions.values()):
             builder.export_symbol(name)
         self._loaded = builder.link(session(), f"ingot{next(_libraries)}")
         self.seconds["load"] = perf_counter() - start
@@ -131,13 +136,12 @@ def emit_kernels(
     emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
         safe_point()
-        shape = anonymous(kernel, keep_lengths=check_bounds)
+        shape = _shape(kernel, keep_lengths=check_bounds)
         function = emitted.get(shape)
         if function is None:
             function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
-    different = {name: function for name, function in functions.values()}
-    named = list(different.items())
+    named = list(dict(functions.values()).items())
     texts = [(function.text, function.declarations) for _, function in named]
     parts = in_parts(texts, target)
     return CompiledKernels(functions, [_text(named, part) for part in parts], target)
@@ -164,35 +168,22 @@ def _emit(
     return emit(kernel, symbols, target, check_bounds)
 
 
-def anonymous(kernel: AnyKernel, keep_lengths: bool = False) -> AnyKernel:
+def _shape(kernel: AnyKernel, keep_lengths: bool) -> AnyKernel:
     """The kernel without name and origin, its buffers named by position: equal for equal code.
 
     Code depends on the buffers' lengths if those are checked.
     """
     if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
-        declared = kernel.parameters
-        if not keep_lengths:
-            declared = tuple(p._replace(length=None) for p in declared)
-        return replace(kernel, name="", origin=Origin(()), parameters=declared)
+        return anonymous(kernel, keep_lengths)
     names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)}
     names |= {r.name: f"r{k}" for k, r in enumerate(kernel.rows)}
-
     stages = tuple([stage.with_buffers(names.__getitem__) for stage in kernel.stages])
-    parameters = tuple(
-        p._replace(name=names[p.name], length=p.length if keep_lengths else None)
-        for p in kernel.parameters
-    )
-    rows = tuple(r._replace(name=names[r.name]) for r in kernel.rows)
+    parameters = tuple([p._replace(name=names[p.name]) for p in kernel.parameters])
+    rows = tuple([r._replace(name=names[r.name]) for r in kernel.rows])
     product = kernel.product
     if product is not None:
-        left, right = (replace(a, buffer=names[a.buffer]) for a in (product.left, product.right))
+        left = replace(product.left, buffer=names[product.left.buffer])
+        right = replace(product.right, buffer=names[product.right.buffer])
         product = replace(product, left=left, right=right)
-    return replace(
-        kernel,
-        name="",
-        origin=Origin(()),
-        stages=stages,
-        parameters=parameters,
-        rows=rows,
-        product=product,
-    )
+    kernel = replace(kernel, stages=stages, parameters=parameters, rows=rows, product=product)
+    return anonymous(kernel, keep_lengths)

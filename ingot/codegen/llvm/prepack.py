@@ -19,7 +19,7 @@ from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.loops.expr import ZERO, integer
 from ingot.loops.expr import product as product_of
 from ingot.loops.ir import Access, Buffer, View
-from ingot.loops.spaces import contiguous_strides
+from ingot.loops.spaces import contiguous_strides, extents_of
 from ingot.schedule.kernel import Kernel, Parameter, Product
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
@@ -72,7 +72,7 @@ def _with_panels(
         columns = torch.as_strided(weight, sizes, strides, start)  # type: ignore[arg-type]
         panels = _panels(columns.flatten(1), width)
         packed[key] = _add_constant(plan, f"{key[0]}_panels{len(packed)}", panels)
-    extents = [s.extent for s in order]
+    extents = extents_of(order)
     index = column // width * (width * product_of(extents)) + column % width
     for symbol, stride in zip(order, contiguous_strides(extents)):
         index = index + symbol * stride * width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ingot.codegen.llvm.emitter import Emitter, Value
+from ingot.codegen.llvm.emitter import Emitter, Value, Variable
 from ingot.codegen.llvm.scalar import Accumulator, combine, convert, identity
 from ingot.schedule.kernel import Accumulate
 
@@ -46,13 +46,13 @@ class Reduction:
     def add(self, copy: int, value: Accumulator, mask: Value | None) -> None:
         """Combine `value` with a copy's accumulator, in the lanes of the mask."""
         e = self.emitter
-        old = tuple(v.load() for v in self.copies[copy])
+        old = tuple(map(Variable.load, self.copies[copy]))
         new = combine(self.spec.kind, self.dtype, old, value)
         for variable, before, after in zip(self.copies[copy], old, new, strict=True):
             variable.store(after if mask is None else e.select(mask, after, before))
 
     def _merged(self) -> Accumulator:
-        values = [tuple(v.load() for v in copy) for copy in self.copies]
+        values = [tuple(map(Variable.load, copy)) for copy in self.copies]
         while len(values) > 1:
             values = [
                 combine(self.spec.kind, self.dtype, a, b)

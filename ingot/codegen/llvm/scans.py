@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ingot.codegen.llvm.emitter import Emitter, Value
+from ingot.codegen.llvm.emitter import Emitter, Value, Variable
 from ingot.codegen.llvm.scalar import TABLE, Accumulator, combine, identity, order_of
 from ingot.codegen.llvm.types import FLOATS, REPRESENTATIONS, vector_type
 
@@ -35,7 +35,7 @@ class Running:
 
         Floats whose partial results may overflow are combined `in_order`.
         """
-        e, carried = self.emitter, tuple(v.load() for v in self.variables)
+        e, carried = self.emitter, tuple(map(Variable.load, self.variables))
         if not self.across:
             result = last = self._combined(carried, value)
         else:
@@ -93,7 +93,7 @@ class Running:
 def _log_add_exp(kind: str, x: Value, y: Value) -> Value:
     """log(e^x + e^y)."""
     e = x.emitter
-    most, least = (TABLE[name][1](kind, x, y) for name in ("maximum", "minimum"))
+    most, least = TABLE["maximum"][1](kind, x, y), TABLE["minimum"][1](kind, x, y)
     total = TABLE["log1p"][1](kind, TABLE["exp"][1](kind, least - most)) + most
     alike = e.compare("oeq", x, y) & e.compare("oeq", e.intrinsic("fabs", (x,)), float("inf"))
     return e.select(alike, x, total)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import BITS, mangled, vector_type
 
@@ -45,6 +46,12 @@ _ROWS_OF_16 = {2: 6, 3: 4, 1: 8}
 
 
 FEWEST_ROWS = 4  # with fewer, reading operands takes longer than multiplying them
+
+
+def clear_entries(e: Emitter, soon: Value, entries: int, address: Value) -> None:
+    """Let what is asked for ahead be something that is there anyway, until more is known."""
+    with e.loop(e.constant(0, "i64"), e.constant(entries, "i64"), 1, sure=True) as at:
+        e.line(f"store ptr {address.text}, ptr {e.pointer(soon, 'ptr', at).text}, align 8")
 
 
 def choose_tile(type: str, columns: int, target: Target, rows: int = 0, together: int = 0) -> Tile:

@@ -144,7 +144,7 @@ def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]
 def _interleaving(prefix: str, wide: str, columns: int, group: int) -> list[str]:
     """The steps that transpose each part of `group` vectors: from `prefix`0.r to the last
     stage's."""
-    masks = [mask_text(mask) for mask in interleaved(columns, group)]
+    masks = list(map(mask_text, interleaved(columns, group)))
     lines = []
     for stage in range(group.bit_length() - 1):
         for r in range(group // 2):

@@ -29,11 +29,14 @@ class AccessWriter(BlockWriter):
         self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()
     ) -> None:
         super().__init__(kernel, blocks, short, sizes)
-        self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
-        self.numbers = {p.name: p.dtype for p in kernel.parameters if p.on_host}
-        self.lengths = {
-            p.name: p.length.constant for p in kernel.parameters if p.length is not None
-        }
+        self.written = {store.buffer for store in kernel.stores}
+        self.numbers: dict[str, torch.dtype] = {}
+        self.lengths: dict[str, int | None] = {}
+        for p in kernel.parameters:
+            if p.on_host:
+                self.numbers[p.name] = p.dtype
+            if p.length is not None:
+                self.lengths[p.name] = p.length.constant
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
         # what was last stored in a buffer, and where
@@ -82,21 +85,19 @@ class AccessWriter(BlockWriter):
         """A parameter that is a number of the CPU's, in place of an address."""
         if not conditions:
             return Value(name, NO_AXES)
-        holds = " & ".join(c.text for c in conditions)
-        text = f"tl.where({holds}, {name}, 0).to({ops.TYPES[self.numbers[name]]})"
+        text = f"tl.where({all_of(conditions)}, {name}, 0).to({ops.TYPES[self.numbers[name]]})"
         return self.fresh(text, joined_axes(conditions))
 
     def hint(self, buffer: str, stored: bool) -> str:
         """What the L2 cache is to keep: rows that a later stage reads, if not all of them fit."""
         if not self.reads_later:
             return ""
-        later = any(buffer in names for names in self.reads_later[self.stage_number + 1 :])
-        if later:
+        readers = [k for k, names in enumerate(self.reads_later) if buffer in names]
+        if readers and readers[-1] > self.stage_number:
             if stored:
                 return ""
             return ', eviction_policy="evict_last"'
-        before = any(buffer in names for names in self.reads_later[: self.stage_number])
-        if stored or before:
+        if stored or (readers and readers[0] < self.stage_number):
             return ', eviction_policy="evict_first"'
         return ""
 
@@ -201,11 +202,15 @@ def _rows_read_again(kernel: Kernel) -> list[set[str]]:
                 large.add(p.name)
     reads = []
     for stage in kernel.stages:
-        along = [i for i in stage.body.loads if reads_along(i.attrs[1], stage.loops)]
-        reads.append({i.attrs[0] for i in along} & large)
+        along = {i.attrs[0] for i in stage.body.loads if reads_along(i.attrs[1], stage.loops)}
+        reads.append(along & large)
     if len(set().union(*reads)) < sum(map(len, reads)):
         return reads
     return []
+
+
+def all_of(conditions: Iterable[Value]) -> str:
+    return " & ".join(condition.text for condition in conditions)
 
 
 def reads_along(index: Expr, loops: Iterable[Symbol]) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ingot.codegen.triton import ops
-from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, product
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer
+from ingot.loops.spaces import points_of
 from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel
 
@@ -99,7 +100,7 @@ class BlockWriter:
             column = "[:, None]"
         fixed = self.loops_of_block()
         if fixed:
-            points = product(s.extent for s in self.kernel.loops[fixed:]).constant or 0
+            points = points_of(self.kernel.loops[fixed:]).constant or 0
             blocks = points // self.blocks.points
             self.line(f"block = {block} // {blocks}")
             self.split("block", "", self.kernel.loops[:fixed])
@@ -134,7 +135,7 @@ class BlockWriter:
         Blocks fill those within.
         """
         for k in range(len(self.kernel.loops) - 1, 0, -1):
-            within = product(s.extent for s in self.kernel.loops[k:]).constant
+            within = points_of(self.kernel.loops[k:]).constant
             if self.blocks.points == 1 or within is None:
                 return 0
             if within % self.blocks.points == 0:
@@ -210,7 +211,7 @@ class BlockWriter:
             return Value(str(e.constant), NO_AXES)
         terms, axes = [], NO_AXES
         for coefficient, atoms in e.terms:
-            values = [self.atom(a) for a in atoms]
+            values = list(map(self.atom, atoms))
             axes |= joined_axes(values)
             factors = [v.text for v in values]
             if coefficient != 1 or not factors:

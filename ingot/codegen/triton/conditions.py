@@ -15,7 +15,7 @@ FEW = 16  # one in so many elements may be loaded for nothing
 def is_left_out(stage: Stage, at: int) -> bool:
     """Whether each reader of a load chooses another value where the load's condition fails."""
     instructions = stage.body.instructions
-    if at in results_of(stage):
+    if at in stage.values:
         return False
     for i in instructions:
         if at in i.args:
@@ -23,12 +23,6 @@ def is_left_out(stage: Stage, at: int) -> bool:
             if not chooses or at == i.args[2]:
                 return False
     return True
-
-
-def results_of(stage: Stage) -> set[int]:
-    """The values of a stage's body that it stores, reduces or names."""
-    stored = {store.value for store in stage.stores}
-    return stored | {a.value for a in stage.reductions} | {d.value for d in stage.scalars}
 
 
 def holds_mostly(instructions: Sequence[Instruction], at: int, symbols: frozenset[Symbol]) -> bool:

@@ -10,7 +10,8 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum, product
+from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum
+from ingot.loops.spaces import points_of
 from ingot.schedule.blocks import (
     Blocks,
     Condition,
@@ -69,7 +70,7 @@ def fits_short(kernel: Kernel, slack: int) -> bool:
 
     Blocks go beyond the end by less than `slack`.
     """
-    counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
+    counts = [points_of(kernel.loops), *map(inner_size, kernel.stages)]
     for expr in (*(p.length for p in kernel.parameters), *counts):
         if expr is None or expr.constant is None or expr.constant + slack >= SHORT:
             return False
@@ -114,7 +115,7 @@ def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
     It is the largest of what is compared, divided, or an index. Sums and products may overflow on
     the way to a result that fits.
     """
-    counts = [product(s.extent for s in kernel.loops), *map(inner_size, kernel.stages)]
+    counts = [points_of(kernel.loops), *map(inner_size, kernel.stages)]
     needed: list[Expr] = []
     for count in (*(p.length for p in kernel.parameters), *counts):
         if count is None:

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from ingot.codegen.triton import ops
-from ingot.codegen.triton.accesses import AccessWriter, elements_at_once, reads_along, with_mask
+from ingot.codegen.triton.accesses import (
+    AccessWriter,
+    all_of,
+    elements_at_once,
+    reads_along,
+    with_mask,
+)
 from ingot.codegen.triton.block import NO_AXES, Value, bracketed, joined_axes
 from ingot.codegen.triton.conditions import is_left_out
 from ingot.codegen.triton.forms import Form, general_form
@@ -187,20 +193,14 @@ class Writer(AccessWriter):
         for stage in self.kernel.stages:
             for i in stage.body.loads:
                 name, index = i.attrs
-                if reads_along(index, stage.loops):
-                    loops = stage.loops
-                else:
-                    loops = ()
+                loops = loops_along(index, stage)
                 if name in stored and (i.args or stored[name] != {(index, loops)}):
                     return 1
                 if loops and name not in (stored.keys() | self.rows.keys()):
                     loaded[name, index] = elements * i.dtype.itemsize
             for store in stage.stores:
-                if reads_along(store.index, stage.loops):
-                    loops = stage.loops
-                else:
-                    loops = ()
-                stored.setdefault(store.buffer, set()).add((store.index, loops))
+                place = store.index, loops_along(store.index, stage)
+                stored.setdefault(store.buffer, set()).add(place)
         return 1 + min(MOST_STEPS_AHEAD, SHARED // max(1, sum(loaded.values())))
 
     def end_of_run(self) -> None:
@@ -453,8 +453,8 @@ class Writer(AccessWriter):
         else:
             attrs = i.attrs
         loops: tuple[Symbol, ...] = ()
-        if i.op in ("load", "index") and reads_along(i.attrs[-1], stage.loops):
-            loops = stage.loops
+        if i.op in ("load", "index"):
+            loops = loops_along(i.attrs[-1], stage)
         key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
         changes = i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written)
         if changes or key not in self.known:
@@ -471,8 +471,7 @@ class Writer(AccessWriter):
         """
         if not conditions or is_left_out(stage, at):
             return value
-        holds = " & ".join(c.text for c in conditions)
-        text = f"tl.where({holds}, {value.text}, 0).to({value.text}.dtype)"
+        text = f"tl.where({all_of(conditions)}, {value.text}, 0).to({value.text}.dtype)"
         return self.fresh(text, value.axes | joined_axes(conditions))
 
     def emit(self, i: Instruction, arguments: list[Value], dtypes: list[torch.dtype]) -> Value:
@@ -524,6 +523,13 @@ class Writer(AccessWriter):
 
 
 _FURTHER = {"argmax": "further_up", "argmin": "further_down"}
+
+
+def loops_along(index: Expr, stage: Stage) -> tuple[Symbol, ...]:
+    """The stage's loops, if an index depends on one of them."""
+    if reads_along(index, stage.loops):
+        return stage.loops
+    return ()
 
 
 def _identifier(name: str) -> str:

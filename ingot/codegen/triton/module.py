@@ -12,7 +12,7 @@ import linecache
 import os
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -27,9 +27,8 @@ from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops.expr import Symbol
-from ingot.loops.ir import Origin
 from ingot.schedule.blocks import Condition
-from ingot.schedule.kernel import AnyKernel, Kernel
+from ingot.schedule.kernel import AnyKernel, Kernel, anonymous
 from ingot.schedule.plan import KernelStep
 from ingot.serial import in_threads, whole
 
@@ -206,7 +205,7 @@ def compile_kernels(
     for step in steps:
         kernel = step.kernel
         assert isinstance(kernel, Kernel)
-        shape = shapes[kernel] = _anonymous(kernel)
+        shape = shapes[kernel] = anonymous(kernel, keep_lengths=True)
         here = () if step.parts else tuple(name not in unaligned for name in step.arguments)
         aligned[shape] = _both(here, aligned.get(shape, here))
     named = {shape: kernel for kernel, shape in reversed(shapes.items())}
@@ -446,8 +445,3 @@ def _parameters(ptx: str) -> int:
     if entry:
         return entry.group(1).count(".param")
     return 0
-
-
-def _anonymous(kernel: Kernel) -> Kernel:
-    """The kernel without names: equal for equal code."""
-    return replace(kernel, name="", origin=Origin(()))

@@ -13,8 +13,9 @@ from ingot.codegen.triton.block import Value
 from ingot.codegen.triton.forms import fits_short
 from ingot.codegen.triton.kernel import TritonKernel, Writer
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, Symbol, product
+from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Access, Body
+from ingot.loops.spaces import points_of
 from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage
 
@@ -155,4 +156,4 @@ class _ProductWriter(Writer):
 
 
 def _points(loops: Sequence[Symbol]) -> int:
-    return product(s.extent for s in loops).constant or 0
+    return points_of(loops).constant or 0

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from ingot.codegen.triton.conditions import is_number, number_of, results_of
+from ingot.codegen.triton.conditions import is_number, number_of
 from ingot.loops.expr import Expr, Symbol, integer, loop_symbol
 from ingot.loops.ir import Body, BodyBuilder, Instruction
 from ingot.schedule.kernel import Stage
@@ -29,7 +29,7 @@ def with_cheaper_ops(stage: Stage) -> Stage:
     for k, i in enumerate(body):
         for argument in i.args:
             users[argument].append(k)
-    results = results_of(stage)
+    results = stage.values
     cheaper = {}
     for k, i in enumerate(body):
         new = _rewritten(i, body)
