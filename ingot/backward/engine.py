@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge
 from ingot.backward import functions
 from ingot.backward.hooks import Hooks
 from ingot.backward.sizes import Conditions, Seen, before
-from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, read
+from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, read, storage_of
 from ingot.backward.tracing import TracedGradients, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
 from ingot.collection import paused_collection
@@ -50,11 +50,11 @@ _OFF = why_off(ALL, GRADIENTS, BACKWARDS)
 
 
 class compiled_backward:  # noqa: N801 - it is called like a function
-    """Inside of `with ingot.compiled_backward():` each `.backward()` and each `torch.autograd.grad`
-    of this thread is compiled as one graph, whatever the number of graphs, and of operations of
-    eager between them, that the forward was.
+    """`with ingot.compiled_backward():` compiles each `.backward()` and `torch.autograd.grad` of
+    this thread as one graph. The forward may have been several graphs, with operations of eager
+    between them.
 
-    What it adds to or sets in `.grad`, what hooks on tensors are given and what becomes of the
+        What it adds to or sets in `.grad`, what hooks on tensors are given and what becomes of the
     graph is as in eager. A graph that looks the same takes the same program. A backward that is not
     understood is eager's, and the report says why.
     """
@@ -207,7 +207,7 @@ def _refuse_modes() -> None:
     """Raises Unsupported for modes of the thread that a compiled backward would not heed."""
     if operations_are_watched():
         raise unsupported("watched", WATCHED)
-    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise unsupported("backward-call", "a backward within autocast")
     if current_stance() != DEFAULT:
         raise unsupported("backward-call", f"the stance {current_stance()!r}")
@@ -347,16 +347,15 @@ def _place() -> str:
 
 def _arguments(structure: Structure, tangents: Sequence[torch.Tensor], entry: Entry) -> list[Any]:
     """What the program takes."""
-    arguments = [*tangents, *(t for step in structure.steps for t in step.saved)]
-    arguments += [t for step in structure.steps for t in structure.gradients_of(step)]
+    arguments = [*tangents, *structure.saved_tensors(), *structure.written_gradients()]
     updated = len(entry.traced.updated_leaves)
     written = arguments[len(arguments) - updated :]
-    storages = {t.untyped_storage()._cdata for t in written}
+    storages = set(map(storage_of, written))
     hooks = structure.hooks() if entry.hooks.conditions else ()
     for condition in entry.hooks.conditions:
         for source in condition.reads:
             tensor = source.load(hooks[condition.position])
-            if tensor.untyped_storage()._cdata in storages:
+            if storage_of(tensor) in storages:
                 raise unsupported("backward-hook", "a hook reads a gradient that is being added to")
             arguments.append(tensor)
     return arguments
@@ -425,8 +424,8 @@ def _release(
 
 @whole
 def _retain(structure: Structure, entry: Entry, results: Sequence[torch.Tensor]) -> None:
-    """Has autograd store gradients in the tensors that retain them, which only it knows: its engine
-    is asked for the gradient of what has just that gradient."""
+    """Has autograd store gradients in the tensors that retain them. Only autograd knows these: its
+    engine is asked for the gradient of what has just that gradient."""
     retained = entry.traced.retained
     if not retained:
         return

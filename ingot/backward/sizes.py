@@ -95,7 +95,7 @@ class Seen:
 
     @classmethod
     def of(cls, structure: Structure, geometry: Geometry) -> Seen:
-        return cls(geometry, [_program_of(step) for step in structure.steps])
+        return cls(geometry, list(map(_program_of, structure.steps)))
 
 
 @dataclass
@@ -118,8 +118,8 @@ class Conditions:
 
 
 class Sizes:
-    """The numbers of one geometry as they are to be traced: symbols for those that are not what
-    they were `before`, if that is known, and ints for the others."""
+    """The numbers of one geometry as they are traced: ints, or symbols for those that are not what
+    they were `before`."""
 
     def __init__(
         self, context: FakeContext, geometry: Geometry, before: Sequence[tuple[int, ...]] | None
@@ -211,7 +211,7 @@ class Sizes:
             return None
         shapes: ShapeContext = self.context.shapes
         shapes.closed = True
-        expected = [tuple([_plain(n) for n in group]) for group in self.taken]
+        expected = [tuple(map(_plain, group)) for group in self.taken]
         return Conditions(expected, self._symbols, list(shapes.guards))
 
 

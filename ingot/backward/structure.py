@@ -7,7 +7,7 @@ equal for graphs that one program serves. Reading a graph runs none of the user'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -128,6 +128,13 @@ class Structure:
                 hooks += called_by(hook)
         return hooks + [step.call for step in self.steps if step.call]
 
+    def saved_tensors(self) -> list[torch.Tensor]:
+        return [t for step in self.steps for t in step.saved]
+
+    def written_gradients(self) -> list[torch.Tensor]:
+        """The gradients that those of leaves are added to."""
+        return [t for step in self.steps for t in self.gradients_of(step)]
+
     def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
         """The geometry of the graph."""
         groups = _groups_of(tangents)
@@ -149,7 +156,7 @@ class Structure:
     def family(self) -> tuple[Any, ...]:
         """Equal for graphs that are alike but for sizes, which may have led to other programs in
         the forward."""
-        adds = tuple([len(self.gradients_of(step)) for step in self.steps])
+        adds = tuple(map(len, map(self.gradients_of, self.steps)))
         kinds = [step.kind_of_program for step in self.steps]
         return self.heads, self.targets, self.accumulates, adds, *kinds
 
@@ -199,7 +206,7 @@ def _groups_of(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
 
 class Geometry(NamedTuple):
     """Sizes, as groups: of each tangent its sizes and strides, then by step those of its tensors,
-    and its numbers; the groups of the tangents, and those of each step, end at `ends`."""
+    and its numbers. The groups of the tangents, and those of each step, end at `ends`."""
 
     groups: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]
@@ -213,6 +220,10 @@ def hook_kinds(table: dict[int, Any]) -> tuple[Any, ...]:
     """What tells the hooks of a table from others at once: of a function its code, as programs make
     functions anew."""
     return tuple([tuple([kind_of(own[0]) for own in called_by(hook)]) for hook in table.values()])
+
+
+def storage_of(t: torch.Tensor) -> int:
+    return t.untyped_storage()._cdata
 
 
 class Same:
@@ -236,7 +247,7 @@ def _facts(t: torch.Tensor, memory: dict[int, int]) -> tuple[Any, ...]:
         raise unsupported("backward-gradient", f"a tensor of the layout {t.layout} in a backward")
     if t.is_conj() or t.is_neg():
         raise unsupported("backward-gradient", "a conjugate or negative view in a backward")
-    owner = memory.setdefault(t.untyped_storage()._cdata, len(memory))
+    owner = memory.setdefault(storage_of(t), len(memory))
     return t.dim(), t.storage_offset(), t.dtype, t.device, owner
 
 
@@ -246,6 +257,10 @@ def node_of(t: torch.Tensor) -> Any:
         return t.grad_fn
     with torch.enable_grad():
         return t.view_as(t).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
+def edge_of(t: torch.Tensor) -> tuple[Any, int]:
+    return node_of(t), t.output_nr
 
 
 def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Structure:
@@ -261,35 +276,37 @@ def read(heads: Sequence[Any], targets: Sequence[Any], accumulates: bool) -> Str
     aims: tuple[Edge | None, ...] | None = None
     needed = [True] * len(edges)
     if targets:
-        ends = [(node_of(t), t.output_nr) for t in targets]
-        aims = tuple([(positions[n], k) if n in positions else None for n, k in ends])
-        needed = _needed(edges, {aim[0] for aim in aims if aim is not None})
+        aims = _edges(map(edge_of, targets), positions)
+        needed = _needed(edges, set(dict(filter(None, aims))))
     steps = list(map(_step, positions, edges, needed))
     if targets and any(map(_is_reentrant, steps)):
         raise unsupported(
             "backward-part",
             "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
         )
-    starts = tuple([(positions[node_of(t)], t.output_nr) for t in heads])
-    return Structure(steps, starts, aims, accumulates)
+    starts = _edges(map(edge_of, heads), positions)
+    return Structure(steps, starts, aims, accumulates)  # type: ignore[arg-type]
 
 
 def _next_functions(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
     """The nodes behind tensors, in the order in which they are first met, and where each leads."""
     following: dict[Any, Sequence[tuple[Any, int]]] = {}
-    stack = [node_of(t) for t in reversed(heads)]
+    stack = list(map(node_of, reversed(heads)))
     while stack:
         node = stack.pop()
         if node not in following:
             edges = following[node] = node.next_functions
-            stack.extend([n for n, _ in reversed(edges) if n is not None and n not in following])
+            for following_node, _ in reversed(edges):
+                if following_node is not None and following_node not in following:
+                    stack.append(following_node)
     return following
 
 
 def _edges(
-    functions: Sequence[tuple[Any, int]], positions: Mapping[Any, int]
+    functions: Iterable[tuple[Any, int]], positions: Mapping[Any, int]
 ) -> tuple[Edge | None, ...]:
-    return tuple([None if node is None else (positions[node], k) for node, k in functions])
+    """Edges of autograd's as those of steps; None where one leads to no step."""
+    return tuple([(positions[node], k) if node in positions else None for node, k in functions])
 
 
 def _is_reentrant(step: Step) -> bool:
@@ -439,7 +456,7 @@ _NARROW = {
 def _exact(value: Any) -> Any:
     """A constant as part of a key: with its type, and -0.0 is not 0.0."""
     if isinstance(value, (list, tuple)):
-        return tuple([_exact(v) for v in value])
+        return tuple(map(_exact, value))
     if isinstance(value, (float, complex)):
         return (type(value), repr(value))
     return (type(value), value)

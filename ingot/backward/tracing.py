@@ -26,10 +26,12 @@ from ingot.backward.structure import (
     FUNCTION,
     IDENTITY,
     PROGRAM,
+    Edge,
     Geometry,
     Step,
     Structure,
     saved_attributes,
+    storage_of,
 )
 from ingot.errors import unsupported
 from ingot.graph.ambient import preserved
@@ -102,15 +104,15 @@ class BackwardTracer(AtenTracer):
                 )
             return fake
         if isinstance(tree, (list, tuple)):
-            return type(tree)([self._as_inputs(item) for item in tree])
+            return type(tree)(map(self._as_inputs, tree))
         if isinstance(tree, dict):
-            return {k: self._as_inputs(v) for k, v in tree.items()}
+            return dict(zip(tree, map(self._as_inputs, tree.values())))
         return tree
 
 
 def place_of(t: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor's elements are: equal for two tensors only where they are the same."""
-    return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
+    return storage_of(t), t.storage_offset(), t.shape, t.stride(), t.dtype
 
 
 def trace_backward(
@@ -164,8 +166,8 @@ class _Trace:
                 group = ends[n] + 2 * len(step.saved)
                 written[n] = self._input(f"grad_{n}", gradient, group)
         if self.sizes.before is not None and written:
-            self._refuse_shared([*tangents, *(t for step in steps for t in step.saved)])
-        self.numbers = [self._numbers(step, end) for step, end in zip(steps, ends[1:])]
+            self._refuse_shared([*tangents, *self.structure.saved_tensors()])
+        self.numbers = list(map(self._numbers, steps, ends[1:]))
         self.hooks.begin(self._read_by_hook)
         for (position, number), tangent in zip(self.structure.heads, heads):
             self._add(position, number, tangent)
@@ -175,17 +177,15 @@ class _Trace:
 
     def _numbers(self, step: Step, end: int) -> dict[str, Any]:
         """The numbers of a step, whose groups of the geometry end at `end`."""
-        first = end - len(step.numbers)
-        return {name: self.sizes.numbers(first + k) for k, name in enumerate(step.numbers)}
+        groups = range(end - len(step.numbers), end)
+        return dict(zip(step.numbers, map(self.sizes.numbers, groups)))
 
     def _refuse_shared(self, read: Sequence[torch.Tensor]) -> None:
         """Raises Unsupported where a gradient that is written is among what is read, whose memory
         is not looked at with symbols."""
-        structure = self.structure
-        written = [t for step in structure.steps for t in structure.gradients_of(step)]
-        storages = {t.untyped_storage()._cdata for t in written}
-        shared = storages & {t.untyped_storage()._cdata for t in read}
-        if shared or len(storages) < len(written):
+        written = self.structure.written_gradients()
+        storages = set(map(storage_of, written))
+        if storages.intersection(map(storage_of, read)) or len(storages) < len(written):
             raise unsupported(
                 "backward-gradient", "a gradient that is added to, and shares its memory"
             )
@@ -215,7 +215,7 @@ class _Trace:
             order = -steps[position].node._sequence_nr()
             heapq.heappush(ready, (order, next(count), position))
 
-        for position in dict.fromkeys(position for position, _ in self.structure.heads):
+        for position in dict(self.structure.heads):
             if not waiting[position]:
                 push(position)
         while ready:
@@ -286,20 +286,15 @@ class _Trace:
         """Whether a gradient of a step leads to what is asked for."""
         if not self.structure.targets:
             return True
-        return any(self.structure.steps[position].needed for position, _ in step.known_edges)
+        steps = self.structure.steps
+        return any(steps[position].needed for position, _ in step.known_edges)
 
     def _hand_on(self, position: int, step: Step, buffer: dict[int, Any]) -> None:
         """Computes a step's gradients, and has them come in where its edges lead."""
         if step.has_node_hooks:
             buffer = dict(enumerate(self._incoming(step, buffer)))
         results = self._RUN[step.kind](self, position, step, buffer)
-        validated: list[Any] = []
-        for edge, result in zip(step.edges, results):
-            if edge is None or result is None:
-                validated.append(None)
-            else:
-                validated.append(self._validated(*edge, result))
-        gradients = tuple(validated)
+        gradients = tuple(map(self._validated, step.edges, results))
         for table in step.hooks.behind:
             gradients = self.hooks.behind(self.recorder, table, gradients, tuple(buffer.values()))
         for edge, gradient in zip(step.edges, gradients):
@@ -308,7 +303,7 @@ class _Trace:
 
     def _incoming(self, step: Step, buffer: dict[int, Any]) -> tuple[Any, ...]:
         """The gradients that come in, as hooks on the node have them."""
-        gradients = tuple([buffer.get(k) for k in range(len(step.node._input_metadata))])
+        gradients = tuple(_by_input(step, buffer))
         for table in step.hooks.before:
             gradients = self.hooks.before(self.recorder, table, gradients)
         return gradients
@@ -330,9 +325,8 @@ class _Trace:
             if results is not NotImplemented:
                 return results  # type: ignore[no-any-return]
         self.recorder.saved = self._by_place(position, step)
-        metadata = step.node._input_metadata
         try:
-            results = step.node(*[buffer.get(k) for k in range(len(metadata))])
+            results = step.node(*_by_input(step, buffer))
         except NotImplementedError as error:
             raise unsupported("backward-refused", f"{type(step.node).__name__}: {error}") from error
         finally:
@@ -350,14 +344,16 @@ class _Trace:
         without."""
         name = type(step.node).__name__
         if name in FORMULAS:
-            gradients = [buffer.get(k) for k in range(len(step.node._input_metadata))]
-            results = FORMULAS[name](self._saved_values(position, step), gradients)
+            values = self._saved_values(position, step)
+            results = FORMULAS[name](values, _by_input(step, buffer))
             if results is not NotImplemented:
-                if any(edge is not None for edge in step.edges[len(results) :]):
+                if any(step.edges[len(results) :]):
                     raise unsupported("backward-node", f"the gradients of some inputs of {name}")
                 return results
-        own = [n for key, ns in self.numbers[position].items() if key[0] == "_" for n in ns]
-        varies = any(isinstance(n, torch.SymInt) for n in own)
+        varies = False
+        for key, numbers in self.numbers[position].items():
+            if key[0] == "_" and any(isinstance(n, torch.SymInt) for n in numbers):
+                varies = True
         if varies or name not in LOOK_AT_NO_SIZES:
             raise unsupported("backward-sizes", f"{name} has a formula that looks at sizes")
         return NotImplemented
@@ -368,7 +364,7 @@ class _Trace:
 
         def fake_of(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
-                return [fake_of(v) for v in value]
+                return list(map(fake_of, value))
             if isinstance(value, torch.Tensor):
                 return fakes[place_of(value.detach())]
             return None
@@ -378,11 +374,14 @@ class _Trace:
             for name in saved_attributes(type(step.node)):
                 if name.startswith("_saved_"):
                     tensors[name.removeprefix("_saved_")] = fake_of(getattr(step.node, name))
-        inputs = [None if edge is None else self._sizes_of(*edge) for edge in step.edges]
+        inputs = list(map(self._sizes_at, step.edges))
         return SavedValues(self.numbers[position], step.node, tensors, inputs)
 
-    def _sizes_of(self, position: int, number: int) -> Sequence[Any] | None:
-        """Of the gradient that comes in at a step, as far as it is known."""
+    def _sizes_at(self, edge: Edge | None) -> Sequence[Any] | None:
+        """The sizes of the gradient that goes over an edge, as far as they are known."""
+        if edge is None:
+            return None
+        position, number = edge
         step, numbers = self.structure.steps[position], self.numbers[position]
         if step.kind == ACCUMULATE:
             return numbers["sizes"]
@@ -398,11 +397,11 @@ class _Trace:
     def _run_program(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         program, sizes = step.node.program, self.numbers[position]["sizes"]
         tangents = at(program.tangents, sizes)
-        if any(buffer.get(output) is not None for output in program.refused_outputs):
+        present = tuple([buffer.get(k) is not None for k in range(program.outputs)])
+        if any(map(present.__getitem__, program.refused_outputs)):
             raise unsupported("backward-refused", "a backward that autograd refuses")
-        demand = Demand(tuple([buffer.get(t.output) is not None for t in tangents]))
-        outputs = range(program.outputs)
-        self.consumed[position] = tuple([buffer.get(k) is not None for k in outputs])
+        demand = Demand(tuple([present[t.output] for t in tangents]))
+        self.consumed[position] = present
         gradients = program.no_gradients()
         if program.gradient_inputs and any(demand.present):
             part = self._graph_of_backward(program, demand, sizes)
@@ -430,7 +429,7 @@ class _Trace:
         return part
 
     def _run_function(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
-        tangents = [buffer.get(k) for k in range(len(step.node._input_metadata))]
+        tangents = _by_input(step, buffer)
         if None in tangents:
             if step.hooks is not NO_HOOKS:
                 raise unsupported(
@@ -450,9 +449,11 @@ class _Trace:
         FUNCTION: _run_function,
     }
 
-    def _validated(self, position: int, number: int, gradient: Any) -> Any:
+    def _validated(self, edge: Edge | None, gradient: Any) -> Any:
         """A gradient in the shape and the dtype of what it is one of, as the engine has it."""
-        like, shape = self._like(position, number), self._sizes_of(position, number)
+        if edge is None or gradient is None:
+            return None
+        like, shape = self._like(*edge), self._sizes_at(edge)
         if like is None or shape is None:  # nobody goes on from there
             return gradient
         if gradient.device != like.device:
@@ -472,15 +473,17 @@ class _Trace:
         return gradient
 
     def _like(self, position: int, number: int) -> Any:
-        """What has the device and the dtype of the gradient that comes in at a step; None for an
-        output of a program that has no tangent."""
+        """What has the dtype and device of an incoming gradient; None for an output of a program
+        that has no tangent."""
         step = self.structure.steps[position]
         if step.kind == ACCUMULATE:
             return step.variable
         if step.kind != PROGRAM:
             return step.node._input_metadata[number]
-        tangents = at(step.node.program.tangents, self.numbers[position]["sizes"])
-        return {t.output: t for t in tangents}.get(number)
+        for tangent in at(step.node.program.tangents, self.numbers[position]["sizes"]):
+            if tangent.output == number:
+                return tangent
+        return None
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -523,6 +526,11 @@ class _Trace:
             gradient.shape, strides, dtype=gradient.dtype, device=gradient.device
         )
         return aten.copy.default(own, gradient)
+
+
+def _by_input(step: Step, buffer: dict[int, Any]) -> list[Any]:
+    """The gradients that have come in, for each input of a node."""
+    return list(map(buffer.get, range(len(step.node._input_metadata))))
 
 
 def _refuse_untouched(step: Step) -> None:
