@@ -24,7 +24,9 @@ def used_nodes(graph: LoopGraph) -> list[Node]:
     over no points do nothing."""
     kept: list[Node] = []
     needed = graph.required
-    needed.update(name for name in graph.buffers if not graph.is_temporary(name))
+    for name, buffer in graph.buffers.items():
+        if not buffer.is_temporary:
+            needed.add(name)
     for node in reversed(graph.nodes):
         if isinstance(node, Compute) and any(s.extent.constant == 0 for s in node.loops):
             continue
@@ -159,20 +161,18 @@ class _Piece:
     def by_stride(self) -> list[tuple[Expr, Expr]]:
         linear = self.index.linear(self.loops)
         assert linear is not None
-        pairs = [
-            (c, s.extent)
-            for s, c in linear[1].items()
-            if s.extent.constant != 1 and c.constant is not None
-        ]
-        return sorted(pairs, key=lambda p: -(p[0].constant or 0))
+        pairs = []
+        for loop, stride in linear[1].items():
+            if loop.extent is not ONE and stride.constant is not None:
+                pairs.append((stride, loop.extent))
+        return sorted(pairs, key=lambda pair: -(pair[0].constant or 0))
 
     def without(self, stride: Expr) -> _Piece:
         linear = self.index.linear(self.loops)
         assert linear is not None
         symbol = next(s for s, c in linear[1].items() if c == stride)
-        return _Piece(
-            self.index.substitute({symbol: 0}), tuple(s for s in self.loops if s is not symbol)
-        )
+        loops = tuple([s for s in self.loops if s is not symbol])
+        return _Piece(self.index.substitute({symbol: 0}), loops)
 
 
 def _piece(node: Node) -> _Piece | None:

@@ -105,9 +105,11 @@ def _with_origins(node: Node, inlined: Mapping[int, Origin]) -> Node:
     if not inlined:
         return node
     origins = [inlined[k] for k in sorted(inlined)]
-    ops = [op for origin in origins for op in origin.ops]
+    ops: tuple[str, ...] = ()
+    for origin in (*origins, node.origin):
+        ops += origin.ops
     where = node.origin.where or origins[0].where
-    return replace(node, origin=Origin((*ops, *node.origin.ops), where))
+    return replace(node, origin=Origin(ops, where))
 
 
 def _inverse(node: Pointwise, length: Expr) -> Inverse | None:

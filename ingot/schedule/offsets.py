@@ -46,8 +46,10 @@ def _aligned(offset: Expr, parameter: Parameter) -> Expr:
 
 def _accesses(kernel: Kernel) -> Iterator[tuple[str, Expr]]:
     for stage in kernel.stages:
-        yield from (load.attrs for load in stage.body.loads)
-        yield from ((store.buffer, store.index) for store in stage.stores)
+        for load in stage.body.loads:
+            yield load.attrs
+        for store in stage.stores:
+            yield store.buffer, store.index
     if kernel.product is not None:
         for access in (kernel.product.left, kernel.product.right):
             yield access.buffer, access.index

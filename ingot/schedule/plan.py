@@ -46,20 +46,13 @@ class KernelStep:
 
     def separate(self) -> list[KernelStep]:
         """A launch for each of the parts."""
-        width = len(self.kernel.parameters)
-        pieces = [slice(k * width, (k + 1) * width) for k in range(len(self.parts))]
-        return [
-            KernelStep(
-                self.kernel,
-                self.arguments[piece],
-                extent,
-                self.work,
-                (),
-                self.offsets[piece],
-                self.on_host,
-            )
-            for piece, extent in zip(pieces, self.parts)
-        ]
+        width, steps = len(self.kernel.parameters), []
+        for k, extent in enumerate(self.parts):
+            piece = slice(k * width, (k + 1) * width)
+            arguments, offsets = self.arguments[piece], self.offsets[piece]
+            alone = replace(self, arguments=arguments, extent=extent, parts=(), offsets=offsets)
+            steps.append(alone)
+        return steps
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ def transposed_loads(stages: Sequence[Stage], tile: Symbol, vector: Symbol) -> l
     """The loads of buffers that the kernel does not write which blocks of `tile` by `vector`
     transpose."""
     written = {store.buffer for stage in stages for store in stage.stores}
-    return [
-        load
-        for stage in stages
-        for load in stage.body.loads
-        if load.attrs[0] not in written and is_transposed(load, tile, vector)
-    ]
+    transposed = []
+    for stage in stages:
+        for load in stage.body.loads:
+            if load.attrs[0] not in written and is_transposed(load, tile, vector):
+                transposed.append(load)
+    return transposed
 
 
 def is_divided(outer: Sequence[Symbol]) -> bool:

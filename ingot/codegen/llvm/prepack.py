@@ -39,7 +39,7 @@ def prepack(plan: Plan, target: Target | None = None) -> None:
             assert isinstance(step, KernelStep)
             plan.steps[position] = _with_panels(step, kernel, kernel.product, plan, target, packed)
     used = _used(plan)
-    for name in {name for name, _, _ in packed}:
+    for name in dict.fromkeys(key[0] for key in packed):
         if not used[name]:
             del plan.graph.constants[name], plan.graph.buffers[name], plan.places[name]
 
@@ -80,7 +80,7 @@ def _with_panels(
     arguments[name] = packed[key]
     parameters = [*kernel.parameters, Parameter(name, product.dtype, True, False, size)]
     product = replace(product, right=Access(name, index), panel=width)
-    loaded = {i.attrs[0] for stage in kernel.stages for i in stage.body.loads}
+    loaded = {load.attrs[0] for load in kernel.loads}
     if right.buffer not in loaded and right.buffer != product.left.buffer:
         parameters = [p for p in parameters if p.name != right.buffer]
     return KernelStep(
@@ -103,7 +103,7 @@ def _panels(columns: torch.Tensor, width: int) -> torch.Tensor:
 def _add_constant(plan: Plan, name: str, value: torch.Tensor) -> str:
     graph = plan.graph
     graph.constants[name] = value
-    sizes, strides = (tuple(map(integer, geometry)) for geometry in (value.shape, value.stride()))
+    sizes, strides = tuple(map(integer, value.shape)), tuple(map(integer, value.stride()))
     graph.buffers[name] = Buffer(name, value.dtype, sizes, strides, "constant")
     plan.places[name] = Place("constant")
     return name

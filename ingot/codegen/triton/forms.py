@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum
-from ingot.loops.spaces import points_of
+from ingot.loops.spaces import extents_of, points_of
 from ingot.schedule.blocks import (
     Blocks,
     Condition,
@@ -83,7 +83,8 @@ def fits_short(kernel: Kernel, slack: int) -> bool:
 
 
 def _indices(stage: Stage) -> Iterable[Expr]:
-    yield from (store.index for store in stage.stores)
+    for store in stage.stores:
+        yield store.index
     for i in stage.body.instructions:
         if i.op in ("load", "index"):
             yield i.attrs[-1]
@@ -121,8 +122,9 @@ def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
         if count is None:
             return None
         needed.append(count + slack)
-    nests = [kernel.loops, *(stage.loops for stage in kernel.stages)]
-    expressions = [s.extent for loops in nests for s in loops]
+    expressions = extents_of(kernel.loops)
+    for stage in kernel.stages:
+        expressions += extents_of(stage.loops)
     for stage in kernel.stages:
         expressions += _indices(stage)
     for e in expressions:
