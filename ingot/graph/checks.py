@@ -22,7 +22,7 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     """Raise EagerRaises if eager would not take the arguments (tensors with geometry only)."""
     test = REFUSALS.get(op)
     if test is not None:
-        problem = test(**{_NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
+        problem = test(**{NAMES.get(k, k): v for k, v in bind(op, args, kwargs).items()})
         if problem:
             raise EagerRaises(f"{op} does not take these arguments in eager: {problem}")
 
@@ -30,7 +30,7 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 REFUSALS: dict[OpOverload, Callable[..., str]] = {}
 """Why eager refuses the arguments of an op, as `rules.py` hands it over."""
 
-_NAMES = {"self": "x", "input": "x"}
+NAMES = {"self": "x", "input": "x"}
 
 
 def along(x: Tensor, dim: int, **_: Any) -> str:

@@ -280,7 +280,7 @@ def addend_refusal(x: Tensor, **factors: Any) -> str:
     return "an addend of another size"
 
 
-def bmm_refusal(x: Tensor, mat2: Tensor) -> str:
+def bmm_refusal(x: Tensor, mat2: Tensor, **_: Any) -> str:
     fits = x.dim() == mat2.dim() == 3 and geometry.expect_same_sizes(x.shape[:1], mat2.shape[:1])
     if fits:
         return ""

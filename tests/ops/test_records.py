@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from pathlib import Path
+
+import pytest
 
 from ingot import ops
 from ingot.graph import checks, data_dependent, decompositions, geometry, meta, schemas
@@ -41,3 +44,16 @@ def test_each_record_says_something():
     for family in FAMILIES:
         for record in family.OPS:
             assert any(getattr(record, field) for field in TABLES), record.overloads
+
+
+@pytest.mark.parametrize("name", ["refuses", "decompose"])
+def test_functions_take_what_the_schema_has(name):
+    for overload, function in table(name).items():
+        arguments = {checks.NAMES.get(a.name, a.name): a for a in overload._schema.arguments}
+        signature = inspect.signature(function)
+        if name == "refuses":
+            signature.bind(**arguments)
+        else:
+            positional = [a for a in arguments.values() if not a.kwarg_only]
+            named = {key: a for key, a in arguments.items() if a.kwarg_only}
+            signature.bind(*positional, **named)
