@@ -15,7 +15,8 @@ import dis
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -75,10 +76,10 @@ class Program:
 
     def text(self) -> str:
         """One line for each instruction."""
-        return "\n".join(
-            f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}"
-            for i, ins in enumerate(self.instructions)
-        )
+        lines = []
+        for i, ins in enumerate(self.instructions):
+            lines.append(f"{i:4} {ins.line:5}  {ins.op:24} {ins.arg!r}")
+        return "\n".join(lines)
 
 
 _PUTS_BACK = frozenset({"SWAP", "POP_TOP", "STORE_FAST"})
@@ -88,11 +89,11 @@ _programs: dict[CodeType, Program] = {}
 
 def program_of(code: CodeType) -> Program:
     """The normalized code, made once per code object."""
-    found = _programs.get(code)
+    program = _programs.get(code)
     # code objects compare by value: two files may hold equal code
-    if found is None or found.code is not code:
-        found = _programs[code] = normalize(code)
-    return found
+    if program is None or program.code is not code:
+        program = _programs[code] = normalize(code)
+    return program
 
 
 # -- the vocabulary --------------------------------------------------------------------------------
@@ -120,20 +121,18 @@ _SAME = frozenset(
 """Instructions that mean the same in every version (and the names of those that others are spelled
 out into)."""
 
+_BRANCHES = [f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")]
 _RENAMED = {
     "LOAD_CLOSURE": "LOAD_FAST",
     "LOAD_FAST_CHECK": "LOAD_FAST",
     "ASYNC_GEN_WRAP": "UNSUPPORTED",
-    **{
-        f"{jump}": "JUMP"
-        for jump in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-    },
-    **{
-        f"POP_JUMP_{way}IF_{test}": f"POP_JUMP_IF_{test}"
-        for way in ("", "FORWARD_", "BACKWARD_")
-        for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")
-    },
+    "JUMP_FORWARD": "JUMP",
+    "JUMP_BACKWARD": "JUMP",
+    "JUMP_BACKWARD_NO_INTERRUPT": "JUMP",
 }
+for _branch in _BRANCHES:
+    for _way in ("FORWARD", "BACKWARD"):
+        _RENAMED[_branch.replace("_IF", f"_{_way}_IF")] = _branch
 
 _DROPPED = frozenset({"RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME_CHECK", "KW_NAMES"})
 
@@ -157,42 +156,33 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 _INTRINSICS = {3: "STOPITERATION_ERROR", 5: "UNARY_POSITIVE", 6: "LIST_TO_TUPLE"}
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 _COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
-_NULL_BELOW = VERSION < (3, 13)
-"""Whether the marker of a call without self lies beneath the callable, or above it."""
+_MARKER: Emitted = [("PUSH_NULL_BELOW" if VERSION < (3, 13) else "PUSH_NULL", None)]
+"""The marker of a call without self, beneath the callable or above it."""
 
 
-def _with_null(emitted: Emitted, wanted: bool) -> Emitted:
-    """Adds the call marker to what pushes a callable."""
-    if not wanted:
-        return emitted
-    return [*emitted, ("PUSH_NULL_BELOW" if _NULL_BELOW else "PUSH_NULL", None)]
+def _callable(op: str, since: tuple[int, int] = (3, 11)) -> Callable[[dis.Instruction], Emitted]:
+    """What pushes a callable, and the marker where the last bit of the argument says so."""
 
+    def emit(ins: dis.Instruction) -> Emitted:
+        marked = VERSION >= since and ins.arg & 1  # type: ignore[operator]
+        return [(op, ins.argval), *_MARKER * marked]
 
-def _load_global(ins: dis.Instruction) -> Emitted:
-    return _with_null([("LOAD_GLOBAL", ins.argval)], bool(ins.arg & 1))  # type: ignore[operator]
-
-
-def _load_attr(ins: dis.Instruction) -> Emitted:
-    return _with_null([("LOAD_ATTR", ins.argval)], VERSION >= (3, 12) and bool(ins.arg & 1))  # type: ignore[operator]
-
-
-def _load_method(ins: dis.Instruction) -> Emitted:
-    return _with_null([("LOAD_ATTR", ins.argval)], True)
-
-
-def _load_super_attr(ins: dis.Instruction) -> Emitted:
-    return _with_null([("LOAD_SUPER_ATTR", ins.argval)], bool(ins.arg & 1))  # type: ignore[operator]
+    return emit
 
 
 def _binary_op(ins: dis.Instruction) -> Emitted:
-    symbol = ins.argrepr
-    return [("BINARY_OP", _INPLACE[symbol[:-1]] if symbol.endswith("=") else _BINARY[symbol])]
+    symbol, functions = ins.argrepr, _BINARY
+    if symbol.endswith("="):
+        symbol, functions = symbol[:-1], _INPLACE
+    return [("BINARY_OP", functions[symbol])]
 
 
 def _compare(ins: dis.Instruction) -> Emitted:
     test = COMPARISONS[dis.cmp_op[ins.arg >> _COMPARE_SHIFT]]  # type: ignore[operator]
-    to_bool = VERSION >= (3, 13) and ins.arg & 16  # type: ignore[operator]
-    return [("COMPARE_OP", test), *([("TO_BOOL", None)] if to_bool else [])]
+    emitted: Emitted = [("COMPARE_OP", test)]
+    if VERSION >= (3, 13) and ins.arg & 16:  # type: ignore[operator]
+        emitted.append(("TO_BOOL", None))
+    return emitted
 
 
 def _format_value(ins: dis.Instruction) -> Emitted:
@@ -202,10 +192,9 @@ def _format_value(ins: dis.Instruction) -> Emitted:
         convert = [("CONVERT_VALUE", _CONVERSIONS[conversion])]
     if not has_spec:
         return [*convert, ("FORMAT_SIMPLE", None)]
-    around: Emitted = []
-    if convert:
-        around = [("SWAP", 2)]
-    return [*around, *convert, *around, ("FORMAT_WITH_SPEC", None)]
+    if conversion:
+        convert = [("SWAP", 2), *convert, ("SWAP", 2)]
+    return [*convert, ("FORMAT_WITH_SPEC", None)]
 
 
 def _make_function(ins: dis.Instruction) -> Emitted:
@@ -218,10 +207,10 @@ def _two_slots(first: str, second: str) -> Callable[[dis.Instruction], Emitted]:
 
 
 _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
-    "LOAD_GLOBAL": _load_global,
-    "LOAD_ATTR": _load_attr,
-    "LOAD_METHOD": _load_method,
-    "LOAD_SUPER_ATTR": _load_super_attr,
+    "LOAD_GLOBAL": _callable("LOAD_GLOBAL"),
+    "LOAD_ATTR": _callable("LOAD_ATTR", since=(3, 12)),
+    "LOAD_METHOD": lambda ins: [("LOAD_ATTR", ins.argval), *_MARKER],
+    "LOAD_SUPER_ATTR": _callable("LOAD_SUPER_ATTR"),
     "BINARY_OP": _binary_op,
     "COMPARE_OP": _compare,
     "BINARY_SLICE": lambda ins: [("BUILD_SLICE", 2), ("BINARY_SUBSCR", None)],
@@ -245,21 +234,15 @@ _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
 }
 
 _BY_ARG = frozenset(
-    {
-        "LOAD_FAST",
-        "STORE_FAST",
-        "DELETE_FAST",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "MAKE_CELL",
-    }
+    """
+    LOAD_FAST STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL LOAD_CLOSURE
+    LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR IS_OP CONTAINS_OP
+    """.split()
 )
-_BY_ARG |= {"LOAD_CLOSURE", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "IS_OP", "CONTAINS_OP"}
 """Instructions whose raw argument is wanted, not what dis makes of it."""
 
 JUMPS = frozenset({"JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER", "SEND"})
-JUMPS |= {f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NONE")}
+JUMPS |= {*_BRANCHES}
 
 
 def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
@@ -270,10 +253,9 @@ def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
         return [("LOAD_CONST", keywords), ("CALL_KW", ins.arg)]
     if name in _SPELLED_OUT:
         return _SPELLED_OUT[name](ins)
+    arg = ins.argval
     if name in _BY_ARG:
         arg = ins.arg
-    else:
-        arg = ins.argval
     name = _RENAMED.get(name, name)
     if name in _SAME or name in JUMPS:
         return [(name, arg)]
@@ -282,57 +264,49 @@ def _translate(ins: dis.Instruction, keywords: Any) -> Emitted:
 
 def normalize(code: CodeType) -> Program:
     """Translates a code object into the common vocabulary."""
-    made: list[Instruction] = []
+    instructions: list[Instruction] = []
     index_at: dict[int, int] = {}
     keywords = None
     line = code.co_firstlineno
     after_end_for: dict[int, int] = {}
     listing = list(dis.get_instructions(code, show_caches=False))
     for position, ins in enumerate(listing):
-        index_at[ins.offset] = len(made)
+        index_at[ins.offset] = len(instructions)
         if ins.positions is not None and ins.positions.lineno is not None:
             line = ins.positions.lineno
+        if ins.opname == "KW_NAMES":
+            keywords = code.co_consts[ins.arg]  # type: ignore[index]
         if ins.opname in _DROPPED:
-            keywords = code.co_consts[ins.arg] if ins.opname == "KW_NAMES" else keywords  # type: ignore[index]
             continue
         # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
         if ins.opname == "END_FOR":
             behind = position + (1 if VERSION < (3, 13) else 2)
             after_end_for[ins.offset] = listing[behind].offset
-        made += [Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)]
+        instructions += [
+            Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)
+        ]
         if ins.opname in ("CALL", "CALL_KW"):
             keywords = None
-    index_at[len(code.co_code)] = len(made)
-    for i, instruction in enumerate(made):
+    index_at[len(code.co_code)] = len(instructions)
+    for i, instruction in enumerate(instructions):
         if instruction.op in JUMPS:
             target = instruction.arg
             if instruction.op == "FOR_ITER":
                 target = after_end_for.get(target, target)
-            made[i] = Instruction(
-                instruction.op, index_at[target], instruction.line, instruction.offset
-            )
-    handlers = tuple(
-        Handler(
-            _index(index_at, start),
-            _index(index_at, end),
-            _index(index_at, target),
-            depth,
-            push_index,
-        )
-        for start, end, target, depth, push_index in _exception_table(code)
-    )
+            instructions[i] = replace(instruction, arg=index_at[target])
+    handlers = []
+    for *offsets, depth, push_index in _exception_table(code):
+        start, end, target = [_index(index_at, offset) for offset in offsets]
+        handlers.append(Handler(start, end, target, depth, push_index))
     names = (
         *code.co_varnames,
         *(n for n in code.co_cellvars if n not in code.co_varnames),
         *code.co_freevars,
     )
-    parameters = (
-        code.co_argcount
-        + code.co_kwonlyargcount
-        + bool(code.co_flags & 4)
-        + bool(code.co_flags & 8)
-    )
-    return Program(code, tuple(made), handlers, names, parameters, bool(code.co_flags & 0x2A0))
+    starred = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+    parameters = code.co_argcount + code.co_kwonlyargcount + starred
+    is_generator = bool(code.co_flags & 0x2A0)
+    return Program(code, tuple(instructions), tuple(handlers), names, parameters, is_generator)
 
 
 def _index(index_at: dict[int, int], offset: int) -> int:

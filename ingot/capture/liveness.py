@@ -37,28 +37,24 @@ def _analyze(program: Program) -> tuple[frozenset[int], ...]:
     instructions = program.instructions
     if not (_FRAME_READERS | _WATCHERS).isdisjoint(program.code.co_names):
         return (frozenset(range(len(program.names))),) * (len(instructions) + 1)
-    handlers = [program.handler_at(i) for i in range(len(instructions))]
+    handlers = list(map(program.handler_at, range(len(instructions))))
     live: list[frozenset[int]] = [frozenset()] * (len(instructions) + 1)
     changed = True
     while changed:
         changed = False
         for i in reversed(range(len(instructions))):
             instruction, handler = instructions[i], handlers[i]
+            behind = frozenset[int]()
             if instruction.op not in _ENDS:
                 behind = live[i + 1]
-            else:
-                behind = frozenset[int]()
             if instruction.op in JUMPS:
                 behind |= live[instruction.arg]
             if instruction.op in _WRITES:
                 behind -= {instruction.arg}
             if instruction.op in _READS:
                 behind |= {instruction.arg}
-            if (
-                instruction.op == "LOAD_GLOBAL"
-                and instruction.arg == "super"
-                and program.parameters
-            ):
+            loads_super = instruction.op == "LOAD_GLOBAL" and instruction.arg == "super"
+            if loads_super and program.parameters:
                 behind |= {0}  # called without arguments, it reads the first parameter
             if handler is not None:
                 behind |= live[handler.target]

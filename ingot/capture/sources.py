@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from types import FunctionType
-from typing import Any, Literal, dataclass_transform
+from typing import Any, ClassVar, Literal, dataclass_transform
 from weakref import KeyedRef
 
 import torch
@@ -82,11 +82,12 @@ class Source(metaclass=_Interning):
     """A way to load a value again. `load(slots)` raises what Python does where the path is gone."""
 
     __slots__ = ("__weakref__",)
+    text: ClassVar[str]  # the form of the name
 
     @property
     def name(self) -> str:
         """The path as the user would write it."""
-        raise NotImplementedError
+        return self.text.format(self)
 
     @property
     def step(self) -> Step:
@@ -116,9 +117,7 @@ class ArgSource(Source):
     index: int
     arg_name: str
 
-    @property
-    def name(self) -> str:
-        return self.arg_name
+    text = "{0.arg_name}"
 
     @property
     def step(self) -> Step:
@@ -160,9 +159,7 @@ class GlobalSource(Source):
     namespace: dict[str, Any]
     key: str
 
-    @property
-    def name(self) -> str:
-        return self.key
+    text = "{0.key}"
 
     @property
     def step(self) -> Step:
@@ -178,9 +175,7 @@ class StateSource(GlobalSource):
 
     words: str
 
-    @property
-    def name(self) -> str:
-        return self.words
+    text = "{0.words}"
 
 
 @_source
@@ -190,9 +185,7 @@ class BuiltinSource(Source):
 
     key: str
 
-    @property
-    def name(self) -> str:
-        return self.key
+    text = "{0.key}"
 
     @property
     def step(self) -> Step:
@@ -208,9 +201,7 @@ class InstanceDictSource(Source):
 
     base: Source
 
-    @property
-    def name(self) -> str:
-        return f"{self.base.name}.__dict__"
+    text = "{0.base.name}.__dict__"
 
     @property
     def step(self) -> Step:
@@ -231,9 +222,7 @@ class AttrSource(Source):
     key: str
     through: Literal["dict", "slot"] = "dict"
 
-    @property
-    def name(self) -> str:
-        return f"{self.base.name}.{self.key}"
+    text = "{0.base.name}.{0.key}"
 
     @property
     def step(self) -> Step:
@@ -306,9 +295,7 @@ class FunctionFieldSource(Source):
     base: Source
     field: Literal["__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"]
 
-    @property
-    def name(self) -> str:
-        return f"{self.base.name}.{self.field}"
+    text = "{0.base.name}.{0.field}"
 
     @property
     def step(self) -> Step:
@@ -347,9 +334,7 @@ class TypeSource(Source):
 
     base: Source
 
-    @property
-    def name(self) -> str:
-        return f"type({self.base.name})"
+    text = "type({0.base.name})"
 
     @property
     def step(self) -> Step:
@@ -379,9 +364,7 @@ class ClassAttrSource(Source):
     base: Source
     key: str
 
-    @property
-    def name(self) -> str:
-        return f"{self.base.name}.{self.key}"
+    text = "{0.base.name}.{0.key}"
 
     @property
     def step(self) -> Step:
@@ -418,9 +401,7 @@ class DictKeysSource(Source):
 
     base: Source
 
-    @property
-    def name(self) -> str:
-        return f"tuple({self.base.name})"
+    text = "tuple({0.base.name})"
 
     @property
     def step(self) -> Step:

@@ -64,7 +64,7 @@ def _applied(pops: int) -> Callable[[Instruction], Step]:
 
 
 def _build_map(ins: Instruction) -> Step:
-    pairs = ", ".join(f"a{2 * i}: a{2 * i + 1}" for i in range(ins.arg))
+    pairs = ", ".join(f"a{i}: a{i + 1}" for i in range(0, 2 * ins.arg, 2))
     return Step(2 * ins.arg, f"return {{{pairs}}}")
 
 
@@ -231,7 +231,7 @@ def user_function(
     code: CodeType,
     line: int,
     body: str,
-    parameters: Sequence[str],
+    parameters: str,
     namespace: dict[str, Any],
     helpers: dict[str, Any],
 ) -> FunctionType:
@@ -240,7 +240,7 @@ def user_function(
     nothing of ours."""
     header = f"def made({', '.join(helpers)}):\n"
     # The outer function only binds the helpers, as closure variables.
-    source = header + f" def step({', '.join(parameters)}): {body}\n return step"
+    source = header + f" def step({parameters}): {body}\n return step"
     scope: dict[str, Any] = {}
     exec(compile(source, "<ingot step>", "exec"), scope)
     made: FunctionType = scope["made"](*helpers.values())
@@ -259,23 +259,20 @@ def caller_function(
     callee: Callable[..., Any], code: CodeType, line: int, namespace: dict[str, Any]
 ) -> FunctionType:
     """A function that seems to be the user's and calls `callee`."""
-    return user_function(
-        code, line, "return callee(*args)", ["*args"], namespace, {"callee": callee}
-    )
+    return user_function(code, line, "return callee(*args)", "*args", namespace, {"callee": callee})
 
 
 def step_function(
     step: Step, instruction: Instruction, code: CodeType, namespace: dict[str, Any]
 ) -> FunctionType:
     """The Python function of a step."""
-    helpers = {
-        name: helper
-        for name, helper in _HELPERS.items()
-        if f"{name}(" in step.body or f"{name})" in step.body
-    }
+    helpers = {}
+    for name, helper in _HELPERS.items():
+        if f"{name}(" in step.body or f"{name})" in step.body:
+            helpers[name] = helper
     if "apply(" in step.body:
         helpers["apply"] = instruction.arg
     if "__build_class__" in step.body:
         helpers["__build_class__"] = builtins.__build_class__
-    parameters = [f"a{i}" for i in range(step.pops + len(step.peeks))]
+    parameters = _operands(step.pops + len(step.peeks))
     return user_function(code, instruction.line, step.body, parameters, namespace, helpers)

@@ -154,7 +154,7 @@ def seen_from(
         innermost.program.code,
         innermost.line,
         body,
-        parameters,
+        ", ".join(parameters),
         innermost.function.namespace,
         helpers,
     )

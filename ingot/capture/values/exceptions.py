@@ -193,7 +193,7 @@ class ExceptionValue(ObjectValue):
     def raiser(self) -> Any:
         """A function that raises it where the user's code did."""
         code, line, namespace = self.raised_at
-        return user_function(code, line, "raise error", ["error"], namespace, {})
+        return user_function(code, line, "raise error", "error", namespace, {})
 
     # -- attributes --------------------------------------------------------------------------------
 
