@@ -171,9 +171,9 @@ class GraphInputs:
             distance = tensor.data_ptr() - its_tensor.data_ptr()
             session.guard(other.source, Kind.SAME_STORAGE, (entry.source, distance))
             session.guard(other.source, Kind.DISTINCT, entry.source)
-        later = {j for _, j in pairs}
-        sources = [known.entry.source for j, known in enumerate(inputs) if j not in later]
-        disjoint = [source for source in sources if source not in self._numbers]
+        disjoint = dict.fromkeys(known.entry.source for known in inputs)
+        for source in (*self._numbers, *(inputs[j].entry.source for _, j in pairs)):
+            disjoint.pop(source, None)
         if len(disjoint) > 1:
             session.guards.add(None, Kind.TENSOR_DISJOINT, (tuple(disjoint), ()), session.where)
 

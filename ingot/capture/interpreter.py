@@ -49,13 +49,13 @@ def _place(file: str, line: int) -> str:
 def decoded(program: Program) -> tuple[tuple[OpcodeHandler, Any], ...]:
     """The handler and the argument of each instruction. A literal is one value wherever it is
     loaded."""
-    made: list[tuple[OpcodeHandler, Any]] = []
+    handlers: list[tuple[OpcodeHandler, Any]] = []
     for instruction in program.instructions:
         op, arg = instruction.op, instruction.arg
         if op == "LOAD_CONST" and type(arg) in LITERALS:
             op, arg = "LOAD_VALUE", ConstantValue(arg)
-        made.append((HANDLERS[op], arg))
-    return tuple(made)
+        handlers.append((HANDLERS[op], arg))
+    return tuple(handlers)
 
 
 class InterpreterFrame:

@@ -95,12 +95,8 @@ class islice(Iterator):
 @replaces_in_c(itertools.accumulate)
 class accumulate(Iterator):
     def __init__(self, iterable: Any, func: Any = None, *, initial: Any = None) -> None:
-        self.iterator, self.function, self.total, self.initial = (
-            iter(iterable),
-            func,
-            _MISSING,
-            initial,
-        )
+        self.iterator, self.function = iter(iterable), func
+        self.total, self.initial = _MISSING, initial
 
     def __next__(self) -> Any:
         if self.total is _MISSING:
@@ -461,16 +457,22 @@ class product(_Counted):
             places[i] += 1
 
 
+def _count(real: Any, r: Any) -> Any:
+    """How many elements a C iterator is to choose, or the error that it raises."""
+    if not hasattr(type(r), "__index__"):
+        fails(real, (), r)
+    r = operator.index(r)
+    if r < 0:
+        fails(real, (), r)
+    return r
+
+
 @replaces_in_c(itertools.combinations)
 class combinations(_Counted):
     rebuild = _advanced(itertools.combinations)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if not hasattr(type(r), "__index__"):
-            fails(itertools.combinations, (), r)
-        r = operator.index(r)
-        if r < 0:
-            fails(itertools.combinations, (), r)
+        r = _count(itertools.combinations, r)
         super().__init__([tuple(iterable)], {"r": r})
 
     def rows(self, pool: Any, r: Any) -> Any:
@@ -495,11 +497,7 @@ class combinations_with_replacement(_Counted):
     rebuild = _advanced(itertools.combinations_with_replacement)
 
     def __init__(self, iterable: Any, r: Any) -> None:
-        if not hasattr(type(r), "__index__"):
-            fails(itertools.combinations_with_replacement, (), r)
-        r = operator.index(r)
-        if r < 0:
-            fails(itertools.combinations_with_replacement, (), r)
+        r = _count(itertools.combinations_with_replacement, r)
         super().__init__([tuple(iterable)], {"r": r})
 
     def rows(self, pool: Any, r: Any) -> Any:
@@ -527,11 +525,7 @@ class permutations(_Counted):
             fails(itertools.permutations, (), r)
         if r is None:
             r = len(pool)
-        else:
-            r = operator.index(r)
-        if r < 0:
-            fails(itertools.permutations, (), r)
-        super().__init__([pool], {"r": r})
+        super().__init__([pool], {"r": _count(itertools.permutations, r)})
 
     def rows(self, pool: Any, r: Any) -> Any:
         n = len(pool)

@@ -72,9 +72,8 @@ MEANINGS: dict[Any, Meaning] = {}
 """By object: the meaning that is stated. A name, "module.function", stands for a function whose
 module need not be loaded."""
 
-INLINE, CLASS, UNKNOWN = (Meaning(how) for how in (How.INLINE, How.CLASS, How.UNKNOWN))
-_PURE, _METHOD, _NEW = (Meaning(how) for how in (How.PURE, How.METHOD, How.NEW))
-_OPERATION = Meaning(How.OPERATION)
+INLINE, CLASS, UNKNOWN = map(Meaning, (How.INLINE, How.CLASS, How.UNKNOWN))
+_PURE, _METHOD, _NEW, _OPERATION = map(Meaning, (How.PURE, How.METHOD, How.NEW, How.OPERATION))
 
 _PURE_CLASSES = frozenset({str, bytes, int, float, complex, bool})
 """Their class and static methods are pure."""

@@ -75,15 +75,15 @@ class ModeTracker:
 
     def left_behind(self) -> list[Change]:
         """What brings about, after the graph, the modes that hold at this point of the program."""
-        found = self._at_start.changes(Modes.now())
+        changes = self._at_start.changes(Modes.now())
         if self.depth > 0:
             step = torch.autocast_increment_nesting
         else:
             step = torch.autocast_decrement_nesting
-        found += [(step, ())] * abs(self.depth)
+        changes += [(step, ())] * abs(self.depth)
         if self.cleared and self.depth <= 0:
-            found.append((torch.clear_autocast_cache, ()))
-        return found
+            changes.append((torch.clear_autocast_cache, ()))
+        return changes
 
     def _bring(self, graph: fx.Graph, modes: Modes, where: str) -> None:
         before = self._in_graph

@@ -86,10 +86,10 @@ _NOTHING: tuple[Any, ...] = ()
 
 def finished_generator(name: str, qualname: str) -> Any:
     """A generator that has nothing more to give."""
-    made: Any = (element for element in _NOTHING)
-    next(made, None)
-    made.__name__, made.__qualname__ = name, qualname
-    return made
+    generator: Any = (element for element in _NOTHING)
+    next(generator, None)
+    generator.__name__, generator.__qualname__ = name, qualname
+    return generator
 
 
 def advanced(container: Any, position: int, ended: bool) -> Any:

@@ -177,10 +177,10 @@ class GraphRecorder:
 
     def _known_answer(self, session: Session, result: Any, checks: int) -> Value:
         """The value of what needs no node. `checks` is how many there were before."""
-        found = self.context.shapes.unbacked.checks
-        if len(found) > checks:
+        new_checks = self.context.shapes.unbacked.checks[checks:]
+        if new_checks:
             raise session.unsupported(
-                "data-decided-size", f"{found[-1]} is asked, which the data decide"
+                "data-decided-size", f"{new_checks[-1]} is asked, which the data decide"
             )
         return result_value(session, result, None)
 
@@ -308,8 +308,10 @@ class GraphRecorder:
     def end_part(
         self, session: Session, begun: Part, results: Sequence[TensorValue | None]
     ) -> tuple[fx.GraphModule, list[fx.Node]]:
-        """Takes the nodes since `begin_part` out of the graph: that of the `results`, which takes
-        what it needs of the nodes before, and then the tangents; and those nodes."""
+        """Takes the nodes since `begin_part` out of the graph, as a graph of the `results`.
+
+        That takes what it needs of the nodes before, which are given as well, and then the
+        tangents."""
         self.modes.reach(self.graph, session.where)
         nodes, tangents = self.nodes_since(begun.before), begun.tangents
         inside = set(nodes)

@@ -31,8 +31,8 @@ def resume_function(chain: Chain) -> FunctionType:
         scope["run"] = _leave_alone
     parameters = "".join(f"s{i}, " for i in range(chain.size))
     exec(f"def continuation({parameters}): return run(chain, ({parameters}))", scope)
-    made: FunctionType = scope["continuation"]
-    return made
+    resumed: FunctionType = scope["continuation"]
+    return resumed
 
 
 def _leave_alone(chain: Chain, state: Sequence[Any]) -> Any:

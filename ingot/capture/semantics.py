@@ -632,8 +632,8 @@ class Semantics:
         """An object that a C function refuses as it does the value's, for one that it does refuse.
 
         What an instance of a C class holds does not matter then, nor what else it can do."""
-        found = self._stand_in(value, False)
-        return _named_as(value.python_type(), (), {})() if found is _UNKNOWN else found
+        stand_in = self._stand_in(value, False)
+        return _named_as(value.python_type(), (), {})() if stand_in is _UNKNOWN else stand_in
 
     def stand_in(self: Session, value: Value) -> Any:  # type: ignore[misc]
         """The Python object of a value, or one that a C function refuses as it does the value's."""

@@ -108,10 +108,10 @@ class Session(Semantics, Reading):
 
     def state(self, kind: type[_T]) -> _T:
         """What a feature keeps for this capture: the one object of a class of its own."""
-        found: _T | None = self._states.get(kind)
-        if found is None:
-            found = self._states[kind] = kind()
-        return found
+        kept: _T | None = self._states.get(kind)
+        if kept is None:
+            kept = self._states[kind] = kind()
+        return kept
 
     # -- frames and places -------------------------------------------------------------------------
 
@@ -269,12 +269,12 @@ class Session(Semantics, Reading):
     def class_lookup(self, cls: type, name: str) -> Any:
         """The raw attribute along the method resolution order, or MISSING; guarded once for each
         class and name."""
-        found = self._class_lookups.get((cls, name), self)
-        if found is self:
-            found = self._class_lookups[cls, name] = class_attribute(cls, name)
+        member = self._class_lookups.get((cls, name), self)
+        if member is self:
+            member = self._class_lookups[cls, name] = class_attribute(cls, name)
             if not cls.__flags__ & (1 << 8):  # an immutable type stays as it is
-                self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, found))
-        return found
+                self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, member))
+        return member
 
     def looks_up_plainly(self, cls: type) -> bool:
         """Whether instances of a class look attributes up as those of the class written in C that
@@ -308,15 +308,15 @@ class Session(Semantics, Reading):
         if type(value) is not LazyValue:
             return value
         assert value.source is not None
-        found = self._by_source.get(value.source)
-        if found is None:
-            found = self.effects.known(self, value.object, value.source)
-            if found is None:
-                found = wrap_object(self, value.object, value.source)
-                if found.is_shared and found.source is value.source:
-                    self.effects.admit(self, found, value.object)
-            self._by_source[value.source] = found
-        return found
+        realized = self._by_source.get(value.source)
+        if realized is None:
+            realized = self.effects.known(self, value.object, value.source)
+            if realized is None:
+                realized = wrap_object(self, value.object, value.source)
+                if realized.is_shared and realized.source is value.source:
+                    self.effects.admit(self, realized, value.object)
+            self._by_source[value.source] = realized
+        return realized
 
     def is_realized(self, source: Source) -> bool:
         """Whether the object on this path was used."""
