@@ -171,8 +171,9 @@ _RULES: dict[Kind, _Rule] = {
 }
 
 LOST = Exception
-"""What loading a path or reading a fact raises when the path is gone or leads to something of
-another nature: any error, as to the native walk."""
+"""What loading a path or reading a fact raises when that cannot be done any more.
+
+The path is gone or leads to something of another nature. It is any error, as to the native walk."""
 
 
 def _short(value: object) -> str:

@@ -314,20 +314,23 @@ class GraphRecorder:
         tangents."""
         self.modes.reach(self.graph, session.where)
         nodes, tangents = self.nodes_since(begun.before), begun.tangents
+        needed = dict[fx.Node, None]()
+        for node in nodes:
+            needed |= dict.fromkeys(node.all_input_nodes)
+        roots = [getattr(result, "fx_node", None) for result in results]
+        needed |= dict.fromkeys(filter(None, roots))
         inside = set(nodes)
-        roots = [result.fx_node for result in results if result is not None]
-        needed = [n for node in nodes for n in node.all_input_nodes] + roots
-        kept = [n for n in dict.fromkeys(needed) if n not in inside]
-        part, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-        for node in (*kept, *(t.fx_node for t in tangents)):
+        kept = [node for node in needed if node not in inside]
+        inputs = kept + [tangent.fx_node for tangent in tangents]
+        part, copies = fx.Graph(), dict[Any, Any]({None: None})
+        for node in inputs:
             copies[node] = part.placeholder(node.name)
             copies[node].meta.update(val=node.meta["val"], where=session.where)
         for node in nodes[len(tangents) :]:
-            copies[node] = part.node_copy(node, lambda n: copies[n])
-        part.output(tuple(None if r is None else copies[r.fx_node] for r in results))
+            copies[node] = part.node_copy(node, copies.__getitem__)
+        part.output(tuple(map(copies.__getitem__, roots)))
         self.drop_part(session, begun)
-        tensors = [*(n.meta["val"] for n in kept), *(t.fake for t in tangents)]
-        if not all(isinstance(t, FakeTensor) for t in tensors):
+        if not all(isinstance(node.meta["val"], FakeTensor) for node in inputs):
             raise session.unsupported("inner-gradients", "a backward that reads what is no tensor")
         return fx.GraphModule(torch.nn.Module(), part), kept
 

@@ -509,8 +509,9 @@ class Semantics:
 
     @staticmethod
     def _has_in_place(function: Callable[[Any, Any], Any], left: Value) -> bool:
-        """Whether an in-place operator has a method of its own, which is asked before the right
-        operand: `+=` and `*=` of a list come after it."""
+        """Whether an in-place operator has a method that is asked before the right operand.
+
+        `+=` and `*=` of a list are asked after it."""
         if function not in INPLACE_METHODS:
             return False
         name, plain = INPLACE_METHODS[function]

@@ -37,21 +37,21 @@ class Step:
     keeps: bool = False
 
 
-def _value(pops: int, body: str, peeks: tuple[int, ...] = ()) -> Callable[[Instruction], Step]:
-    return lambda _: Step(pops, body, peeks)
+def _value(
+    pops: int, body: str, peeks: tuple[int, ...] = (), results: int = 1
+) -> Callable[[Instruction], Step]:
+    """A step in whose body `{}` stands for the instruction's argument."""
+    return lambda ins: Step(pops, body.format(ins.arg), peeks, results)
 
 
-def _statement(pops: int, body: str, peeks: tuple[int, ...] = ()) -> Callable[[Instruction], Step]:
-    """A step without a result; `{}` in the body stands for the instruction's argument."""
-    return lambda ins: Step(pops, body.format(ins.arg), peeks, results=0)
+def _statement(pops: int, body: str) -> Callable[[Instruction], Step]:
+    return _value(pops, body, results=0)
 
 
-def _named(pops: int, body: str) -> Callable[[Instruction], Step]:
-    return lambda ins: Step(pops, body.format(ins.arg))
-
-
-def _jump(jumps_if: bool, keeps: bool = False) -> Callable[[Instruction], Step]:
-    return lambda _: Step(1, "return bool(a0)", branch=True, jumps_if=jumps_if, keeps=keeps)
+def _jump(
+    jumps_if: bool, keeps: bool = False, body: str = "return bool(a0)"
+) -> Callable[[Instruction], Step]:
+    return lambda _: Step(1, body, branch=True, jumps_if=jumps_if, keeps=keeps)
 
 
 def _operands(count: int, first: int = 0) -> str:
@@ -105,16 +105,16 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "BINARY_SUBSCR": _value(2, "return a0[a1]"),
     "STORE_SUBSCR": _statement(3, "a1[a2] = a0"),
     "DELETE_SUBSCR": _statement(2, "del a0[a1]"),
-    "LOAD_ATTR": _named(1, "return a0.{}"),
-    "LOAD_SUPER_ATTR": _named(3, "return a0(a1, a2).{}"),
+    "LOAD_ATTR": _value(1, "return a0.{}"),
+    "LOAD_SUPER_ATTR": _value(3, "return a0(a1, a2).{}"),
     "STORE_ATTR": _statement(2, "a1.{} = a0"),
     "DELETE_ATTR": _statement(1, "del a0.{}"),
-    "LOAD_GLOBAL": _named(0, "return {}"),
+    "LOAD_GLOBAL": _value(0, "return {}"),
     "STORE_GLOBAL": _statement(1, "global {0}; {0} = a0"),
     "DELETE_GLOBAL": _statement(0, "global {0}; del {0}"),
     "LOAD_BUILD_CLASS": _value(0, "return __build_class__"),
-    "IMPORT_NAME": _named(2, "return __import__({!r}, globals(), None, a1, a0)"),
-    "IMPORT_FROM": lambda ins: Step(0, f"return import_from(a0, {ins.arg!r})", (1,)),
+    "IMPORT_NAME": _value(2, "return __import__({!r}, globals(), None, a1, a0)"),
+    "IMPORT_FROM": _value(0, "return import_from(a0, {!r})", (1,)),
     "GET_ITER": _value(1, "return iter(a0)"),
     "FOR_ITER": lambda _: Step(0, "return next(a0, END)", (1,), branch=True, jumps_if=False),
     "UNPACK_SEQUENCE": _unpack_sequence,
@@ -132,14 +132,14 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "FORMAT_WITH_SPEC": _value(2, "return format(a0, a1)"),
     "CONVERT_VALUE": _applied(1),
     "BUILD_STRING": lambda ins: Step(ins.arg, f"return ''.join([{_operands(ins.arg)}])"),
-    "BEFORE_WITH": lambda _: Step(1, "return enter(a0)", results=2),
-    "WITH_EXCEPT_START": lambda _: Step(0, "return a1(type(a0), a0, a0.__traceback__)", (1, 4)),
-    "CHECK_EXC_MATCH": lambda _: Step(1, "return matches(a1, a0)", (1,)),
+    "BEFORE_WITH": _value(1, "return enter(a0)", results=2),
+    "WITH_EXCEPT_START": _value(0, "return a1(type(a0), a0, a0.__traceback__)", (1, 4)),
+    "CHECK_EXC_MATCH": _value(1, "return matches(a1, a0)", (1,)),
     "RAISE_VARARGS": lambda ins: Step(*_RAISES[ins.arg], results=0),
     "POP_JUMP_IF_TRUE": _jump(True),
     "POP_JUMP_IF_FALSE": _jump(False),
-    "POP_JUMP_IF_NONE": lambda _: Step(1, "return a0 is None", branch=True, jumps_if=True),
-    "POP_JUMP_IF_NOT_NONE": lambda _: Step(1, "return a0 is None", branch=True, jumps_if=False),
+    "POP_JUMP_IF_NONE": _jump(True, body="return a0 is None"),
+    "POP_JUMP_IF_NOT_NONE": _jump(False, body="return a0 is None"),
     "IS_OP": lambda ins: Step(2, f"return a0 is {'not ' * ins.arg}a1"),
     "JUMP_IF_TRUE_OR_POP": _jump(True, keeps=True),
     "JUMP_IF_FALSE_OR_POP": _jump(False, keeps=True),

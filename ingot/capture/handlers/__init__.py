@@ -1,7 +1,9 @@
-"""What each normalized instruction does, one file for each family. Importing this package fills the
-interpreter's table."""
+"""What each normalized instruction does, one file for each family.
 
-from ingot.capture.handlers import (
+Importing this package fills the interpreter's table.
+"""
+
+from ingot.capture.handlers import (  # noqa: F401
     attributes,
     calls,
     containers,
@@ -15,18 +17,3 @@ from ingot.capture.handlers import (
     operators,
     stack,
 )
-
-__all__ = [
-    "attributes",
-    "calls",
-    "containers",
-    "control",
-    "exceptions",
-    "formatting",
-    "functions",
-    "iteration",
-    "matching",
-    "names",
-    "operators",
-    "stack",
-]
