@@ -57,11 +57,11 @@ class Log:
     @property
     def kernel_steps(self) -> list[KernelStep]:
         """The launches of fused kernels, in run order."""
-        from ingot.schedule.plan import KernelStep
+        from ingot.runtime.traces import kernel_steps
 
         if self.plan is None:
             return []
-        return [step for step in self.plan.steps if isinstance(step, KernelStep)]
+        return kernel_steps(self.plan)
 
 
 @dataclass

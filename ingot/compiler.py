@@ -214,12 +214,12 @@ class Compiler:
 
     def continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
-        found = self.continuations.get(chain)
-        if found is None:
+        continuation = self.continuations.get(chain)
+        if continuation is None:
             if len(self.continuations) >= MAX_CONTINUATIONS:
                 return resume_function(chain)
-            found = self.continuations[chain] = Continuation(self, chain)
-        return found.dispatcher
+            continuation = self.continuations[chain] = Continuation(self, chain)
+        return continuation.dispatcher
 
     def add_entry(
         self,

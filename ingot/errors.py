@@ -171,10 +171,10 @@ class CompilerBug(IngotError):
     """An invariant of Ingot's own does not hold. Names the stage, the node and the user's line."""
 
     def __init__(self, stage: str, problem: str, node: str = "", where: str = "") -> None:
-        parts = [f"{stage}: {problem}"]
+        clauses = [f"{stage}: {problem}"]
         if node:
-            parts.append(f"node {node}")
+            clauses.append(f"node {node}")
         if where:
-            parts.append(f"from {where}")
-        super().__init__("; ".join(parts))
+            clauses.append(f"from {where}")
+        super().__init__("; ".join(clauses))
         self.stage, self.problem, self.node, self.where = stage, problem, node, where

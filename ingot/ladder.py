@@ -270,13 +270,13 @@ def mistake_line(problem: Exception) -> list[str]:
     return [f"internal error in {place}: {type(problem).__name__}: {problem}"]
 
 
-def has_symbols(found: Captured | Exception) -> bool:
+def has_symbols(outcome: Captured | Exception) -> bool:
     """Whether a capture, or the reason why there is none, has seen symbols for sizes or integers;
     True if unknown."""
-    if isinstance(found, Captured):
-        return bool(found.guards.symbols)
-    if not isinstance(found, Unsupported) or found.evidence.guards is None:
+    if isinstance(outcome, Captured):
+        return bool(outcome.guards.symbols)
+    if not isinstance(outcome, Unsupported) or outcome.evidence.guards is None:
         return True
-    if found.why.action is STATIC or found.why.is_of_the_call:
+    if outcome.why.action is STATIC or outcome.why.is_of_the_call:
         return True
-    return bool(found.evidence.guards.symbols)
+    return bool(outcome.evidence.guards.symbols)

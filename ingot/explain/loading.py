@@ -169,11 +169,11 @@ def user_traceback(error: BaseException) -> str:
     return "".join((*listing, *traceback.format_exception_only(error))).rstrip()
 
 
-def checked(made: Any, spec: str, what: str) -> Target:
+def checked(result: Any, spec: str, what: str) -> Target:
     """The target in what `make()` returned."""
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise UserError(f"{what} returned {described(made)}; {RETURNS}")
-    function, args, *rest = made
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise UserError(f"{what} returned {described(result)}; {RETURNS}")
+    function, args, *rest = result
     kwargs = rest[0] if rest else {}
     if not callable(function):
         raise UserError(

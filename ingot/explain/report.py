@@ -232,16 +232,15 @@ def recompiled_text(c: Compilation) -> str:
 
 def replayed_texts(c: Compilation) -> list[str]:
     """A line for each program of a compilation that was to be replayed."""
-    names = [c.title] + [backward.name for backward in backwards_of(c)]
     texts = []
-    for name, program in zip(names, (c, *backwards_of(c))):
-        replayed = program.log.replayed
+    for program in (c, *backwards_of(c)):
+        replayed, name = program.log.replayed, program.name
+        if program is c:
+            name = c.title
+        if replayed and not isinstance(replayed, str):
+            replayed = replayed.describe()
         if replayed:
-            if isinstance(replayed, str):
-                text = replayed
-            else:
-                text = replayed.describe()
-            texts.append(f"{name}: {text}")
+            texts.append(f"{name}: {replayed}")
     return texts
 
 

@@ -76,8 +76,8 @@ def touched(accesses: Accesses, parameters: Mapping[str, Buffer], sizes: Sizes) 
     for name, counts in accesses.items():
         if name in parameters:
             buffer = parameters[name]
-            held = elements(buffer.sizes, buffer.strides, sizes)
-            total += min(sum(counts.values()), held) * buffer.dtype.itemsize
+            most = elements(buffer.sizes, buffer.strides, sizes)
+            total += min(sum(counts.values()), most) * buffer.dtype.itemsize
     return total
 
 

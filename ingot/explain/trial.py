@@ -140,8 +140,8 @@ def _tried(
     return Trial(target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report)
 
 
-def _side(target: Target, made: Compile, train: bool) -> Side:
-    function = made(target.function)
+def _side(target: Target, wrap: Compile, train: bool) -> Side:
+    function = wrap(target.function)
 
     def call() -> Any:
         result = function(*target.args, **target.kwargs)
@@ -213,10 +213,10 @@ def compare_sides(ingot: Side, eager: Side, exact: Side | None) -> Comparison:
         exact_state, exact_result = exact.state, exact.result
     comparison = compare((ingot.result,), (eager.result,), exact_result)
     for place in sorted(eager.state.keys() | ingot.state.keys()):
-        mine, its = ingot.state.get(place), eager.state.get(place)
-        if comparison.eager_error is not None and is_noise(its, exact_state.get(place)):
+        mine, expected = ingot.state.get(place), eager.state.get(place)
+        if comparison.eager_error is not None and is_noise(expected, exact_state.get(place)):
             continue
-        problem = state_problem(mine, its, exact_state.get(place), comparison.allowed)
+        problem = state_problem(mine, expected, exact_state.get(place), comparison.allowed)
         if problem:
             comparison.problems.append(f"{place} {problem} after the call")
     comparison.problems[MOST_PROBLEMS:] = []
@@ -235,15 +235,15 @@ def is_noise(eager: Any, exact: Any) -> bool:
         return False
 
 
-def state_problem(mine: Any, its: Any, exact: Any, allowed: float) -> str:
+def state_problem(mine: Any, expected: Any, exact: Any, allowed: float) -> str:
     """How what is left in one place differs from what eager leaves there; "" if it does not."""
-    found = differences(mine, its)
-    if found:
-        return f"differs: {found[0]}"
+    problems = differences(mine, expected)
+    if problems:
+        return f"differs: {problems[0]}"
     if not isinstance(mine, Tensor):
         return ""
-    error, eager_error = errors(mine, its, exact)
-    allowed = max(tolerance(eager_error, its), allowed)
+    error, eager_error = errors(mine, expected, exact)
+    allowed = max(tolerance(eager_error, expected), allowed)
     if error <= allowed:
         return ""
     return f"holds other values, by {error:.2e},"

@@ -26,7 +26,14 @@ from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fake_context import FakeContext, Mode
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
-from ingot.graph.fakes import FakeTensor, fake_like, holds_real, requires_grad, storage_key
+from ingot.graph.fakes import (
+    FakeTensor,
+    fake_like,
+    fakes_in,
+    holds_real,
+    requires_grad,
+    storage_key,
+)
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -139,8 +146,8 @@ class AtenTracer(Mode):
             return known
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
-        made = self.context.fake(tensor)
-        own = fake_like(made.meta, made)
+        fake = self.context.fake(tensor)
+        own = fake_like(fake.meta, fake)
         node = self.graph.create_node("get_attr", name, name=name)
         node.meta.update(val=own, where=self.where)
         self._tracked[id(own)] = Tracked(own, Storage(), node, 0)
@@ -215,11 +222,10 @@ class AtenTracer(Mode):
         """
         expected = run_fake(op, args, kwargs)
         is_view = any(r.alias_info for r in op._schema.returns)
-        is_view = is_view or name_of(op).startswith("aten::unsafe_")
+        is_view |= name_of(op).startswith("aten::unsafe_")
         storages: set[int] = set()
         if not is_view:
-            tensors = meta.tensors_in((args, kwargs))
-            storages.update(storage_key(t) for t in tensors if isinstance(t, FakeTensor))
+            storages.update(map(storage_key, fakes_in(meta.tensors_in((args, kwargs)))))
 
         def as_expected(e: Tensor | None, r: Tensor | None) -> Tensor | None:
             if e is None or r is None:

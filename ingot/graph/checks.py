@@ -61,8 +61,8 @@ def number_overflows(x: Tensor, value: Any, **_: Any) -> str:
 def source_of_dtype(name: str) -> Callable[..., str]:
     """What is put into a tensor has its dtype."""
 
-    def test(x: Tensor, **given: Any) -> str:
-        source = given.get(name)
+    def test(x: Tensor, **others: Any) -> str:
+        source = others.get(name)
         if isinstance(source, Tensor) and source.dtype is not x.dtype:
             return "a source of another dtype"
         return ""

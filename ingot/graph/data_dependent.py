@@ -48,7 +48,7 @@ def rule_for(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any] | None:
 
 
 def note_counts(
-    unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], made: Sequence[Symbol]
+    unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], symbols: Sequence[Symbol]
 ) -> None:
     """Note of which masks among an op's arguments the new symbols are counts."""
     masks = [t for t in tensors if t.dtype is torch.bool]
@@ -63,8 +63,8 @@ def note_counts(
         return
     elif tensors[0].dtype is torch.bool:
         masks = masks[1:]
-    if len(masks) == len(made):
-        for mask, symbol in zip(masks, made):
+    if len(masks) == len(symbols):
+        for mask, symbol in zip(masks, symbols):
             unbacked.count(mask, symbol)
 
 
@@ -147,7 +147,7 @@ def _size(shapes: ShapeContext, most: Any, least: int = 0) -> torch.SymInt:
     return shapes.decided_by_data(least, most if isinstance(most, int) else LARGEST)
 
 
-def _made(x: Tensor, sizes: Sequence[Any], dtype: torch.dtype = torch.int64) -> Tensor:
+def _empty(x: Tensor, sizes: Sequence[Any], dtype: torch.dtype = torch.int64) -> Tensor:
     return x.new_empty(sizes, dtype=dtype)
 
 
@@ -164,7 +164,7 @@ def _masked(shapes: ShapeContext, *args: Any) -> Tensor:
 def _masked_select(shapes: ShapeContext, x: Tensor, mask: Tensor) -> Tensor:
     if mask.dtype is not torch.bool:
         raise EagerRaises("masked_select by what is no mask")
-    return _made(x, (_size(shapes, math.prod(geometry.broadcast(x.shape, mask.shape))),), x.dtype)
+    return _empty(x, (_size(shapes, math.prod(geometry.broadcast(x.shape, mask.shape))),), x.dtype)
 
 
 def _repeated(shapes: ShapeContext, repeats: Tensor, output_size: Any = None) -> Tensor:
@@ -172,7 +172,7 @@ def _repeated(shapes: ShapeContext, repeats: Tensor, output_size: Any = None) ->
         raise EagerRaises("repeats that are no vector of integers")
     if output_size is None:
         output_size = _size(shapes, None)
-    return _made(repeats, (output_size,), repeats.dtype)
+    return _empty(repeats, (output_size,), repeats.dtype)
 
 
 def _unique(
@@ -185,15 +185,15 @@ def _unique(
     else:
         extent = x.shape[dim]
     count = _size(shapes, extent, least=int(isinstance(extent, int) and extent > 0))
-    values = _made(x, (count,), x.dtype)
+    values = _empty(x, (count,), x.dtype)
     if dim is not None:
         others = list(x.shape)
         others.pop(dim)
-        values = _made(x, (count, *others), x.dtype).movedim(0, dim)
+        values = _empty(x, (count, *others), x.dtype).movedim(0, dim)
     places: Sequence[Any] = (0,)
     if inverse:
         places = x.shape if dim is None else (extent,)
-    return values, _made(x, places), _made(x, (count,) if counts else (0,))
+    return values, _empty(x, places), _empty(x, (count,) if counts else (0,))
 
 
 def _consecutive(
@@ -235,7 +235,7 @@ def _counted(
         dtype = torch.float32
     else:
         dtype = torch.float64
-    return _made(x, (_size(shapes, None, least),), dtype)
+    return _empty(x, (_size(shapes, None, least),), dtype)
 
 
 def _ctc(
@@ -251,7 +251,7 @@ def _ctc(
     known = not isinstance(target_lengths, Tensor)
     columns = 2 * max(target_lengths, default=0) + 1 if known else _size(shapes, None, least=1)
     dtype = log_probs.dtype
-    return _made(log_probs, (batch,), dtype), _made(log_probs, (batch, length, columns), dtype)
+    return _empty(log_probs, (batch,), dtype), _empty(log_probs, (batch, length, columns), dtype)
 
 
 def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:

@@ -17,7 +17,7 @@ from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import data_dependent, geometry, meta
 from ingot.graph.call_keys import FakeSpec, extend_key
 from ingot.graph.checks import check
-from ingot.graph.fakes import MOST_KEPT, FakeTensor, context_of, fake_like, storage_key
+from ingot.graph.fakes import MOST_KEPT, FakeTensor, context_of, fake_like, fakes_in, storage_key
 from ingot.graph.nodes import results_of
 from ingot.graph.schemas import bind, functional_form, is_mutable, written
 from ingot.graph.shape_context import ShapeContext
@@ -72,7 +72,7 @@ def run_fake(
             raise EagerRaises(sentence) from error
         raise unsupported("op-fails", sentence) from error
     if key is None:  # and `fakes` may not be all of them
-        fakes = [t for t in tensors if isinstance(t, FakeTensor)]
+        fakes = fakes_in(tensors)
     result = _wrapped(result, device, fakes)
     if key is not None and by_look:
         _remember(key, result, fakes, shapes, questions)
@@ -94,9 +94,9 @@ def _predicted(
     if shapes is not None and shapes.unbacked.enabled and device.type == "cpu":
         by_data = data_dependent.rule_for(op, args)
         if by_data is not None:
-            before = len(shapes.unbacked.made)
+            before = len(shapes.unbacked.bound)
             result = by_data(shapes, *args, **kwargs)
-            data_dependent.note_counts(shapes.unbacked, op, tensors, shapes.unbacked.made[before:])
+            data_dependent.note_counts(shapes.unbacked, op, tensors, shapes.unbacked.bound[before:])
             return result, False
     rule = meta.rule_for(op, device.type)
     return rule(op, args, kwargs), rule in meta.BY_LOOK

@@ -82,23 +82,19 @@ def new_fake(
     dtype: torch.dtype | None = None,
 ) -> FakeTensor:
     """A fake with memory of its own on the device of another, and of its dtype if none is given."""
-    meta: Tensor
+    kind: Any = {"dtype": dtype or like.dtype, "device": "meta"}
     if strides is None:
-        meta = torch.empty(tuple(sizes), dtype=dtype or like.dtype, device="meta")
-    else:
-        meta = torch.empty_strided(
-            tuple(sizes), tuple(strides), dtype=dtype or like.dtype, device="meta"
-        )
-    return FakeTensor(meta, like.device)
+        return FakeTensor(torch.empty(tuple(sizes), **kind), like.device)
+    return FakeTensor(torch.empty_strided(tuple(sizes), tuple(strides), **kind), like.device)
 
 
-def fake_like(meta: Tensor, like: Tensor, requires_grad: bool = False) -> FakeTensor:
+def fake_like(meta: Tensor, like: Tensor) -> FakeTensor:
     """A fake of what `meta` is, on the device of another tensor, and one of inference mode's if
     that is."""
     if like.is_inference() == torch.is_inference_mode_enabled():
-        return FakeTensor(meta, like.device, requires_grad)
+        return FakeTensor(meta, like.device)
     with torch.inference_mode(like.is_inference()):
-        return FakeTensor(meta, like.device, requires_grad)
+        return FakeTensor(meta, like.device)
 
 
 def data_of(tensor: Tensor) -> Tensor:
@@ -117,6 +113,11 @@ def holds_real(tree: Any) -> bool:
     if isinstance(tree, (list, tuple)):
         return any(map(holds_real, tree))
     return isinstance(tree, dict) and any(map(holds_real, tree.values()))
+
+
+def fakes_in(tensors: Iterable[Tensor]) -> list[FakeTensor]:
+    """The fakes among some tensors."""
+    return [t for t in tensors if isinstance(t, FakeTensor)]
 
 
 def storage_key(fake: Tensor) -> int:
@@ -149,10 +150,9 @@ def look_of(fake: FakeTensor) -> int:
         return fake.look
     t = fake.meta
     shapes = context_of(t)
+    looks = _looks
     geometry: tuple[Any, ...] = t.shape, t.stride(), t.storage_offset()
-    if shapes is None:
-        looks = _looks
-    else:
+    if shapes is not None:
         looks = shapes.looks
         geometry = tuple(map(to_expr, (*t.shape, *t.stride(), t.storage_offset())))
     if len(looks) >= MOST_KEPT:

@@ -58,7 +58,7 @@ def by_python_fake(
         raise unsupported("custom-op-result", f"{op} launches Triton kernels")
     arguments = tensors_in((args, kwargs))
     on_cpu = all(t.device.type == "cpu" for t in arguments)
-    before = len(unbacked.made)
+    before = len(unbacked.bound)
     try:
         with context, torch.no_grad(), set_ctx_getter(lambda: Sizes(context, op, on_cpu)):
             result = _as_declared(op, function(*args, **kwargs))
@@ -67,7 +67,7 @@ def by_python_fake(
     except Exception as error:
         raise unsupported("custom-op-fake", f"the fake of {op} raises {_text(error)}") from error
     _check_memory(op, arguments, tensors_in(result))
-    _check_sizes(op, result, unbacked.made[before:])
+    _check_sizes(op, result, unbacked.bound[before:])
     return result
 
 

@@ -303,7 +303,7 @@ def _is_less(a: Size, b: Size, sizes: Sequence[Size]) -> bool:
     for less, more, answer in ((x, y, True), (y, x, False)):
         if context.proved(less, "<", more, above_one=True) and context.proved(less, "<=", more):
             return answer
-        if context.proved_above_one(less, "<", more, list(map(to_expr, sizes))):
+        if context.proved_less_above_one(less, more, list(map(to_expr, sizes))):
             return answer
     return bool(a < b)
 

@@ -231,7 +231,7 @@ def _trace(
     recorder = AtenTracer(context, again)
     with preserved(), recorder:
         forward = _trace_forward(gm, fakes, recorder)
-        recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.made)
+        recorder.region, decided = BEHIND, tuple(context.shapes.unbacked.bound)
         names = frozenset(node.name for node in recorder.graph.nodes)
         differentiable = [k for k in forward.tracked_outputs if k not in refused]
         if choice.outputs is not None:

@@ -273,9 +273,9 @@ class _Costs:
     """The capacities of the network: what saving a value costs, and what computing it again
     does.
 
-    `held` values cost nothing, since they are there anyway. Those to be `copied`, which the user
-    may write, cost twice. Those that only a kernel has in its registers cost a little more than
-    those that are in memory.
+    `available` values cost nothing, since they are there anyway. Those to be `copied`, which the
+    user may write, cost twice. Those that only a kernel has in its registers cost a little more
+    than those that are in memory.
     """
 
     def __init__(
@@ -283,10 +283,10 @@ class _Costs:
         graph: Graph,
         candidates: Iterable[Node],
         stored: set[Node],
-        held: set[Node],
+        available: set[Node],
         copied: set[Node],
     ) -> None:
-        self._stored, self._held, self._copied = stored, held, copied
+        self._stored, self._available, self._copied = stored, available, copied
         self._has_checkpoints = any(map(_is_checkpointed, graph.nodes))
         self._varying, self._compared = set[Node](), set[Node]()
         if self._has_checkpoints:
@@ -296,7 +296,7 @@ class _Costs:
     def of_saving(self, node: Node) -> int:
         if self._is_rerun(node) or is_view(node) or not _is_tensor(node):
             return INFINITE
-        if node in self._held:
+        if node in self._available:
             return 1
         size = _bytes(node) * (8 if node in self._stored else 9) // 8
         if node in self._copied:
@@ -329,14 +329,14 @@ def _varies(node: Node) -> bool:
     return node.op == "placeholder" or has_effect(node.target)
 
 
-def _cut(joint: JointGraph, late: set[Node], held: set[Node], copied: set[Node]) -> list[Node]:
+def _cut(joint: JointGraph, late: set[Node], available: set[Node], copied: set[Node]) -> list[Node]:
     """The values that are saved, in the graph's order."""
     graph = joint.aten.graph
     ends = {*nodes_of(joint.gradients), *_acting(graph, late)}
     needed = ancestors(ends)
     needed_late = needed & late
     candidates = [n for n in graph.nodes if n in needed and n not in late and n.op != "get_attr"]
-    costs = _Costs(graph, candidates, _stored(graph, late), held, copied)
+    costs = _Costs(graph, candidates, _stored(graph, late), available, copied)
     network = Network()
     source, sink = network.node(), network.node()
     before: dict[Node, int] = {}
@@ -354,7 +354,9 @@ def _cut(joint: JointGraph, late: set[Node], held: set[Node], copied: set[Node])
     return [node for node in candidates if beyond[after[node]] and not beyond[before[node]]]
 
 
-def _ahead(joint: JointGraph, saved: list[Node], held: set[Node], late: set[Node]) -> list[Node]:
+def _ahead(
+    joint: JointGraph, saved: list[Node], available: set[Node], late: set[Node]
+) -> list[Node]:
     """The values that are saved if the forward computes what is linear in the only tangent. Changes
     the graph.
 
@@ -371,7 +373,7 @@ def _ahead(joint: JointGraph, saved: list[Node], held: set[Node], late: set[Node
     roots = set(nodes_of(joint.gradients))
     rest = ancestors(roots, {*saved, tangent, *linear})
     needed = [node for node in saved if node in roots or not rest.isdisjoint(node.users)]
-    in_memory = {*needed, *held, *_stored(whole.graph, late)}
+    in_memory = {*needed, *available, *_stored(whole.graph, late)}
     replaced = [node for node in saved if node not in in_memory and not is_view(node)]
     if sum(map(_bytes, linear)) > sum(map(_bytes, replaced)):
         return saved

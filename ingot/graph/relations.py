@@ -42,8 +42,7 @@ class _Fact(NamedTuple):
             as_asked = _fact_of(self.guard)
             if as_asked is not None and as_asked[:3] == self[:3]:
                 return self.guard
-        positive = _sum((c, m) for c, m in self.terms.terms if c > 0)
-        negative = _sum((-c, m) for c, m in self.terms.terms if c < 0)
+        positive, negative = _positive_terms(self.terms), _positive_terms(-self.terms)
         relation, constant, where = self.relation, self.constant, self.guard.where
         if relation != ">=":
             if positive is ZERO:
@@ -350,6 +349,10 @@ def _sum(terms: Iterator[tuple[int, tuple[Expr, ...]]]) -> Expr:
             term = term * atom
         total = total + term
     return total
+
+
+def _positive_terms(e: Expr) -> Expr:
+    return _sum((c, m) for c, m in e.terms if c > 0)
 
 
 def _divided(e: Expr, number: int) -> Expr:

@@ -137,16 +137,16 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     namespace, name = op._schema.name.split("::")
     names = frozenset(written(op))
     if names == {"self"} and op._schema.arguments[0].name == "self" and name.endswith("_"):
-        base, wanted = name[:-1], _signature(op)
+        base, signature = name[:-1], _signature(op)
     elif names and op._schema.arguments[-1].is_out:
-        base, wanted = name, _signature(op, names)
+        base, signature = name, _signature(op, names)
     else:
         return None
     for candidate in (base, base + "_functional"):
         packet: Any = getattr(getattr(torch.ops, namespace), candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             form = getattr(packet, overload)
-            if not form._schema.is_mutable and _signature(form) == wanted:
+            if not form._schema.is_mutable and _signature(form) == signature:
                 return form
     return None
 

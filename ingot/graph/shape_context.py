@@ -214,11 +214,9 @@ class ShapeContext:
     def _in_proofs(self, e: Expr) -> Expr:
         return self.simplified(e).substitute(self._larger)
 
-    def proved_above_one(
-        self, left: Expr, relation: Relation, right: Expr, sizes: Sequence[Expr]
-    ) -> bool:
-        """Whether a relation holds for all values of the symbols for which the given sizes are
-        above 1."""
+    def proved_less_above_one(self, left: Expr, right: Expr, sizes: Sequence[Expr]) -> bool:
+        """Whether `left < right` for all values of the symbols for which these sizes are above
+        1."""
         larger: dict[Symbol, Symbol] = {}
         for size in map(self._in_proofs, sizes):
             if len(size.symbols) == 1:
@@ -227,7 +225,7 @@ class ShapeContext:
                 if least is not None:
                     larger[symbol] = size_symbol(f"{symbol.name}'{least}", least, symbol.upper)
         left, right = self._in_proofs(left), self._in_proofs(right)
-        return PROVE[relation](left.substitute(larger), right.substitute(larger))
+        return PROVE["<"](left.substitute(larger), right.substitute(larger))
 
     @contextlib.contextmanager
     def above_one(self) -> Iterator[None]:

@@ -74,6 +74,9 @@ class _Node:
         return self
 
 
+Nodes = list["SizeNode"]
+
+
 class _Number(_Node):
     """The comparisons of a symbolic number with another of its kind."""
 
@@ -218,38 +221,30 @@ class SizeNode(_Number):
 
     # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor ------
 
-    def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> TruthNode:
+    def is_contiguous(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         return _DenseInOrder(self.context, sizes, strides, range(len(sizes) - 1, -1, -1))
 
-    def is_channels_last_contiguous_2d(
-        self, sizes: list[SizeNode], strides: list[SizeNode]
-    ) -> TruthNode:
+    def is_channels_last_contiguous_2d(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         return self._is_channels_last(sizes, strides, (1, 3, 2, 0))
 
-    def is_channels_last_contiguous_3d(
-        self, sizes: list[SizeNode], strides: list[SizeNode]
-    ) -> TruthNode:
+    def is_channels_last_contiguous_3d(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         return self._is_channels_last(sizes, strides, (1, 4, 3, 2, 0))
 
     def _is_channels_last(
-        self, sizes: list[SizeNode], strides: list[SizeNode], fastest_first: Sequence[int]
+        self, sizes: Nodes, strides: Nodes, fastest_first: Sequence[int]
     ) -> TruthNode:
         if len(sizes) != len(fastest_first):
             return self.wrap_bool(False)
         return _DenseInOrder(self.context, sizes, strides, fastest_first)
 
-    def is_channels_last_strides_2d(
-        self, sizes: list[SizeNode], strides: list[SizeNode]
-    ) -> TruthNode:
+    def is_channels_last_strides_2d(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         return self._unless_plain(self.is_channels_last_contiguous_2d, sizes, strides)
 
-    def is_channels_last_strides_3d(
-        self, sizes: list[SizeNode], strides: list[SizeNode]
-    ) -> TruthNode:
+    def is_channels_last_strides_3d(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         return self._unless_plain(self.is_channels_last_contiguous_3d, sizes, strides)
 
     def _unless_plain(
-        self, question: Callable[..., TruthNode], sizes: list[SizeNode], strides: list[SizeNode]
+        self, question: Callable[..., TruthNode], sizes: Nodes, strides: Nodes
     ) -> TruthNode:
         """A contiguous tensor suggests no other format, though sizes of 1 allow to read one into
         it."""
@@ -260,9 +255,7 @@ class SizeNode(_Number):
             step = step * size.expr
         return self.wrap_bool(False)
 
-    def is_non_overlapping_and_dense(
-        self, sizes: list[SizeNode], strides: list[SizeNode]
-    ) -> TruthNode:
+    def is_non_overlapping_and_dense(self, sizes: Nodes, strides: Nodes) -> TruthNode:
         order = sorted(range(len(sizes)), key=lambda d: strides[d].hint)
         return _DenseInOrder(self.context, sizes, strides, order)
 

@@ -46,7 +46,7 @@ class Unbacked:
         self.fresh: list[Symbol] = []  # those that no node of the present trace binds yet
         self.roots: dict[Symbol, Symbol] = {}  # the first form of each; more is known of later ones
         self._order: dict[Symbol, int] = {}
-        self.made: list[Symbol] = []  # those that the present trace has bound, in order
+        self.bound: list[Symbol] = []  # those that the present trace has bound, in order
         self._again: list[Symbol] = []  # those that it is to bind next
         # by id of a fake whose elements are counted: it, its version, and the count
         self._counted: dict[Any, tuple[Any, int, Symbol]] = {}
@@ -59,7 +59,7 @@ class Unbacked:
         same here."""
         self.assumes = True
         self.fresh.clear()
-        self.made.clear()
+        self.bound.clear()
         self._counted.clear()
         self._again = list(again)
 
@@ -77,7 +77,7 @@ class Unbacked:
             symbol = size_symbol(f"u{len(self._order)}", lower, upper)
             self._order[symbol] = len(self._order)
             self.roots[symbol] = symbol
-        self.made.append(symbol)
+        self.bound.append(symbol)
         self.fresh.append(symbol)
         return symbol
 

@@ -36,7 +36,7 @@ from ingot.loops.ir import Library
 from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.runtime.program import Program
-from ingot.runtime.traces import returned_views
+from ingot.runtime.traces import returned_buffers
 from ingot.schedule.kernel import Kernel, scaling
 from ingot.schedule.plan import KernelStep, LibraryStep, touched
 from ingot.sequences import at
@@ -130,8 +130,8 @@ def why_not(program: Program, costs: Costs) -> str:
             why = _why_not_call(step.node, plan.graph.buffers, costs)
         if why:
             return why
-    names = {*plan.graph.inputs, *itertools.chain(*map(touched, plan.steps))}
-    names.update(view.buffer for view in returned_views(plan))
+    names = {*plan.graph.inputs, *returned_buffers(plan)}
+    names.update(*map(touched, plan.steps))
     if any(buffer.on_host for buffer in at(plan.graph.buffers, names)):
         return "numbers are on the CPU"
     if not plan.frugal and any(place.kind == "arena" for place in plan.places.values()):
@@ -224,7 +224,7 @@ class Results:
             self.moved = self.moved or self._addresses() != self.addresses
         return not self.lent
 
-    def held(self) -> list[int]:
+    def held_positions(self) -> list[int]:
         """The positions of those that somebody holds."""
         return [k for k, s in enumerate(self.storages) if _storage_owners(s) != self.owners[k]]
 
@@ -303,12 +303,12 @@ class Recording:
         pool: Pool,
         addresses: bytes,
         copies: Mapping[int, Tensor],
-        given: Sequence[Any],
+        inputs: Sequence[Any],
         outputs: Sequence[Any],
     ) -> None:
         self.replay, self.pool, self.addresses = replay, pool, addresses
         self.moving, self.copies = tuple(copies), list(copies.values())
-        tensors = [t for t in given if isinstance(t, Tensor)]  # which come first
+        tensors = [t for t in inputs if isinstance(t, Tensor)]  # which come first
         storages = dict(zip(_native.storages(tensors), itertools.count()))
         self.windows: list[tuple[int, int, tuple[int, ...], tuple[int, ...], int]] = []
         self.constants: list[tuple[int, Any]] = []
@@ -321,13 +321,13 @@ class Recording:
             if not isinstance(output, Tensor):
                 self.constants.append((k, output))
             elif base is not None:
-                shift = output.storage_offset() - given[base].storage_offset()
-                if output.dtype != given[base].dtype:
+                shift = output.storage_offset() - inputs[base].storage_offset()
+                if output.dtype != inputs[base].dtype:
                     raise unsupported(
                         "recorded-result", "a result is a window of another dtype on an input"
                     )
                 self.windows.append((k, base, tuple(output.shape), output.stride(), shift))
-            elif output.device != given[0].device:
+            elif output.device != inputs[0].device:
                 raise unsupported("recorded-result", "a result lies on another device")
             else:
                 self.owned.append(k)
@@ -519,7 +519,7 @@ class Replayed:
         if last.results.are_free():  # results of others are where it writes
             sizes.recordings.remove(last)
         elif len(matching) >= MOST_TWINS or last.results.bytes > self.machine.costs.twin_bytes:
-            held = last.results.held()
+            held = last.results.held_positions()
             copied = _bytes(at(last.results.tensors, held))
             few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
             if few and self._saves_more_than(copied):
@@ -558,13 +558,13 @@ class Replayed:
         return recording
 
     def _captured(self, moving: tuple[int, ...], pool: Pool, inputs: Sequence[Any]) -> Recording:
-        given, copies = list(inputs), {}
+        recorded_inputs, copies = list(inputs), {}
         addresses = _native.addresses(inputs, self.tensors, moving)
         for k in moving:
-            copies[k] = given[k] = _empty_like(inputs[k])
-        run = functools.partial(self.recorded, *given)
+            copies[k] = recorded_inputs[k] = _empty_like(inputs[k])
+        run = functools.partial(self.recorded, *recorded_inputs)
         replay, outputs = self.machine.capture(run, pool.begin())
-        return Recording(replay, pool, addresses, copies, given, outputs)
+        return Recording(replay, pool, addresses, copies, recorded_inputs, outputs)
 
     def _why_not(self, sizes: Sizes, inputs: Sequence[Any]) -> str:
         """Why nothing is recorded for these inputs; "" where it is."""

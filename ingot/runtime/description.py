@@ -88,7 +88,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
-from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_views
+from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
@@ -162,8 +162,9 @@ class Description:
             native_steps = self.steps(position)
             self.plan_steps += [position] * len(native_steps)
             steps += native_steps
-        returned = [view.buffer for view in returned_views(self.plan)]
-        steps += self.allocations(returned)  # of what no step writes: empty tensors
+        steps += self.allocations(
+            returned_buffers(self.plan)
+        )  # of what no step writes: empty tensors
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
         outputs = self.outputs()
         return (
@@ -220,8 +221,7 @@ class Description:
         """When the values of expressions are known: 0 from the start, else after that call."""
         if not self.stages:
             return 0
-        symbols = itertools.chain(*[e.symbols for e in exprs])
-        return max([self.stages.get(symbol, 0) for symbol in symbols], default=0)
+        return max([self.stages.get(s, 0) for e in exprs for s in e.symbols], default=0)
 
     def kind(self, name: str) -> str:
         place = self.plan.places.get(name)
@@ -412,7 +412,7 @@ class Description:
 
         An alias of an input, and a second view of one buffer, are tensor objects of their own.
         """
-        shown = Counter([view.buffer for view in returned_views(self.plan)])
+        shown = Counter(returned_buffers(self.plan))
         outputs: list[tuple[str, int]] = []
         returned: set[int] = set()
         for output in self.plan.graph.outputs:

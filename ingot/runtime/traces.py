@@ -37,9 +37,9 @@ def first_write(plan: Plan) -> int | None:
     return None
 
 
-def returned_views(plan: Plan) -> list[View]:
-    """The outputs that are tensors."""
-    return [output for output in plan.graph.outputs if isinstance(output, View)]
+def returned_buffers(plan: Plan) -> list[str]:
+    """The buffers that outputs show, once for each output."""
+    return [output.buffer for output in plan.graph.outputs if isinstance(output, View)]
 
 
 def kernel_steps(plan: Plan) -> list[KernelStep]:

@@ -33,8 +33,8 @@ def fresh(sizes: Sequence[Any], dtype: torch.dtype, strides: Sequence[Any] | Non
     return torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device="meta")
 
 
-def like(t: Tensor, wanted: Any = True) -> Tensor | None:
-    if wanted:
+def like(t: Tensor, is_needed: Any = True) -> Tensor | None:
+    if is_needed:
         return fresh(t.shape, t.dtype)
     return None
 

@@ -29,12 +29,12 @@ def pointwise_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     if any(map(is_symbolic, operands)):
         return fresh(*_pointwise(op, args, kwargs, operands))
     key = kinds(op, args, kwargs), *[(t.shape, t.stride()) for t in operands]
-    found = _results.get(key)
-    if found is None:
+    result = _results.get(key)
+    if result is None:
         if len(_results) >= _MOST_RESULTS:
             _results.clear()
-        found = _results[key] = _pointwise(op, args, kwargs, operands)
-    return fresh(*found)
+        result = _results[key] = _pointwise(op, args, kwargs, operands)
+    return fresh(*result)
 
 
 def _pointwise(op: OpOverload, args: Args, kwargs: Kwargs, operands: list[Tensor]) -> Any:

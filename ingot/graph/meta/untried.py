@@ -52,10 +52,10 @@ def gradients_of(*arguments: str) -> Rule:
         listed = results_of(results)
         if len(of) != len(listed):
             raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
-        made = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+        sized = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
         if isinstance(results, Tensor):
-            return made[0]
-        return tuple(made)
+            return sized[0]
+        return tuple(sized)
 
     return gradients
 

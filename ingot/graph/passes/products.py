@@ -13,10 +13,9 @@ from ingot.graph.fakes import FakeTensor
 from ingot.graph.geometry import at_hand, has_symbols
 from ingot.graph.nodes import fake_result, only_user, order_of
 from ingot.graph.passes.linear import transposed
+from ingot.graph.passes.sums import is_sum_of_tensors
 from ingot.sequences import at
 from ingot.torch_private import aten
-
-_DTYPES = (torch.float32, torch.float64)  # others would round each product
 
 
 def join_products(graph: AtenGraph) -> None:
@@ -147,17 +146,9 @@ def _replace(stacks: _Stacks, node: Node, replaced: set[Node], total: Node | Non
 
 def _is_sum(node: Any) -> bool:
     """Whether a node adds two tensors that lie as it does, one row after the other."""
-    if node.target is not aten.add.Tensor or node.kwargs:
+    if not is_sum_of_tensors(node) or has_symbols(fake_result(node).shape):
         return False
-    if not all(isinstance(a, Node) for a in node.args):
-        return False
-    value = fake_result(node)
-    if value.dtype not in _DTYPES or has_symbols(value.shape):
-        return False
-    for v in (value, *map(fake_result, node.args)):
-        if v.dtype != value.dtype or v.shape != value.shape or not v.is_contiguous():
-            return False
-    return True
+    return all(fake_result(n).is_contiguous() for n in (node, *node.args))
 
 
 def _is_term(node: Node) -> bool:

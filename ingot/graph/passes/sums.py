@@ -20,12 +20,12 @@ _FULL_PRECISION = (torch.float32, torch.float64)  # halves would be rounded at o
 def write_into_sums(graph: AtenGraph) -> None:
     """What is added up in memory of its own is added where the rest of the sum lies."""
     for node in list(graph.graph.nodes):
-        if _is_sum(node):
+        if is_sum_of_tensors(node):
             _write_into(graph, node)
 
 
-def _is_sum(node: Node) -> bool:
-    """Whether a node is the sum of two tensors of its own sizes and type."""
+def is_sum_of_tensors(node: Node) -> bool:
+    """Whether a node is the sum of two tensors of its own sizes and type, in full precision."""
     if node.target is not aten.add.Tensor or node.kwargs:
         return False
     if not all(isinstance(a, Node) for a in node.args):
