@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from ingot.capture.meanings import How, means, stated
+from ingot.capture.meanings import How, stated
 from ingot.capture.sources import Source
 from ingot.capture.values.base import (
     NULL,
@@ -685,16 +685,3 @@ def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
     if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         raise session.unsupported("symbolic-number", "an operation that gives a symbolic number")
     return session.wrap_constant(result)
-
-
-@means(torch.Tensor.new, how=How.METHOD)
-def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
-    """Tensor.new of sizes: an empty tensor."""
-    sizes = list(map(session.realize, args)) or [ConstantValue(0)]
-    if len(sizes) == 1 and sizes[0].python_type() is torch.Size:
-        sizes = session.unpacked(sizes[0])
-    if kwargs or not all(size.python_type() is int for size in sizes):
-        raise session.unsupported(
-            "argument-kind", f"Tensor.new of {tensor.describe()} is given more than sizes"
-        )
-    return tensor.call_named(session, "new_empty", [TupleValue(sizes, tuple)], {})

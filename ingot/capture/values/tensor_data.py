@@ -41,6 +41,19 @@ def _new_tensor(
     return _made(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
 
 
+@means(torch.Tensor.new, how=How.METHOD)
+def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
+    """Tensor.new of sizes: an empty tensor."""
+    sizes = list(map(session.realize, args)) or [ConstantValue(0)]
+    if len(sizes) == 1 and sizes[0].python_type() is torch.Size:
+        sizes = session.unpacked(sizes[0])
+    if kwargs or not all(size.python_type() is int for size in sizes):
+        raise session.unsupported(
+            "argument-kind", f"Tensor.new of {tensor.describe()} is given more than sizes"
+        )
+    return tensor.call_named(session, "new_empty", [TupleValue(sizes, tuple)], {})
+
+
 def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     leaves: list[Value] = []
     shape = _gather(session, data, leaves)
