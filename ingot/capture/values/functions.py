@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import INLINE, How, Meaning, meaning_of_code, stated
-from ingot.capture.sources import (
-    CellSource,
-    ConstSource,
-    FunctionFieldSource,
-    ItemSource,
-    Source,
-)
+from ingot.capture.sources import CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
 from ingot.capture.values.base import (
     NULL,
     Arguments,

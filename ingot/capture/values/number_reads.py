@@ -37,11 +37,11 @@ def read(session: Session, tensor: TensorValue, cls: type | None = None) -> Valu
     """The number in a tensor of one element: `t.item()`, or `cls(t)`. It is read now, whatever is
     written later."""
     fake, dtype = tensor.fake, tensor.fake.dtype
-    known = session.graph.known.of(fake)
     if id(fake) in session.graph.known.sizes and cls in (int, None):
         size: Value = session.graph.known.sizes[id(fake)][1]
         return size
-    if known is not None and known.numel() == 1:
+    known = tensor.known_number(session)
+    if known is not None:
         if cls is None:
             return session.wrap_constant(known.item())
         return session.wrap_result(cls, known)

@@ -70,8 +70,7 @@ class OutsideDict(DictValue):
         return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
-        if not isinstance(key, ContentKey):  # which becomes the key where there is none yet
-            key = outside_key(session, key)
+        key = _written_key(session, key)
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
         fields.write(key, value)
@@ -80,6 +79,12 @@ class OutsideDict(DictValue):
         fields = session.effects.items_of(self)
         session.effects.change(session, self, self.object, fields)
         fields.clear(Operation(dict_base(type(self.object)).clear, (self,)))
+
+
+def _written_key(session: Session, key: Any) -> Any:
+    if isinstance(key, ContentKey):  # which becomes the key where there is none yet
+        return key
+    return outside_key(session, key)
 
 
 class OutsideSet(SetValue):
@@ -147,8 +152,7 @@ class OutsideSet(SetValue):
         return answer
 
     def add(self, session: Session, key: Any, member: Value) -> None:
-        if not isinstance(key, ContentKey):
-            key = outside_key(session, key)
+        key = _written_key(session, key)
         self._write(session, key, member)
         if self._whole:
             super().add(session, key, member)

@@ -53,14 +53,9 @@ def _mode_is_seen(session: Session) -> bool:
 @means(overrides.has_torch_function)
 def has_torch_function(session: Session, relevant_args: Value) -> Value:
     values = session.items_of(relevant_args, "expected a sequence")
-    return ConstantValue(any(map(partial(_overrides, session), values)))
+    return has_torch_function_variadic(session, *values)
 
 
-@means(overrides.has_torch_function_unary)
-def has_torch_function_unary(session: Session, value: Value) -> Value:
-    return ConstantValue(_overrides(session, value))
-
-
-@means(overrides.has_torch_function_variadic)
+@means(overrides.has_torch_function_unary, overrides.has_torch_function_variadic)
 def has_torch_function_variadic(session: Session, *values: Value) -> Value:
     return ConstantValue(any(map(partial(_overrides, session), values)))

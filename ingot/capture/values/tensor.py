@@ -131,10 +131,17 @@ class TensorValue(Value):
         return session.identity_key(self)
 
     def truth(self, session: Session) -> bool:
-        known = session.graph.known.of(self.fake)
-        if known is not None and known.numel() == 1:
+        known = self.known_number(session)
+        if known is not None:
             return bool(known)
         raise session.unsupported("data-branch", f"a branch on the values of {self.describe()}")
+
+    def known_number(self, session: Session) -> torch.Tensor | None:
+        """A tensor of its one element, where capture knows that."""
+        known: torch.Tensor | None = session.graph.known.of(self.fake)
+        if known is None or known.numel() != 1:
+            return None
+        return known
 
     def as_bool(self, session: Session) -> Value:
         """What bool() gives: a number."""
@@ -354,8 +361,8 @@ class TensorValue(Value):
         return None
 
     def convert(self, session: Session, cls: type) -> Value:
-        known = session.graph.known.of(self.fake)
-        if known is not None and known.numel() == 1:
+        known = self.known_number(session)
+        if known is not None:
             return session.wrap_result(cls, known)
         made = call_by_rule(session, f"__{cls.__name__}__", self, [], {})
         if made is None:

@@ -154,6 +154,15 @@ def _below_level(tree: Any, level: Any) -> Any:
     return tree_map(lambda t: unwrap_for_grad(t, level) if isinstance(t, torch.Tensor) else t, tree)
 
 
+def _with_aux(output: Any, has_aux: Any) -> Any:
+    """Inlined: what a function gives, and what it gives besides."""
+    if not has_aux:
+        return output, None
+    if not (isinstance(output, tuple) and len(output) == 2):
+        refused()
+    return output
+
+
 def value_and_gradient(
     level: Any, func: Any, argnums: Any, has_aux: Any, args: Any, kwargs: Any
 ) -> Any:
@@ -162,11 +171,7 @@ def value_and_gradient(
         args, kwargs = _at_level(args, level), _at_level(kwargs, level)
         variables = slice_argnums(args, argnums, as_tuple=False)
         _variables(variables)
-        output, aux = func(*args, **kwargs), None
-        if has_aux:
-            if not (isinstance(output, tuple) and len(output) == 2):
-                refused()
-            output, aux = output
+        output, aux = _with_aux(func(*args, **kwargs), has_aux)
         if not isinstance(output, torch.Tensor) or output.dim() != 0:
             refused()
         leaves, spec = tree_flatten(variables)
@@ -184,11 +189,7 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
         else:
             variables = slice_argnums(args, argnums, as_tuple=False)
         _variables(variables)
-        output, aux = func(*args), None
-        if has_aux:
-            if not (isinstance(output, tuple) and len(output) == 2):
-                refused()
-            output, aux = output
+        output, aux = _with_aux(func(*args), has_aux)
         outputs, outputs_spec = tree_flatten(output)
         for part in outputs:
             if not isinstance(part, torch.Tensor) or not (

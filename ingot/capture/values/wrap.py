@@ -31,13 +31,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import is_known_in_c
-from ingot.capture.sources import (
-    AttrSource,
-    DerivedSource,
-    InstanceDictSource,
-    Source,
-    set_members,
-)
+from ingot.capture.sources import AttrSource, DerivedSource, InstanceDictSource, Source, set_members
 from ingot.capture.values.base import Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.classes import ClassValue, ModuleObject, SuperValue
