@@ -14,6 +14,8 @@ from ingot.failures import ATTEMPTS, Failures
 from tests.interruptions import differences, state
 from tests.oracle import CLOSE, assert_call
 
+pytestmark = pytest.mark.internal_error
+
 STAGES = [
     "ingot.capture.captured._finish",
     "ingot.capture.results.Results.recipe",

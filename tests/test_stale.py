@@ -70,7 +70,17 @@ def _differs(used: str, change: str, backend: str) -> str:
     return "" if same else f"{used}, {change}: {found} is not {expected}"
 
 
-@pytest.mark.parametrize("used", STALE)
+# What is changed here, torch.fx and Ingot call themselves; the call runs in eager.
+CALLED_BY_INGOT = ("functools.partial(helper, k=4)(x)", "x * collections.Counter('aab')['a']")
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        pytest.param(used, marks=[pytest.mark.internal_error] * (used in CALLED_BY_INGOT))
+        for used in STALE
+    ],
+)
 def test_stale(used: str) -> None:
     found = [_differs(*case, "eager") for case in cases() if case[0] == used]
     assert not list(filter(None, found))

@@ -109,17 +109,16 @@ def positive(text: str) -> int:
 
 def version_text() -> str:
     """Ingot's version and those of what it stands on."""
-    ingot, *others = map(package_version, ("ingot", "torch", "llvmlite"))
+    packages = ", ".join(f"{name} {package_version(name)}" for name in ("torch", "llvmlite"))
     system = f"Python {platform.python_version()}, {platform.platform()}"
-    return f"{ingot} ({', '.join(others)}, {system})"
+    return f"ingot {package_version('ingot')} ({packages}, {system})"
 
 
 def package_version(name: str) -> str:
-    """The name of a package and its version."""
     try:
-        return f"{name} {importlib.metadata.version(name)}"
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return f"{name} (not installed)"
+        return "(not installed)"
 
 
 def loaded(arguments: argparse.Namespace) -> Target:

@@ -79,6 +79,7 @@ def test_what_is_wrong_is_named_with_the_node_and_the_line(problem: str) -> None
     assert problem in message and "n0" in message and "model.py:7" in message
 
 
+@pytest.mark.internal_error
 def test_what_is_wrong_runs_in_eager(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
