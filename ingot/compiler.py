@@ -489,7 +489,9 @@ def _module_state(captured: Captured, slots: Args) -> Iterator[tuple[int, torch.
     """(position, value) of the tensors that are parameters, or that are reached through a
     module."""
     for position, value in enumerate(_loaded(captured, slots)):
-        owners = [owner.load(slots) for owner in captured.inputs[position].source.owners()]
+        owners = []
+        for owner in captured.inputs[position].source.owners():
+            owners.append(owner.load(slots))
         is_of_module = any(isinstance(owner, torch.nn.Module) for owner in owners)
         if is_of_module or isinstance(value, torch.nn.Parameter):
             yield position, value

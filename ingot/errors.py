@@ -26,7 +26,10 @@ class IngotError(Exception):
 
     def __reduce__(self) -> Any:
         """Pickled as its text and attributes, so that it may cross processes."""
-        attributes = {name: value for name, value in vars(self).items() if name != "evidence"}
+        attributes = {}
+        for name, value in vars(self).items():
+            if name != "evidence":
+                attributes[name] = value
         return _rebuilt, (type(self), self.args, attributes)
 
 

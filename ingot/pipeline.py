@@ -240,7 +240,9 @@ def _tuner(device: torch.device) -> Tuner | None:
 
 def _machine_code(plan: Plan, device: torch.device, hints: Mapping[Symbol, int]) -> Any:
     """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
-    symbols = [symbol for symbol, *_ in plan.graph.symbols]
+    symbols = []
+    for symbol, *_ in plan.graph.symbols:
+        symbols.append(symbol)
     if device.type == "cpu":
         return compile_kernels(plan.kernels, symbols)
     from ingot.codegen import triton
@@ -248,7 +250,10 @@ def _machine_code(plan: Plan, device: torch.device, hints: Mapping[Symbol, int])
 
     major, minor = torch.cuda.get_device_capability(device)
     steps = kernel_steps(plan)
-    launched = [step for step in steps if not step.on_host]
+    launched = []
+    for step in steps:
+        if not step.on_host:
+            launched.append(step)
     gpu = triton.Gpu("cuda", 10 * major + minor)
     compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), hints)
     if len(launched) == len(steps):

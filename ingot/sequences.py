@@ -25,10 +25,15 @@ def are_present(items: Iterable[Any]) -> tuple[bool, ...]:
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Nested tuples, lists and dicts with what `function` gives for each of their leaves."""
     if isinstance(tree, dict):
-        return {key: map_leaves(function, item) for key, item in tree.items()}
+        result = {}
+        for key, item in tree.items():
+            result[key] = map_leaves(function, item)
+        return result
     if not isinstance(tree, (tuple, list)):
         return function(tree)
-    items = [map_leaves(function, item) for item in tree]
+    items = []
+    for item in tree:
+        items.append(map_leaves(function, item))
     if isinstance(tree, tuple):
         return tuple(items)
     return items

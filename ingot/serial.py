@@ -78,7 +78,10 @@ def in_threads(function: Callable[[Item], T], items: Iterable[Item], most: int) 
             except RuntimeError:
                 # no new threads at the interpreter's exit, nor beyond the system's limit
                 futures.append(work)
-        return [_awaited(f) if isinstance(f, Future) else f() for f in futures]
+        results = []
+        for f in futures:
+            results.append(_awaited(f) if isinstance(f, Future) else f())
+        return results
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -135,7 +138,9 @@ def _await_imports(end: float) -> None:
 def _import_elsewhere() -> bool:
     """Whether another thread is importing a module."""
     locks: dict[str, Callable[[], Any]] = getattr(importlib, "_bootstrap")._module_locks  # noqa: B009
-    owners = {getattr(lock(), "owner", None) for lock in [*locks.values()]}
+    owners = set()
+    for lock in [*locks.values()]:
+        owners.add(getattr(lock(), "owner", None))
     return not owners <= {None, threading.get_ident()}
 
 

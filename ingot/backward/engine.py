@@ -402,10 +402,15 @@ def _release(
         step = structure.steps[position]
         assert step.kind == PROGRAM
         step.node.consumed_elsewhere = [True if came else None for came in consumed]
-    materializing = [s.node for s in structure.steps if s.kind == IDENTITY]
+    materializing = []
+    for s in structure.steps:
+        if s.kind == IDENTITY:
+            materializing.append(s.node)
     for node in materializing:  # else there would be gradients
         node.set_materialize_grads(False)
-    silent = [structure.steps[k].node for k in structure.functions()]
+    silent = []
+    for k in structure.functions():
+        silent.append(structure.steps[k].node)
     for node in silent:
         functions.silence(node)
     try:

@@ -349,7 +349,9 @@ def _cat(saved: SavedValues, g: Tensor) -> Any:
         raise unsupported(
             "backward-node", "CatBackward0 of tensors of other dimensions, which have no elements"
         )
-    lengths = [None if sizes is None else sizes[dim] for sizes in saved.inputs]
+    lengths = []
+    for sizes in saved.inputs:
+        lengths.append(None if sizes is None else sizes[dim])
     if lengths.count(None) > 1:  # of inputs whose gradients are not asked for no size is known
         raise unsupported(
             "backward-node", "CatBackward0 of several tensors whose gradients are not asked for"

@@ -94,12 +94,21 @@ def by_edge(node: Any, edges: Edges, result: Any) -> list[Any]:
         )
     if not all(g is None or isinstance(g, torch.Tensor) for g in gradients):
         raise unsupported("backward-function", f"{name} gives a gradient that is no tensor")
-    of_needed = [g for g, is_needed in zip(gradients, needed) if is_needed]
-    others = [g for g, is_needed in zip(gradients, needed) if not is_needed]
+    of_needed = []
+    for g, is_needed in zip(gradients, needed):
+        if is_needed:
+            of_needed.append(g)
+    others = []
+    for g, is_needed in zip(gradients, needed):
+        if not is_needed:
+            others.append(g)
     if len(edges) < len(needed) and any(g is not None for g in others):
         raise unsupported("backward-function", f"{name} gives a gradient of what may be no tensor")
     remaining = iter(of_needed)
-    return [None if edge is None else next(remaining) for edge in edges]
+    results = []
+    for edge in edges:
+        results.append(None if edge is None else next(remaining))
+    return results
 
 
 def materialized(node: Any) -> Materialized:

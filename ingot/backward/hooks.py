@@ -193,7 +193,10 @@ class Hooks:
                 reads.append(entry.source)
                 value = self._make_input(f"read_{len(self.conditions)}_{len(reads)}", value)
             inputs.append(value)
-        guards = [guard for guard in captured.guards if not _is_about(guard, len(fixed))]
+        guards = []
+        for guard in captured.guards:
+            if not _is_about(guard, len(fixed)):
+                guards.append(guard)
         self.conditions.append(Condition(position, guards, captured.guards.symbols, reads))
         where, region = recorder.where, recorder.region
         versions = _versions(recorder, inputs)
@@ -206,7 +209,10 @@ class Hooks:
 
 def _versions(recorder: AtenTracer, fakes: Sequence[FakeTensor]) -> list[int]:
     """How often each storage was written."""
-    return [recorder.tracked(fake).storage.version for fake in fakes]
+    results = []
+    for fake in fakes:
+        results.append(recorder.tracked(fake).storage.version)
+    return results
 
 
 def _captured(fixed: tuple[Any, ...], gradients: tuple[Any, ...]) -> Captured:
@@ -262,7 +268,10 @@ def _is_about(guard: Guard, slot: int) -> bool:
         data = guard.data
     else:
         data = (guard.data,)
-    others = [each for each in data if isinstance(each, Source)]
+    others = []
+    for each in data:
+        if isinstance(each, Source):
+            others.append(each)
     return any(_is_in_slot(source, slot) for source in (guard.source, *others))
 
 

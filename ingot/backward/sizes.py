@@ -72,7 +72,9 @@ def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
         raise unsupported(
             "backward-part", "a compiled forward's outputs, whose gradients need its inputs again"
         )
-    saved = [node.meta["val"] for node in part.aten.inputs]
+    saved = []
+    for node in part.aten.inputs:
+        saved.append(node.meta["val"])
     *of_tensors, sizes = groups
     then = []
     for number, group in enumerate(of_tensors):
@@ -211,7 +213,9 @@ class Sizes:
             return None
         shapes: ShapeContext = self.context.shapes
         shapes.closed = True
-        expected = [tuple(map(_plain, group)) for group in self.taken]
+        expected = []
+        for group in self.taken:
+            expected.append(tuple(map(_plain, group)))
         return Conditions(expected, self._symbols, list(shapes.guards))
 
 

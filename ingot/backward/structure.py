@@ -117,7 +117,11 @@ class Structure:
 
     def functions(self) -> list[int]:
         """The steps that are torch.autograd.Functions."""
-        return [k for k, step in enumerate(self.steps) if step.kind == FUNCTION]
+        results = []
+        for k, step in enumerate(self.steps):
+            if step.kind == FUNCTION:
+                results.append(k)
+        return results
 
     def hooks(self) -> list[tuple[Any, ...]]:
         """The user's hooks, in the order of the tables, and backwards, each with what it is always
@@ -133,7 +137,11 @@ class Structure:
 
     def written_gradients(self) -> list[torch.Tensor]:
         """The gradients that those of leaves are added to."""
-        return [t for step in self.steps for t in self.gradients_of(step)]
+        results = []
+        for step in self.steps:
+            for t in self.gradients_of(step):
+                results.append(t)
+        return results
 
     def geometry(self, tangents: Sequence[torch.Tensor]) -> Geometry:
         """The geometry of the graph."""
@@ -157,7 +165,9 @@ class Structure:
         """Equal for graphs that are alike but for sizes, which may have led to other programs in
         the forward."""
         adds = tuple(map(len, map(self.gradients_of, self.steps)))
-        kinds = [step.kind_of_program for step in self.steps]
+        kinds = []
+        for step in self.steps:
+            kinds.append(step.kind_of_program)
         return self.heads, self.targets, self.accumulates, adds, *kinds
 
     def key(self, tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -389,7 +399,10 @@ def _of_inputs(node: Any) -> tuple[Any, ...]:
 
 def _shapes_of_inputs(node: Any) -> dict[str, tuple[int, ...]]:
     """What the gradients that come in are."""
-    return {f"input {k}": tuple(m.shape) for k, m in enumerate(node._input_metadata)}
+    result = {}
+    for k, m in enumerate(node._input_metadata):
+        result[f"input {k}"] = tuple(m.shape)
+    return result
 
 
 def _of_formula(
@@ -419,7 +432,9 @@ def _of_formula(
             facts.append(("number", value.dtype, _exact(value.item())))
         if any(isinstance(v, torch.Tensor) for v in several):
             facts.append(tuple([v is not None for v in several]))
-            tensors += [v.detach() for v in several if v is not None]
+            for v in several:
+                if v is not None:
+                    tensors.append(v.detach())
         elif is_plain_constant(tuple(value) if isinstance(value, list) else value):
             facts.append((type(value), _exact(value)))
         else:

@@ -155,7 +155,9 @@ class _Trace:
     def run(self, tangents: Sequence[torch.Tensor]) -> tuple[TracedGradients, list[Any]]:
         """What is known of the graph, and its outputs."""
         steps, ends = self.structure.steps, self.sizes.geometry.ends
-        heads = [self._input(f"tangent_{k}", t, 2 * k) for k, t in enumerate(tangents)]
+        heads = []
+        for k, t in enumerate(tangents):
+            heads.append(self._input(f"tangent_{k}", t, 2 * k))
         self.saved: list[list[FakeTensor]] = []
         for n, step in enumerate(steps):
             named = enumerate(step.saved)
@@ -337,7 +339,10 @@ class _Trace:
 
     def _by_place(self, position: int, step: Step) -> dict[tuple[Any, ...], FakeTensor]:
         """The fakes of a step's saved tensors, by the places of these."""
-        return {place_of(t): fake for t, fake in zip(step.saved, self.saved[position])}
+        result = {}
+        for t, fake in zip(step.saved, self.saved[position]):
+            result[place_of(t)] = fake
+        return result
 
     def _with_symbols(self, position: int, step: Step, buffer: dict[int, Any]) -> Any:
         """What the node gives where sizes are symbols; NotImplemented where that is as it is

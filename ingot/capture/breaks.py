@@ -220,7 +220,9 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
         raise session.unsupported("instruction", f"a graph break at {instruction.op}", action=SKIP)
     step = STEPS[instruction.op](instruction)
     below = len(stack) - step.pops
-    peeked = [stack[below - depth] for depth in step.peeks]
+    peeked = []
+    for depth in step.peeks:
+        peeked.append(stack[below - depth])
     return _Broken(instruction, step, [*stack[below:], *peeked], step.pops)
 
 

@@ -198,7 +198,10 @@ def _format_value(ins: dis.Instruction) -> Emitted:
 
 
 def _make_function(ins: dis.Instruction) -> Emitted:
-    flags = [flag for flag in (8, 4, 2, 1) if (ins.arg or 0) & flag]
+    flags = []
+    for flag in (8, 4, 2, 1):
+        if (ins.arg or 0) & flag:
+            flags.append(flag)
     return [("MAKE_FUNCTION", None), *[("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags]]
 
 
@@ -282,9 +285,8 @@ def normalize(code: CodeType) -> Program:
         if ins.opname == "END_FOR":
             behind = position + (1 if VERSION < (3, 13) else 2)
             after_end_for[ins.offset] = listing[behind].offset
-        instructions += [
-            Instruction(op, arg, line, ins.offset) for op, arg in _translate(ins, keywords)
-        ]
+        for op, arg in _translate(ins, keywords):
+            instructions.append(Instruction(op, arg, line, ins.offset))
         if ins.opname in ("CALL", "CALL_KW"):
             keywords = None
     index_at[len(code.co_code)] = len(instructions)

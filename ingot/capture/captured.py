@@ -181,7 +181,9 @@ def capture_call(
         root = FunctionValue.outside(session, function, ConstSource(function))
         names = function.__code__.co_varnames
         slots = argument_slots(fn, args, kwargs)
-        values = [session.wrap(slot, ArgSource(i, names[i])) for i, slot in enumerate(slots)]
+        values = []
+        for i, slot in enumerate(slots):
+            values.append(session.wrap(slot, ArgSource(i, names[i])))
         return [session.root_frame(root, values)], None
 
     return _capture(enter, request)

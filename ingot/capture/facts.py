@@ -136,7 +136,11 @@ def _listed(numbers: Sequence[int | None]) -> str:
 def _changes(before: Any, now: Any) -> list[str]:
     """The fields that differ of two named tuples: "grad_mode was True, is False"."""
     pairs = zip(before._fields, before, now, strict=True)
-    return [f"{label} was {was}, is {value}" for label, was, value in pairs if was != value]
+    results = []
+    for label, was, value in pairs:
+        if was != value:
+            results.append(f"{label} was {was}, is {value}")
+    return results
 
 
 def _changes_of_places(
@@ -176,7 +180,8 @@ def overlapping(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     for start, end, i in sorted((*memory_extent(tensor), i) for i, tensor in enumerate(tensors)):
         if start < end:
             reaching = [other for other in reaching if other[0] > start]
-            pairs += [(min(i, j), max(i, j)) for _, j in reaching]
+            for _, j in reaching:
+                pairs.append((min(i, j), max(i, j)))
             reaching.append((end, i))
     return sorted(pairs)
 
@@ -214,7 +219,10 @@ def _autocast(device: str) -> tuple[str, bool, torch.dtype]:
 
 def _function_modes() -> list[Any]:
     """The torch function modes that are active, outermost first."""
-    return [get_function_stack_at(i) for i in range(len_torch_function_stack())]
+    results = []
+    for i in range(len_torch_function_stack()):
+        results.append(get_function_stack_at(i))
+    return results
 
 
 def _identity(mode: Any) -> Any:

@@ -106,7 +106,9 @@ class GraphInputs:
         marks = marks_of(tensor)
         if not (marks or self.dynamic or session.symbols or session.speculative is not None):
             return frozenset(), {}
-        sizes = [Quantity(source, "size", d) for d in range(tensor.dim())]
+        sizes = []
+        for d in range(tensor.dim()):
+            sizes.append(Quantity(source, "size", d))
         symbolic = {size.dim for size in sizes if size in session.symbols}
         if session.is_given(source):
             if self.dynamic:
@@ -117,7 +119,10 @@ class GraphInputs:
                     if is_free and session.speculative.includes(size):
                         self.speculative.append(size)
                         symbolic.add(size.dim)
-        bounds = {d: mark for d, mark in marks.items() if mark is not None}
+        bounds = {}
+        for d, mark in marks.items():
+            if mark is not None:
+                bounds[d] = mark
         self.marked += [Quantity(source, "size", d) for d in bounds]
         return frozenset(symbolic - marks.keys() | bounds.keys()), bounds
 

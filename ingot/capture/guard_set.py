@@ -210,8 +210,13 @@ class GuardSet:
         if not self.takes_integers():
             return False
         try:
-            values = {symbol: quantity.load(slots) for symbol, quantity in self.symbols.items()}
-            integers = [s for s, quantity in self.symbols.items() if quantity.what == "value"]
+            values = {}
+            for symbol, quantity in self.symbols.items():
+                values[symbol] = quantity.load(slots)
+            integers = []
+            for s, quantity in self.symbols.items():
+                if quantity.what == "value":
+                    integers.append(s)
             if all(
                 INTEGERS[0] <= e.evaluate(values) <= INTEGERS[1] for e in (*integers, *self.limited)
             ):
@@ -342,10 +347,18 @@ class _Flattener:
         used = set[Symbol]()
         for left, _, right in self.shapes:
             used |= left.symbols | right.symbols
-        positions = {symbol: position for position, symbol in enumerate(sorted(used, key=str))}
-        quantities = [self.guards.symbols[symbol] for symbol in positions]
-        places = [(self.node(q.source), q.what, q.dim) for q in quantities]
-        shapes = [(postfix(a, positions), how, postfix(b, positions)) for a, how, b in self.shapes]
+        positions = {}
+        for position, symbol in enumerate(sorted(used, key=str)):
+            positions[symbol] = position
+        quantities = []
+        for symbol in positions:
+            quantities.append(self.guards.symbols[symbol])
+        places = []
+        for q in quantities:
+            places.append((self.node(q.source), q.what, q.dim))
+        shapes = []
+        for a, how, b in self.shapes:
+            shapes.append((postfix(a, positions), how, postfix(b, positions)))
         return {
             "quantities": places,
             "shapes": shapes,

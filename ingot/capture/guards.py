@@ -322,7 +322,10 @@ def _tensor_differences(
     value = guard.source.load(slots)  # type: ignore[union-attr]
     if type(value) is not guard.data.type:
         return [f"type({guard.name}) was {_short(guard.data.type)}, is {_short(type(value))}"]
-    return [f"{guard.name}.{text}" for text in guard.data.differences(TensorFacts.of(value))]
+    results = []
+    for text in guard.data.differences(TensorFacts.of(value)):
+        results.append(f"{guard.name}.{text}")
+    return results
 
 
 def _same_differences(
@@ -353,11 +356,11 @@ def _disjoint_differences(
 ) -> list[str]:
     written, others = guard.data
     sources = (*written, *others)
-    return [
-        f"{sources[i].name} and {sources[j].name} shared no memory, and do"
-        for i, j in overlapping([source.load(slots) for source in sources])
-        if i < len(written)
-    ]
+    results = []
+    for i, j in overlapping([source.load(slots) for source in sources]):
+        if i < len(written):
+            results.append(f"{sources[i].name} and {sources[j].name} shared no memory, and do")
+    return results
 
 
 def _shape_differences(
@@ -365,7 +368,9 @@ def _shape_differences(
 ) -> list[str]:
     left, relation, right = guard.data
     used = left.symbols | right.symbols
-    values = {symbol: symbols[symbol].load(slots) for symbol in used}
+    values = {}
+    for symbol in used:
+        values[symbol] = symbols[symbol].load(slots)
     try:
         if RELATIONS[relation](left.evaluate(values), right.evaluate(values)):
             return []

@@ -101,7 +101,10 @@ class ModeTracker:
         """The autocast contexts that lead from the modes at the start to these."""
         start = self._at_start
         pairs = list(zip(AUTOCAST_DEVICES, start.autocast, modes.autocast, strict=True))
-        found = [(device, new) for device, old, new in pairs if old != new]
+        found = []
+        for device, old, new in pairs:
+            if old != new:
+                found.append((device, new))
         if not found and start.autocast_cache != modes.autocast_cache:
             found = [(AUTOCAST_DEVICES[0], modes.autocast[0])]
         return found

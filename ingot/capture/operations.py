@@ -59,7 +59,11 @@ def _traits_of_torchs(target: Any) -> Traits:
 
 def versions_of(fakes: Sequence[Any]) -> list[int]:
     """How often each of these was written; an inference tensor does not count that."""
-    return [fake._version for fake in fakes if type(fake) is FakeTensor and not fake.is_inference()]
+    results = []
+    for fake in fakes:
+        if type(fake) is FakeTensor and not fake.is_inference():
+            results.append(fake._version)
+    return results
 
 
 def is_to_write(kwargs: dict[str, Value]) -> bool:

@@ -92,7 +92,9 @@ class GraphRecorder:
         self.context.shapes.where = session.where
         about = traits(target)
         fakes = [_argument(a, fake_of) for a in args]
-        named = {k: _argument(v, fake_of) for k, v in kwargs.items()}
+        named = {}
+        for k, v in kwargs.items():
+            named[k] = _argument(v, fake_of)
         if about.name == "storage_offset" and fakes and isinstance(fakes[0], FakeTensor):
             self.context.address(fakes[0])
         checks, effects = len(self.context.shapes.unbacked.checks), self.context.effects
@@ -247,7 +249,10 @@ class GraphRecorder:
     def _number_or_node(self, leaf: Any) -> Any:
         """The same where an operation has asked for the numbers in some tensors, which it is
         given."""
-        numbers = [number for fake, number in self.context.read if fake is leaf.fake]
+        numbers = []
+        for fake, number in self.context.read:
+            if fake is leaf.fake:
+                numbers.append(number)
         if numbers:
             return numbers[0]
         return self.node_of(leaf)
@@ -317,7 +322,9 @@ class GraphRecorder:
         needed = dict[fx.Node, None]()
         for node in nodes:
             needed |= dict.fromkeys(node.all_input_nodes)
-        roots = [getattr(result, "fx_node", None) for result in results]
+        roots = []
+        for result in results:
+            roots.append(getattr(result, "fx_node", None))
         needed |= dict.fromkeys(filter(None, roots))
         inside = set(nodes)
         kept = [node for node in needed if node not in inside]
@@ -358,10 +365,14 @@ class GraphRecorder:
         """Adds a node with a backward of its own, which takes the three: from here on the outputs
         are what it gives."""
         self.modes.reach(self.graph, session.where)
-        fakes = [[v.fake for v in values] for values in (inputs, outputs)]
+        fakes = []
+        for values in (inputs, outputs):
+            fakes.append([v.fake for v in values])
         fakes.append([node.meta["val"] for node in kept])
         result = self._run(session, "call_function", target, fakes, {})
-        nodes = [[v.fx_node for v in values] for values in (inputs, outputs)]
+        nodes = []
+        for values in (inputs, outputs):
+            nodes.append([v.fx_node for v in values])
         node = add_call(self.graph, target, (*nodes, list(kept)), session.where, result)
         for k, output in enumerate(outputs):
             output.fx_node = self.item(node, k, output.fake)

@@ -148,7 +148,9 @@ def _kind(result: Recipe, output_count: int) -> Literal["tensor", "tuple", "gene
     if isinstance(result, Output) and output_count == 1:
         return "tensor"
     if isinstance(result, Collection) and result.kind is tuple:
-        indices = [item.index if isinstance(item, Output) else None for item in result.items]
+        indices = []
+        for item in result.items:
+            indices.append(item.index if isinstance(item, Output) else None)
         if indices == list(range(output_count)):
             return "tuple"
     return "general"
@@ -177,7 +179,9 @@ class _Writer:
         self._count(recipes)
         if effects:
             self._load_first(recipes)
-        statements = [self._finished(effect) for effect in effects]
+        statements = []
+        for effect in effects:
+            statements.append(self._finished(effect))
         value = self._finished(result)
         if effects and isinstance(result, Ending):
             self.lines.append(f"arguments = {self._tuple(result.args)}")
@@ -325,9 +329,9 @@ class _Writer:
         return f"({self._listed(recipes)}, )"
 
     def _dict(self, recipe: Dict) -> str:
-        items = [
-            f"{self._expression(key)}: {self._expression(value)}" for key, value in recipe.items
-        ]
+        items = []
+        for key, value in recipe.items:
+            items.append(f"{self._expression(key)}: {self._expression(value)}")
         return f"{{{', '.join(items)}}}"
 
     def _call(self, recipe: Call | Ending) -> str:

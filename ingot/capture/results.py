@@ -122,10 +122,9 @@ class Results:
 
     def effects(self) -> list[Call]:
         """What is to be done to the world outside, in order."""
-        calls = [
-            Call(operation.function, tuple(map(self.recipe, operation.args)))
-            for operation in self.session.effects.operations()
-        ]
+        calls = []
+        for operation in self.session.effects.operations():
+            calls.append(Call(operation.function, tuple(map(self.recipe, operation.args))))
         return calls + self._last
 
     def check_dropped(self) -> None:

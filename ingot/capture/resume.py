@@ -69,7 +69,9 @@ def _frames(chain: Chain, state: Sequence[Any]) -> list[_Frame]:
             slots[slot] = next(values)
         free = function.__closure__ or ()
         slots[len(slots) - len(free) :] = free
-        stack = [next(values) if is_value else _native.NULL for is_value in point.operands]
+        stack = []
+        for is_value in point.operands:
+            stack.append(next(values) if is_value else _native.NULL)
         frames.append(_Frame(function, point, slots, stack))
         place += point.size
     return frames

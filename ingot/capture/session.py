@@ -293,7 +293,10 @@ class Session(Semantics, Reading):
 
     def wrap_items(self, items: Iterable[Any], source: Source) -> list[Value]:
         """The items of an outside sequence."""
-        return [self.wrap(item, ItemSource(source, i)) for i, item in enumerate(items)]
+        results = []
+        for i, item in enumerate(items):
+            results.append(self.wrap(item, ItemSource(source, i)))
+        return results
 
     def wrap_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Value:
         """What a function gives for an outside object."""

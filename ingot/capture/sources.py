@@ -385,7 +385,9 @@ def dict_keys(value: Any) -> tuple[Any, ...]:
 
 def dict_items(value: Any) -> list[tuple[Any, Any]]:
     """The keys of `dict_keys` with what the dict has for them; no `__hash__` of a key is asked."""
-    held = {id(key): item for key, item in dict.items(value)}
+    held = {}
+    for key, item in dict.items(value):
+        held[id(key)] = item
     return [(key, held[id(key)]) for key in dict_keys(value)]
 
 

@@ -76,7 +76,9 @@ def _unpack_sequence(ins: Instruction) -> Step:
 
 def _unpack_ex(ins: Instruction) -> Step:
     before, after = ins.arg
-    names = [f"x{i}, " for i in range(before + 1 + after)]
+    names = []
+    for i in range(before + 1 + after):
+        names.append(f"x{i}, ")
     targets = "".join([*names[:before], "*", *names[before:]])
     results = "".join(reversed(names))
     return Step(1, f"{targets} = a0; return ({results})", results=len(names))

@@ -418,7 +418,9 @@ def _run_attention(
     sizes: dict[Symbol, int],
 ) -> None:
     step = attention_step(node)
-    arrays = [memory[name] for name in step.arguments]
+    arrays = []
+    for name in step.arguments:
+        arrays.append(memory[name])
     _ATTENTION[type(step.kernel)](step.kernel, arrays, sizes)
 
 
@@ -558,7 +560,9 @@ def run_kernel(
     `arrays` maps the name of each parameter to its flat memory, as `flat_storage` gives it.
     """
     if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
-        operands = [arrays[p.name] for p in kernel.parameters]
+        operands = []
+        for p in kernel.parameters:
+            operands.append(arrays[p.name])
         return _ATTENTION[type(kernel)](kernel, operands, sizes)
     if kernel.product is not None:
         return _run_product(kernel, kernel.product, arrays, sizes)
@@ -647,7 +651,9 @@ def run_plan(
         begins = _evaluated(step.offsets, sizes) or [0] * len(step.arguments)
         given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
         names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)
-        arrays = [dict(zip(names, given[k : k + width])) for k in range(0, len(given), width)]
+        arrays = []
+        for k in range(0, len(given), width):
+            arrays.append(dict(zip(names, given[k : k + width])))
         ends = _evaluated(step.parts, sizes)
         if not step.parts:
             (run_kernel if step.on_host else run)(step.kernel, arrays[0], sizes)

@@ -74,6 +74,8 @@ def level() -> int:
 
 def debug(compilation: Compilation, file: TextIO | None = None) -> None:
     """Print every level up to the one asked for; levels with nothing to say print nothing."""
-    texts = [show(compilation) for show in LEVELS[: level()]]
+    texts = []
+    for show in LEVELS[: level()]:
+        texts.append(show(compilation))
     for text in filter(None, texts):
         print(text, file=file or sys.stderr)

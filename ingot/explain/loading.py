@@ -95,7 +95,10 @@ def _loaded(path: Path, name: str, spec: str) -> Target:
     module = import_file(path)
     make = getattr(module, name, None)
     if make is None:
-        names = [n for n, v in vars(module).items() if n.startswith("make") and callable(v)]
+        names = []
+        for n, v in vars(module).items():
+            if n.startswith("make") and callable(v):
+                names.append(n)
         also = ""
         if names:
             also = f"; it has {', '.join(names)}"
@@ -162,7 +165,10 @@ def user_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     while frames and frames[0].filename.startswith(LEADING_FRAMES):
         frames.pop(0)
-    theirs = [frame for frame in frames if not frame.filename.startswith(OUR_FRAMES)]
+    theirs = []
+    for frame in frames:
+        if not frame.filename.startswith(OUR_FRAMES):
+            theirs.append(frame)
     listing = []
     if theirs:
         listing = ["Traceback (most recent call last):\n", *traceback.format_list(theirs)]

@@ -99,7 +99,11 @@ def ratio_interval(
 
 def tensors(tree: Any) -> list[Tensor]:
     """The tensors in nested containers, in order."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    results = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            results.append(leaf)
+    return results
 
 
 def error(result: Any, reference: Any) -> float:

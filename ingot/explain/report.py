@@ -193,7 +193,10 @@ def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
     """All since the function itself was compiled last, and the newest of each region that was not
     compiled again."""
     starts = [k for k, c in enumerate(compilations) if c.region is None]
-    compiled = [k for k in starts if compilations[k].skipped is None]
+    compiled = []
+    for k in starts:
+        if compilations[k].skipped is None:
+            compiled.append(k)
     start = (compiled or starts or [0])[-1]
     newest = {c.region: c for c in compilations[:start]}
     recent = []
@@ -258,7 +261,10 @@ def kernel_reports(compilation: Compilation) -> list[KernelReport]:
     """One `KernelReport` per step of the plan."""
     if compilation.log.plan is None:
         return []
-    return [kernel_report(step, compilation) for step in compilation.log.plan.steps]
+    results = []
+    for step in compilation.log.plan.steps:
+        results.append(kernel_report(step, compilation))
+    return results
 
 
 def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> KernelReport:

@@ -18,7 +18,9 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 def show_captured(compilation: Compilation) -> str:
     """The graph's Python code, each line followed by the user's place."""
     module = compilation.captured.graph_module
-    places = {node.name: node.meta.get("where", "") for node in module.graph.nodes}
+    places = {}
+    for node in module.graph.nodes:
+        places[node.name] = node.meta.get("where", "")
     lines = []
     for line in module.code.strip().splitlines():
         where = places.get(line.strip().partition(" ")[0], "")
@@ -49,7 +51,8 @@ def show_schedule(compilation: Compilation) -> str:
         dead = plan.last_use.get(number)
         if dead:
             lines.append(f"     free {', '.join(dead)}")
-    lines += [f"{name}: {place_text(plan, place)}" for name, place in plan.places.items()]
+    for name, place in plan.places.items():
+        lines.append(f"{name}: {place_text(plan, place)}")
     return "\n".join(lines)
 
 
@@ -60,7 +63,8 @@ def step_text(step: KernelStep | LibraryStep) -> str:
     node = step.node
     targets = ", ".join(target or "_" for target in node.targets)
     arguments = list(map(argument_text, node.args))
-    arguments += [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()]
+    for k, v in node.kwargs.items():
+        arguments.append(f"{k}={argument_text(v)}")
     call = f"{function_name(node.function)}({', '.join(arguments)})"
     return f"{targets} = {call}  # {node.origin.where}"
 
@@ -111,7 +115,9 @@ def place_text(plan: Plan, place: Place) -> str:
 
 def show_llvm(compilation: Compilation) -> str:
     """The LLVM IR of each distinct kernel."""
-    kernels = {step.kernel.name: step.kernel for step in compilation.log.kernel_steps}
+    kernels = {}
+    for step in compilation.log.kernel_steps:
+        kernels[step.kernel.name] = step.kernel
     return "\n\n".join(compilation.log.code.ir(kernel) for kernel in kernels.values())
 
 

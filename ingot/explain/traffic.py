@@ -113,7 +113,9 @@ def mask_bytes(mask: Operand | None, extents: Sequence[int]) -> int:
 
 def library_bytes(node: Library, graph: LoopGraph, sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of a library call: its arguments and its results, each once."""
-    arguments = {v.buffer: view_bytes(v, sizes) for v in views_in((node.args, node.kwargs))}
+    arguments = {}
+    for v in views_in((node.args, node.kwargs)):
+        arguments[v.buffer] = view_bytes(v, sizes)
     written = sum(view_bytes(graph.buffers[name], sizes) for name in node.writes())
     return sum(arguments.values()), written
 

@@ -154,9 +154,14 @@ def _side(target: Target, wrap: Compile, train: bool) -> Side:
 
 def take_gradients(result: Any) -> None:
     """The backward of all results that have a history, with random tangents, always the same."""
-    outputs = [t for t in measure.tensors(result) if t.grad_fn is not None]
+    outputs = []
+    for t in measure.tensors(result):
+        if t.grad_fn is not None:
+            outputs.append(t)
     random = torch.Generator().manual_seed(0)
-    tangents = [torch.randn(t.shape, generator=random, dtype=torch.float64).to(t) for t in outputs]
+    tangents = []
+    for t in outputs:
+        tangents.append(torch.randn(t.shape, generator=random, dtype=torch.float64).to(t))
     if outputs:
         torch.autograd.backward(outputs, tangents)
 

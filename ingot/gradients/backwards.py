@@ -37,6 +37,7 @@ from ingot.runtime.tangents import (
     lazy_keys,
     tangents_by_sizes,
 )
+from ingot.sequences import at
 from ingot.serial import serial
 
 MOST_CHOICES = 8
@@ -66,7 +67,7 @@ class GraphOfBackward(NamedTuple):
         """The gradients, by eager's operations."""
         arguments = [*saved, *itertools.compress(tangents, self.takes), *sizes]
         results = run_in_eager(self.aten)(arguments)
-        return [results[k] for k in self.picked]
+        return at(results, self.picked)
 
 
 class Backwards:
@@ -114,14 +115,20 @@ class Backwards:
         try:
             return self._part(demand).contract.gradient_inputs
         except Unsupported:  # a size is asked about that the joint graph does not depend on
-            hints = {symbol: self._shapes.hints[symbol] for symbol in self.cut.symbols}
+            hints = {}
+            for symbol in self.cut.symbols:
+                hints[symbol] = self._shapes.hints[symbol]
         try:  # which they are is no matter of sizes: those of the first call will do
             part, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
             return part.contract.gradient_inputs
         except Unsupported:
             present = itertools.compress(range(len(demand.present)), demand.present)
             inputs = gradient_inputs_of(self.cut, present)
-        return [k for k in inputs if demand.inputs is None or k in demand.inputs]
+        results = []
+        for k in inputs:
+            if demand.inputs is None or k in demand.inputs:
+                results.append(k)
+        return results
 
     def least(self, demand: Demand) -> Demand:
         """The same demand, for all inputs if its own are all that have a gradient then."""
@@ -199,7 +206,10 @@ class Backwards:
 
     def _results_for(self, inputs: Sequence[int]) -> Sequence[int]:
         """Where the whole backward has the gradients of these inputs."""
-        return [self.contract.gradient_inputs.index(k) for k in inputs]
+        results = []
+        for k in inputs:
+            results.append(self.contract.gradient_inputs.index(k))
+        return results
 
     @property
     def _shapes(self) -> ShapeContext:

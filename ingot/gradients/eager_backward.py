@@ -60,7 +60,10 @@ def run_in_eager(aten: AtenGraph) -> Backward:
         layouts.append(Layout.of(value).converted(to_expr) if is_tensor else None)
 
     def layouts_at(sizes: Mapping[Symbol, int]) -> Sequence[KnownLayout | None]:
-        return [None if layout is None else layout.at(sizes) for layout in layouts]
+        results = []
+        for layout in layouts:
+            results.append(None if layout is None else layout.at(sizes))
+        return results
 
     by_sizes = BySizes(layouts_at, aten.symbols)
     return lambda inputs: function(*map(_in_layout, inputs, by_sizes.at(by_sizes.read(inputs))))

@@ -58,7 +58,10 @@ def _head_slots(contract: JointContract) -> list[Slot]:
             slots[window.base.position] = Slot("memory", window.output)
     for position, output in contract.rebased_inputs.items():
         slots[output] = Slot("input", position)
-    return [slots.get(k, Slot("output", k)) for k in contract.differentiable_outputs]
+    results = []
+    for k in contract.differentiable_outputs:
+        results.append(slots.get(k, Slot("output", k)))
+    return results
 
 
 def _shows_memory(window: OutputWindow, user_outputs: int) -> bool:

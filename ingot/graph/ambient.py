@@ -125,10 +125,11 @@ class Modes(NamedTuple):
     @staticmethod
     def now() -> Modes:
         """The modes of this thread."""
-        autocast = [
-            Autocast(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in AUTOCAST_DEVICES
-        ]
+        autocast = []
+        for device in AUTOCAST_DEVICES:
+            autocast.append(
+                Autocast(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            )
         grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         return Modes(grad, tuple(autocast), cache)
 

@@ -133,7 +133,11 @@ class AtenGraph:
 
     def nodes_of(self, target: Any) -> list[Node]:
         """The nodes that call `target`, in order."""
-        return [n for n in self.graph.nodes if n.op == "call_function" and n.target is target]
+        results = []
+        for n in self.graph.nodes:
+            if n.op == "call_function" and n.target is target:
+                results.append(n)
+        return results
 
     @property
     def random_nodes(self) -> Iterator[Node]:
@@ -152,7 +156,11 @@ class AtenGraph:
     @property
     def bindings(self) -> dict[Symbol, tuple[Node, Binding]]:
         """The sizes that the data decide: the node that binds each, and where in its result."""
-        return {b.symbol: (n, b) for n in self.graph.nodes for b in n.meta.get("binds", ())}
+        result = {}
+        for n in self.graph.nodes:
+            for b in n.meta.get("binds", ()):
+                result[b.symbol] = (n, b)
+        return result
 
     @property
     def checks(self) -> list[Check]:
@@ -201,7 +209,8 @@ class AtenGraph:
                 lines.append(f"    {node.name} = constants[{node.target!r}]")
             elif node.op == "call_function":
                 lines.append(f"    {node.name} = {_call(node)}  # {_describe(node)}")
-                lines += [f"    {b.symbol} = {_bound(node, b)}" for b in node.meta.get("binds", ())]
+                for b in node.meta.get("binds", ()):
+                    lines.append(f"    {b.symbol} = {_bound(node, b)}")
         for position, node in self.mutations:
             lines.append(f"    {names[position]}.copy_({node.name})")
         outputs = list(map(_window, self.outputs))
@@ -229,7 +238,8 @@ def _call(node: Node) -> str:
     args = list(map(_text, node.args))
     if node.target is operator.getitem:
         return f"{args[0]}[{args[1]}]"
-    args += [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
+    for k, v in node.kwargs.items():
+        args.append(f"{k}={_text(v)}")
     name = str(node.target)
     if not name.startswith("aten."):
         name = "torch.ops." + name

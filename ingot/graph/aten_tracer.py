@@ -113,7 +113,10 @@ class AtenTracer(Mode):
 
     def inputs(self, nodes: Iterable[Node], fakes: Sequence[Any]) -> list[Any]:
         """The fakes that stand for `fakes`, the inputs of the placeholders among some nodes."""
-        names = [node.name for node in nodes if node.op == "placeholder"]
+        names = []
+        for node in nodes:
+            if node.op == "placeholder":
+                names.append(node.name)
         return list(map(self.input, names, fakes))
 
     def input(self, name: str, fake: Any) -> Any:
@@ -448,7 +451,9 @@ class AtenTracer(Mode):
         if self.context.shapes.guards:  # which may have pinned symbols that earlier nodes name
             self._simplify()
         specs = list(map(self.output, self._with_literals(outputs)))
-        mutations = [(position, self.node_of(t)) for position, t in self.written_inputs()]
+        mutations = []
+        for position, t in self.written_inputs():
+            mutations.append((position, self.node_of(t)))
         aten_graph = AtenGraph(self.graph, specs, mutations, self.constants, self.context.shapes)
         if mutations:
             aten_graph.uncounted = self._uncounted()
@@ -468,7 +473,10 @@ class AtenTracer(Mode):
 
     def _uncounted(self) -> frozenset[int]:
         """The inputs that were written through `data` alone, of which autograd does not know."""
-        through_data = {id(t.storage) for t in self._tracked.values() if t.fake.counts_alone}
+        through_data = set()
+        for t in self._tracked.values():
+            if t.fake.counts_alone:
+                through_data.add(id(t.storage))
         positions = set()
         for position, tracked in self.written_inputs():
             fake = tracked.fake

@@ -229,11 +229,17 @@ def _traced(
     others after all."""
     order, placeholders = order_of(gm.graph), placeholders_of(gm.graph)
     outputs = list(flat(gm.graph.output_node().args[0]))
-    modes = [node for node in order if node.target is set_grad_enabled]
+    modes = []
+    for node in order:
+        if node.target is set_grad_enabled:
+            modes.append(node)
     joined = _Joined(placeholders, fakes, len(outputs))
     for first, *others in kinds:
         nodes = sorted({*first.calls, *first.read, *modes}, key=order.__getitem__)
-        places = [order[node] for node in nodes if node.op == "placeholder"]
+        places = []
+        for node in nodes:
+            if node.op == "placeholder":
+                places.append(order[node])
         tracer = AtenTracer(context)
         with preserved(), torch.no_grad(), tracer:
             inputs = tracer.inputs(nodes, at(fakes, places))

@@ -333,7 +333,9 @@ def _resampled(original: Any, op: Any) -> Callable[..., Tensor]:
     def function(x: Tensor, size: Sequence[Any] | None, *settings: Any) -> Tensor:
         *flags, factors = settings
         if size is None:
-            size = [_scaled(n, factor) for n, factor in zip(x.shape[2:], factors)]
+            size = []
+            for n, factor in zip(x.shape[2:], factors):
+                size.append(_scaled(n, factor))
         return op(x, size, *flags, *(factors or [None] * len(size)))
 
     return function
@@ -373,7 +375,9 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
                 return torch.tensor(value, dtype=torch.int64)
             return value
 
-        named = {k: as_tensor(v) if k.endswith("_lengths") else v for k, v in kwargs.items()}
+        named = {}
+        for k, v in kwargs.items():
+            named[k] = as_tensor(v) if k.endswith("_lengths") else v
         return function(log_probs, targets, *map(as_tensor, args[:2]), *args[2:], **named)  # type: ignore[no-any-return]
 
     return chosen

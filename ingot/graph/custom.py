@@ -104,7 +104,10 @@ class Reentrant(_Behind):
             if _is_traced(tangents):
                 raise unsupported("second-derivatives", text)
             raise RuntimeError(f"{text} in a compiled function (hint: use_reentrant=False)")
-        return [None if k in self.constant else t for k, t in enumerate(tangents)]
+        results = []
+        for k, t in enumerate(tangents):
+            results.append(None if k in self.constant else t)
+        return results
 
 
 def is_reentrant(node: Any) -> bool:
@@ -115,7 +118,9 @@ def is_reentrant(node: Any) -> bool:
 def _not_again(gradients: list[Tensor | None]) -> list[Tensor | None]:
     """The gradients with a history that raises an error, as that of `once_differentiable` does."""
     text = b"trying to differentiate twice a function that was marked with @once_differentiable"
-    tensors = [g.requires_grad_() for g in present(gradients)]
+    tensors = []
+    for g in present(gradients):
+        tensors.append(g.requires_grad_())
     delayed = DelayedError(text, len(tensors))(*tensors)
     raising = iter(delayed if isinstance(delayed, tuple) else (delayed,))
     return [g if g is None else next(raising) for g in gradients]

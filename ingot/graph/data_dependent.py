@@ -51,7 +51,10 @@ def note_counts(
     unbacked: Unbacked, op: OpOverload, tensors: Sequence[Tensor], symbols: Sequence[Symbol]
 ) -> None:
     """Note of which masks among an op's arguments the new symbols are counts."""
-    masks = [t for t in tensors if t.dtype is torch.bool]
+    masks = []
+    for t in tensors:
+        if t.dtype is torch.bool:
+            masks.append(t)
     if op is aten.nonzero.default:
         masks = list(tensors)
     elif op is aten.masked_select.default:

@@ -145,7 +145,9 @@ def vjp(
         copies[placeholders[k]] = _call(graph, torch.clone, copies[placeholders[k]])
     inputs = at(copies, placeholders)
     outputs: Any = graph.graph_copy(gm.graph, copies)
-    head_nodes = [_head(graph, slot, inputs, outputs) for slot in heads]
+    head_nodes = []
+    for slot in heads:
+        head_nodes.append(_head(graph, slot, inputs, outputs))
     _call(graph, SetModes(without_autocast(modes)))
     gradients = _call(
         graph, torch.autograd.grad, head_nodes, leaves, tangent_nodes, None, True, True, True

@@ -99,7 +99,10 @@ def _among(labels: str, chosen: Iterable[str]) -> str:
 def _ordered(t: Tensor, labels: str, order: Sequence[str]) -> Tensor:
     """An operand with its dimensions in the order of their labels; summed over those that are not
     there."""
-    summed = [d for d, label in enumerate(labels) if label not in order]
+    summed = []
+    for d, label in enumerate(labels):
+        if label not in order:
+            summed.append(d)
     if summed:
         t = t.sum(summed)
     return t.permute(list(map(_among(labels, order).index, order)))

@@ -52,7 +52,9 @@ def run_fake(
     questions = shapes.questions if shapes is not None else ()
     tensors: list[Tensor] = []
     inner = tuple([_unwrap(a, tensors) for a in args])
-    inner_kwargs = {k: _unwrap(v, tensors) for k, v in kwargs.items()}
+    inner_kwargs = {}
+    for k, v in kwargs.items():
+        inner_kwargs[k] = _unwrap(v, tensors)
     if is_mutable(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
     if not tensors:
@@ -196,7 +198,10 @@ def _run_mutating(
             "op-writes", f"{op} writes its arguments in a way that is not understood yet"
         )
     names = written(op)
-    form_kwargs = {k: v for k, v in inner_kwargs.items() if k not in names or k == "self"}
+    form_kwargs = {}
+    for k, v in inner_kwargs.items():
+        if k not in names or k == "self":
+            form_kwargs[k] = v
     check(form, inner, form_kwargs)
     results = meta.rule_for(form)(form, inner, form_kwargs)
     targets = at(bind(op, args, kwargs), names)
@@ -217,7 +222,10 @@ def _refuse_overlaps(
     op: OpOverload, targets: Sequence[FakeTensor], arguments: Sequence[Tensor]
 ) -> None:
     """Raise Unsupported where the result depends on the order of writes: most ops refuse it."""
-    read = [t for t in arguments if t.device.type == "meta"]
+    read = []
+    for t in arguments:
+        if t.device.type == "meta":
+            read.append(t)
     for target in targets:
         if geometry.is_expanded(target):
             raise unsupported("op-writes", f"{op} writes a tensor whose elements share memory")

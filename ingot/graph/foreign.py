@@ -93,7 +93,10 @@ def _check_memory(op: OpOverload, arguments: Sequence[Tensor], results: Sequence
             "custom-op-result", f"the fake of {op} gives a tensor that it has not made"
         )
     keys = set(map(_memory_of, results))
-    others = {_memory_of(t) for t in arguments if hasattr(t, "meta")}
+    others = set()
+    for t in arguments:
+        if hasattr(t, "meta"):
+            others.add(_memory_of(t))
     if len(keys) < len(results) or not keys.isdisjoint(others):
         raise unsupported(
             "custom-op-result", f"the fake of {op} gives memory that is another tensor's as well"

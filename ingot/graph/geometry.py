@@ -140,7 +140,10 @@ def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
 
 def _fastest_first(sizes: Sequence[Size], strides: Sequence[Size]) -> list[int]:
     """The dimensions whose size is not 1, by their strides."""
-    dims = [d for d, size in enumerate(sizes) if size != 1]
+    dims = []
+    for d, size in enumerate(sizes):
+        if size != 1:
+            dims.append(d)
     return sorted(dims, key=lambda d: strides[d])
 
 

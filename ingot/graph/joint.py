@@ -149,12 +149,20 @@ class _Forward(NamedTuple):
     @property
     def tracked_outputs(self) -> list[int]:
         """The outputs that have a history."""
-        return [k for k, fake in _fakes_at(self.outputs) if fake.requires_grad]
+        results = []
+        for k, fake in _fakes_at(self.outputs):
+            if fake.requires_grad:
+                results.append(k)
+        return results
 
     @property
     def windows_in_node(self) -> list[OutputWindow]:
         """The windows that are results of the graph's node in autograd's graph."""
-        return [window for window in self.windows if window.own_history]
+        results = []
+        for window in self.windows:
+            if window.own_history:
+                results.append(window)
+        return results
 
     @property
     def outputs_in_node(self) -> set[int]:
@@ -173,11 +181,16 @@ class _Forward(NamedTuple):
     def rebased_as(self) -> dict[int, int]:
         """The rebased primals, and the outputs that stand for them."""
         first = len(self.outputs) - len(self.rebased)
-        return {position: first + k for k, position in enumerate(self.rebased)}
+        result = {}
+        for k, position in enumerate(self.rebased):
+            result[position] = first + k
+        return result
 
 
 def _trace_forward(gm: GraphModule, fakes: Sequence[Any], recorder: AtenTracer) -> _Forward:
-    primals = [recorder.input(f"primal_{k}", fake) for k, fake in enumerate(fakes)]
+    primals = []
+    for k, fake in enumerate(fakes):
+        primals.append(recorder.input(f"primal_{k}", fake))
     leaves = want_gradients(primals, fakes)
     try:
         results = run_nodes(gm, recorder, primals)
@@ -268,7 +281,11 @@ def _trace(
 
 def _requiring_gradients(leaves: Sequence[Any]) -> list[int]:
     """The positions of the primals that require a gradient."""
-    return [k for k, leaf in _fakes_at(leaves) if leaf.requires_grad and leaf.is_leaf]
+    results = []
+    for k, leaf in _fakes_at(leaves):
+        if leaf.requires_grad and leaf.is_leaf:
+            results.append(k)
+    return results
 
 
 def _fakes_at(values: Sequence[Any]) -> Iterator[tuple[int, FakeTensor]]:
@@ -337,7 +354,9 @@ def _unread_inputs(
     depends on."""
     mutated, outputs = aten.mutated, aten.outputs
     read = at(outputs, differentiable) + outputs[len(forward.outputs) :]
-    shown: set[int | None] = {spec.position for spec in read}
+    shown: set[int | None] = set()
+    for spec in read:
+        shown.add(spec.position)
     shown.update(w.base.position for w in forward.windows_in_node if w.base.role == "input")
     # what an input that is shown holds at the end is a part of it
     if not mutated or forward.rebased or not shown.isdisjoint(mutated):
@@ -464,8 +483,12 @@ def _groups(
     A primal is followed where the engine would find hooks or other nodes behind it. Outputs without
     a history belong to the first group.
     """
-    positions = {id(leaf): k for k, leaf in enumerate(forward.leaves)}
-    behind = {k: _primals_behind(forward.outputs[k], positions) for k in differentiable}
+    positions = {}
+    for k, leaf in enumerate(forward.leaves):
+        positions[id(leaf)] = k
+    behind = {}
+    for k in differentiable:
+        behind[k] = _primals_behind(forward.outputs[k], positions)
     followed = frozenset(k for k, fake in _fakes_at(fakes) if fake.is_followed)
     reached = followed.intersection(itertools.chain(*behind.values()))
     groups: dict[frozenset[int], set[int]] = {}

@@ -141,7 +141,11 @@ def _without(
     known: dict[int, tuple[FakeTensor, Any]], keys: set[int]
 ) -> dict[int, tuple[FakeTensor, Any]]:
     """What lies in other memory."""
-    return {k: pair for k, pair in known.items() if storage_key(pair[0]) not in keys}
+    result = {}
+    for k, pair in known.items():
+        if storage_key(pair[0]) not in keys:
+            result[k] = pair
+    return result
 
 
 def _is_small(result: Any) -> bool:

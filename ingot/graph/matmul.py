@@ -50,7 +50,10 @@ def folds(left: Tensor, right: Tensor) -> bool:
     if geometry.surely_plain(many) or geometry.is_empty(many):
         return True
     sizes, strides = many.shape, many.stride()
-    dims = [d for d in range(many.dim() - 1) if not _SKIPS_ONES or sizes[d] != 1]
+    dims = []
+    for d in range(many.dim() - 1):
+        if not _SKIPS_ONES or sizes[d] != 1:
+            dims.append(d)
     return all(strides[d] == strides[inner] * sizes[inner] for d, inner in itertools.pairwise(dims))
 
 

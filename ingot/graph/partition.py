@@ -263,7 +263,11 @@ def _late(graph: Graph, tangents: Sequence[Node]) -> set[Node]:
 
 def _acting(graph: Graph, late: Container[Node]) -> list[Node]:
     """The effectful nodes of the backward."""
-    return [node for node in graph.nodes if node in late and has_effect(node.target)]
+    results = []
+    for node in graph.nodes:
+        if node in late and has_effect(node.target):
+            results.append(node)
+    return results
 
 
 # -- the cut ---------------------------------------------------------------------------------------
@@ -335,7 +339,10 @@ def _cut(joint: JointGraph, late: set[Node], available: set[Node], copied: set[N
     ends = {*nodes_of(joint.gradients), *_acting(graph, late)}
     needed = ancestors(ends)
     needed_late = needed & late
-    candidates = [n for n in graph.nodes if n in needed and n not in late and n.op != "get_attr"]
+    candidates = []
+    for n in graph.nodes:
+        if n in needed and n not in late and n.op != "get_attr":
+            candidates.append(n)
     costs = _Costs(graph, candidates, _stored(graph, late), available, copied)
     network = Network()
     source, sink = network.node(), network.node()
@@ -372,9 +379,15 @@ def _ahead(
         return saved
     roots = set(nodes_of(joint.gradients))
     rest = ancestors(roots, {*saved, tangent, *linear})
-    needed = [node for node in saved if node in roots or not rest.isdisjoint(node.users)]
+    needed = []
+    for node in saved:
+        if node in roots or not rest.isdisjoint(node.users):
+            needed.append(node)
     in_memory = {*needed, *available, *_stored(whole.graph, late)}
-    replaced = [node for node in saved if node not in in_memory and not is_view(node)]
+    replaced = []
+    for node in saved:
+        if node not in in_memory and not is_view(node):
+            replaced.append(node)
     if sum(map(_bytes, linear)) > sum(map(_bytes, replaced)):
         return saved
     return [*needed, *compute_ahead(whole, tangent, linear)]
@@ -553,15 +566,23 @@ def _forward(
     joint: JointGraph, kept: list[Node], decided: Iterable[Symbol], late: set[Node]
 ) -> AtenGraph:
     whole, graph = joint.aten, Graph()
-    inputs = {node: graph.node_copy(node) for node in joint.primals}
+    inputs = {}
+    for node in joint.primals:
+        inputs[node] = graph.node_copy(node)
     final = dict(whole.mutations)
-    runs = [node for node in whole.graph.nodes if node not in late and must_run(node)]
+    runs = []
+    for node in whole.graph.nodes:
+        if node not in late and must_run(node):
+            runs.append(node)
     copies = _copied(
         whole, inputs, graph, [*nodes_of(joint.results), *final.values(), *kept, *runs]
     )
-    specs = [_on_copy(spec, copies) for spec in joint.results]
+    specs = []
+    for spec in joint.results:
+        specs.append(_on_copy(spec, copies))
     specs += map(_whole, at(copies, kept))
-    specs += [OutputSpec(value=whole.shapes.wrap(symbol)) for symbol in decided]
+    for symbol in decided:
+        specs.append(OutputSpec(value=whole.shapes.wrap(symbol)))
     mutations = zip(final, at(copies, final.values()))
     forward = _finished(whole, graph, specs, mutations)
     forward.uncounted = whole.uncounted
@@ -592,7 +613,9 @@ def _backward(
     else:
         copies = _copied(whole, inputs, graph, roots)
     # a gradient is never an alias, not even of a tangent
-    specs = [replace(_on_copy(spec, copies), position=None) for spec in gradients]
+    specs = []
+    for spec in gradients:
+        specs.append(replace(_on_copy(spec, copies), position=None))
     backward = _finished(whole, graph, specs, [])
     backward.lends = frozenset(k for k, slot in enumerate(saved) if slot.role == "kept")
     return backward
@@ -606,8 +629,13 @@ def _placeholder(graph: Graph, node: Node, value: Any) -> Node:
 
 
 def _finished(whole: AtenGraph, graph: Graph, specs: list[OutputSpec], mutations: Any) -> AtenGraph:
-    names = {node.target for node in graph.find_nodes(op="get_attr")}
-    constants = {name: value for name, value in whole.constants.items() if name in names}
+    names = set()
+    for node in graph.find_nodes(op="get_attr"):
+        names.add(node.target)
+    constants = {}
+    for name, value in whole.constants.items():
+        if name in names:
+            constants[name] = value
     finished = AtenGraph(graph, specs, mutations, constants, whole.shapes)
     run_passes(finished, TRAINING_PASSES)
     return finished

@@ -69,7 +69,9 @@ def _layers(
         raise unsupported(
             "op-form", "gradients of a recurrent layer in evaluation mode, which cuDNN has none of"
         )
-    kinds = {(t.dtype, t.device) for t in (x, *states, *weights)}
+    kinds = set()
+    for t in (x, *states, *weights):
+        kinds.add((t.dtype, t.device))
     if len(kinds) > 1 or not all(map(_is_contiguous, states)):
         raise unsupported("op-form", "tensors that cuDNN refuses")
     hx, *cells = states

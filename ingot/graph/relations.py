@@ -236,7 +236,10 @@ def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_
     does."""
     equalities = [fact for fact in facts if fact.relation == "=="]
     equal = {fact.terms for fact in equalities}
-    others = [f for f in facts if f.relation != "==" and not {f.terms, -f.terms} & equal]
+    others = []
+    for f in facts:
+        if f.relation != "==" and not {f.terms, -f.terms} & equal:
+            others.append(f)
     lowest = _Lowest(divided)
     others = _with_raised_bounds(others, lowest)
     tightest: dict[tuple[Expr, str, int], _Fact] = {}

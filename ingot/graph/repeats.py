@@ -102,7 +102,10 @@ class Results:
         with self.context:
             result = function(*args, **kwargs)
         if (self._state(), list(map(_LOOK, fakes))) == before:
-            written = [k for k, fake in enumerate(fakes) if fake._version != versions[k]]
+            written = []
+            for k, fake in enumerate(fakes):
+                if fake._version != versions[k]:
+                    written.append(k)
             answer = _learnt(target, result, fakes, written)
             if answer is not None:
                 self._results[signature] = answer
@@ -222,7 +225,9 @@ class Repeats:
             return self._repeated(repeat, arguments)
         before = self._state()
         nodes = list(map(self.tracer.node_of, arguments))
-        versions = [t.storage.version for t in arguments]
+        versions = []
+        for t in arguments:
+            versions.append(t.storage.version)
         result = function(*args, **kwargs)
         if signature not in self._repeats:
             self._repeats[signature] = self._learnt(before, arguments, nodes, versions, result)

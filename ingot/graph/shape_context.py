@@ -438,7 +438,11 @@ def _above_one(symbol: Symbol) -> Symbol:
 
 def _sizes_above_one(symbols: Iterable[Symbol]) -> dict[Symbol, Symbol]:
     """Those of some symbols that may be 1, each with one that may not."""
-    return {symbol: _above_one(symbol) for symbol in symbols if symbol.lower == 1}
+    result = {}
+    for symbol in symbols:
+        if symbol.lower == 1:
+            result[symbol] = _above_one(symbol)
+    return result
 
 
 def _least_above_one(size: Expr, symbol: Symbol, least: int) -> int | None:

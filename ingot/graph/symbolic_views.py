@@ -44,7 +44,10 @@ def view_symbolically(
     if refused:
         raise EagerRaises(f"{op} does not take these arguments in eager: {refused}")
     if op in _SEVERAL:
-        return [t.as_strided(*w) for w in _SEVERAL[op](t, *args, **kwargs)]
+        results = []
+        for w in _SEVERAL[op](t, *args, **kwargs):
+            results.append(t.as_strided(*w))
+        return results
     rule = _RULES.get(op)
     if rule is None:
         raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
@@ -381,7 +384,10 @@ def _split_with_sizes(t: Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Geo
     if not all(expected(size >= 0) for size in sizes) or not expected(sum(sizes) == t.shape[dim]):
         raise EagerRaises("parts of negative sizes, or of other sizes than the whole: eager raises")
     ends = itertools.accumulate(sizes)
-    return [_slice(t, dim, end - size, end) for size, end in zip(sizes, ends)]
+    results = []
+    for size, end in zip(sizes, ends):
+        results.append(_slice(t, dim, end - size, end))
+    return results
 
 
 def _unbind(t: Tensor, dim: int = 0) -> list[Geometry]:

@@ -94,7 +94,9 @@ class Unbacked:
         that none can see."""
         if not self._counts:
             return False
-        firsts = {form: self._counts.get(root, root) for form, root in self.roots.items()}
+        firsts = {}
+        for form, root in self.roots.items():
+            firsts[form] = self._counts.get(root, root)
         return (left - right).substitute(firsts).constant == 0
 
     def concerns(self, *expressions: Expr) -> bool:
@@ -107,7 +109,11 @@ class Unbacked:
 
     def forms(self, root: Symbol) -> list[Symbol]:
         """The symbols that stand for one size."""
-        return [symbol for symbol, first in self.roots.items() if first is root]
+        results = []
+        for symbol, first in self.roots.items():
+            if first is root:
+                results.append(symbol)
+        return results
 
     def all_forms(self, symbol: Symbol) -> list[Symbol]:
         """The symbols that stand for the same as one."""

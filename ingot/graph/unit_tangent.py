@@ -71,7 +71,10 @@ def compute_ahead(whole: AtenGraph, tangent: Node, values: Sequence[Node]) -> li
             with graph.inserting_before(node):
                 ahead[node] = graph.node_copy(node, lambda n: ahead.get(n, n))
     for value in values:
-        readers = [user for user in value.users if user not in needed]
+        readers = []
+        for user in value.users:
+            if user not in needed:
+                readers.append(user)
         with graph.inserting_before(value):
             scaled = _scaled(graph, ahead[value], tangent)
         for reader in readers:

@@ -109,10 +109,9 @@ def mm_in_parts(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
     rows, columns = out.shape
     for part in parts(rows, columns, out.dtype.itemsize):
         windows = _windows(part, *((t.shape, t.stride()) for t in (x, y, out)))
-        batches = [
-            torch.as_strided(t, sizes, strides, t.storage_offset() + offset)
-            for t, (sizes, strides, offset) in zip((x, y, out), windows)
-        ]
+        batches = []
+        for t, (sizes, strides, offset) in zip((x, y, out), windows):
+            batches.append(torch.as_strided(t, sizes, strides, t.storage_offset() + offset))
         for left, right, result in zip(*batches):
             torch.mm(left, right, out=result)
     return out

@@ -183,7 +183,10 @@ class Expr:
         offset: dict[Monomial, int] = {}
         slopes: dict[Symbol, dict[Monomial, int]] = {}
         for monomial, coefficient in self._coefficients.items():
-            inside = [atom for atom in monomial if not own.isdisjoint(atom.symbols)]
+            inside = []
+            for atom in monomial:
+                if not own.isdisjoint(atom.symbols):
+                    inside.append(atom)
             if not inside:
                 offset[monomial] = coefficient
             elif len(inside) == 1 and isinstance(inside[0], Symbol):
@@ -204,7 +207,9 @@ class Expr:
     def _render(self) -> str:
         pieces = []
         for monomial, coefficient in self._coefficients.items():
-            factors = [_factor_text(atom) for atom in monomial]
+            factors = []
+            for atom in monomial:
+                factors.append(_factor_text(atom))
             if monomial and coefficient == 1:
                 factors[0] = str(monomial[0])  # it leads: nothing stands before it
             if not factors or abs(coefficient) != 1:

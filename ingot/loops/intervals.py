@@ -32,7 +32,10 @@ def multiply(coefficient: int, factors: Iterable[Bounds]) -> Bounds:
     for least, most in factors:
         ends = (-inf if least is None else least, inf if most is None else most)
         # zero times infinity is zero: the factor is some number
-        corners = [x * y if x and y else 0 for x in (low, high) for y in ends]
+        corners = []
+        for x in (low, high):
+            for y in ends:
+                corners.append(x * y if x and y else 0)
         low, high = min(corners), max(corners)
     return (None if low == -inf else int(low)), (None if high == inf else int(high))
 
@@ -69,7 +72,10 @@ def remainder(a: Bounds, b: Bounds) -> Bounds:
 
 def maximum(a: Bounds, b: Bounds) -> Bounds:
     """Of the larger one: at least what is known of either."""
-    lows = [low for low in (a[0], b[0]) if low is not None]
+    lows = []
+    for low in (a[0], b[0]):
+        if low is not None:
+            lows.append(low)
     if a[1] is None or b[1] is None:
         high = None
     else:
@@ -79,7 +85,10 @@ def maximum(a: Bounds, b: Bounds) -> Bounds:
 
 def minimum(a: Bounds, b: Bounds) -> Bounds:
     """Of the smaller one: at most what is known of either."""
-    highs = [high for high in (a[1], b[1]) if high is not None]
+    highs = []
+    for high in (a[1], b[1]):
+        if high is not None:
+            highs.append(high)
     if a[0] is None or b[0] is None:
         low = None
     else:

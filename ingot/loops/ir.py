@@ -153,12 +153,20 @@ class Body(NamedTuple):
 
     def places(self, buffer: str) -> list[Expr]:
         """The elements of a buffer that are loaded."""
-        return [i.attrs[1] for i in self.loads if i.attrs[0] == buffer]
+        results = []
+        for i in self.loads:
+            if i.attrs[0] == buffer:
+                results.append(i.attrs[1])
+        return results
 
     @property
     def lookups(self) -> list[int]:
         """The positions of indirect lookups, each of which may have to report an error."""
-        return [k for k, i in enumerate(self.instructions) if i.op == "indirect"]
+        results = []
+        for k, i in enumerate(self.instructions):
+            if i.op == "indirect":
+                results.append(k)
+        return results
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """The positions of what the values at `roots` are computed from, and `roots`, in order."""
@@ -577,7 +585,11 @@ def buffers_of(views: Iterable[View]) -> set[str]:
 
 def view_fields(node: Node) -> dict[str, View]:
     """The fields of a node that are views."""
-    return {name: view for name, view in vars(node).items() if isinstance(view, View)}
+    result = {}
+    for name, view in vars(node).items():
+        if isinstance(view, View):
+            result[name] = view
+    return result
 
 
 def symbols_in(tree: Any) -> frozenset[Symbol]:

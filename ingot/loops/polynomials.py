@@ -79,8 +79,14 @@ def multiply(a: dict[tuple[T, ...], int], b: dict[tuple[T, ...], int]) -> dict[t
 
 def slope(a: dict[tuple[T, ...], int], atom: T) -> dict[tuple[T, ...], int]:
     """What an atom is multiplied by, of terms in which it occurs once."""
-    terms = [item for item in a.items() if item[0].count(atom) == 1]
-    return {without(monomial, atom): coefficient for monomial, coefficient in terms}
+    terms = []
+    for item in a.items():
+        if item[0].count(atom) == 1:
+            terms.append(item)
+    result = {}
+    for monomial, coefficient in terms:
+        result[without(monomial, atom)] = coefficient
+    return result
 
 
 def divide_by_term(

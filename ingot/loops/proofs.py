@@ -64,9 +64,15 @@ def _at_least_end(e: Expr) -> Expr | None:
 
 
 def _is_nonnegative_in_sizes(e: Expr) -> bool:
-    atoms = {atom for _, monomial in e.terms for atom in monomial}
+    atoms = set()
+    for _, monomial in e.terms:
+        for atom in monomial:
+            atoms.add(atom)
     if not atoms <= e.symbols:
         return False
-    larger = [s for s in e.symbols if s.kind == "size" and s.lower > 0 and s.upper is None]
+    larger = []
+    for s in e.symbols:
+        if s.kind == "size" and s.lower > 0 and s.upper is None:
+            larger.append(s)
     low = e.substitute({s: s.from_lower() for s in larger}).bounds[0]
     return low is not None and low >= 0

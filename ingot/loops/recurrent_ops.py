@@ -190,6 +190,8 @@ def _places(
     to: Settings,
 ) -> tuple[list[int], int]:
     """Where each weight begins, in bytes, and how many elements there are in all."""
-    weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+    weights = []
+    for shape in shapes:
+        weights.append(torch.empty(shape, dtype=dtype, device=device))
     flat = _laid_out(weights, width, to)
     return [w.data_ptr() - flat.data_ptr() for w in weights], flat.numel()

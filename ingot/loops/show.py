@@ -36,7 +36,10 @@ _INFIX = dict(
 
 def show(graph: LoopGraph) -> str:
     """The whole graph as text."""
-    lines = [f"{b.role} {show_buffer(b)}" for b in graph.buffers.values() if not b.is_temporary]
+    lines = []
+    for b in graph.buffers.values():
+        if not b.is_temporary:
+            lines.append(f"{b.role} {show_buffer(b)}")
     for symbol, position, kind, dim in graph.symbols:
         if kind == "value":
             place = f"input {position}"
@@ -97,7 +100,9 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
 
 
 def _body_lines(body: Body, last: str) -> list[str]:
-    lines = [f"    %{k} = {show_instruction(i)}" for k, i in enumerate(body.instructions)]
+    lines = []
+    for k, i in enumerate(body.instructions):
+        lines.append(f"    %{k} = {show_instruction(i)}")
     return [*lines, f"    {last} {', '.join(f'%{r}' for r in body.results)}"]
 
 
@@ -155,7 +160,8 @@ def _call(node: Library) -> str:
     if not name or isinstance(node.function, OpOverload):
         name = str(node.function)
     arguments = list(map(_value, node.args))
-    arguments += [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
+    for k, v in node.kwargs.items():
+        arguments.append(f"{k}={_value(v)}")
     targets = ", ".join(t or "_" for t in node.targets)
     if node.out is not None:
         return f"{name}({', '.join([*arguments, f'{node.out}={targets}'])})"

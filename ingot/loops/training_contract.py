@@ -206,7 +206,11 @@ class JointContract:
     @property
     def refused_outputs(self) -> dict[int, Exception]:
         """The outputs through which autograd refuses to go back, with its errors."""
-        return {o.position: o.refused for o in self.outputs if o.refused is not None}
+        result = {}
+        for o in self.outputs:
+            if o.refused is not None:
+                result[o.position] = o.refused
+        return result
 
     @property
     def gradient_inputs(self) -> tuple[int, ...]:
@@ -226,7 +230,11 @@ class JointContract:
     def rebased_inputs(self) -> dict[int, int]:
         """The inputs that are written where autograd records it, and the outputs that stand for
         them."""
-        return {s.position: s.rebased_as for s in self.inputs if s.rebased_as is not None}
+        result = {}
+        for s in self.inputs:
+            if s.rebased_as is not None:
+                result[s.position] = s.rebased_as
+        return result
 
     @property
     def windows_in_node(self) -> tuple[OutputWindow, ...]:
@@ -312,7 +320,10 @@ class TrainingContract(JointContract):
     def native(self) -> NativeSlots:
         """The contract as the native recorder reads it."""
         refused, outputs = self.refused_outputs, self.outputs
-        untracked = [o.position for o in outputs if o.tangent is None and o.refused is None]
+        untracked = []
+        for o in outputs:
+            if o.tangent is None and o.refused is None:
+                untracked.append(o.position)
         return NativeSlots(
             inputs=len(self.inputs),
             tensors=self.tensors,

@@ -211,7 +211,9 @@ class _Check:
             self.require(
                 all(0 <= a < position for a in i.args), f"%{position} ({i.op}) uses a later value"
             )
-            types = [body.instructions[a].dtype for a in i.args]
+            types = []
+            for a in i.args:
+                types.append(body.instructions[a].dtype)
             if i.op in ("load", "index", "indirect"):
                 if i.op == "index":
                     index: Expr = i.attrs[0]

@@ -190,9 +190,9 @@ def _mask(lw: Lowering, mask: TensorValue | None, sizes: tuple[Expr, ...]) -> Vi
     else:
         window = _rows(lw, mask)
     missing = len(sizes) - len(mask.sizes)
-    strides = [
-        ZERO if size is ONE else stride for size, stride in zip(window.sizes, window.strides)
-    ]
+    strides = []
+    for size, stride in zip(window.sizes, window.strides):
+        strides.append(ZERO if size is ONE else stride)
     return View(window.buffer, sizes, (*[ZERO] * missing, *strides), window.offset, window.dtype)
 
 

@@ -101,9 +101,9 @@ class Window(NamedTuple):
     def of(weight: TensorValue, *geometry: Sequence[Any]) -> Window:
         """The window of a weight of constant size; NotLowered for another."""
         size = tuple(s.constant for s in weight.sizes[2:])
-        listed = [
-            tuple(values) * len(size) if len(values) == 1 else tuple(values) for values in geometry
-        ]
+        listed = []
+        for values in geometry:
+            listed.append(tuple(values) * len(size) if len(values) == 1 else tuple(values))
         if not all(isinstance(n, int) for values in (size, *listed) for n in values):
             raise NotLowered("a window of unknown geometry")
         return Window(size, *listed)  # type: ignore[arg-type]
@@ -129,7 +129,10 @@ class Window(NamedTuple):
         in images that have a margin."""
         before = margin or [0] * len(self.size)
         moves = zip(index, self.stride, taps, self.dilation, before)
-        return [i * step + tap * apart - pad for i, step, tap, apart, pad in moves]
+        results = []
+        for i, step, tap, apart, pad in moves:
+            results.append(i * step + tap * apart - pad)
+        return results
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,9 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
     strides = channels_last_strides(sizes)
     spec = Spec(sizes, strides, x.dtype)
     buffer = lw.new_buffer(spec, strides)
-    corner = [stride * b for stride, b in zip(strides, before)]
+    corner = []
+    for stride, b in zip(strides, before):
+        corner.append(stride * b)
     lazy = x.buffer is None
     for piece, offset in x.pieces(strides) if lazy else [(x, ZERO)]:
         lw.write(piece, buffer, strides, sum(corner, offset))
@@ -357,7 +362,9 @@ def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     relaid = lw.relaid(lw.mapped(weight, spec, lambda index: (*index[2:], *index[:2])))
     left = access(lw.view(in_channels_last(lw, x, window.padding)), (n, inner, row, column))
     right = access(lw.view(relaid), (*taps, inner, channel))
-    at = [i * size + tap for i, size, tap in zip((row, column), window.size, taps)]
+    at = []
+    for i, size, tap in zip((row, column), window.size, taps):
+        at.append(i * size + tap)
     loops = taps, pixels, (channel,), (inner,)
     result = lw.contraction(out, loops, left, right, (n, channel, *at))
     return _with_bias(lw, out, result, conv.bias)
@@ -572,9 +579,9 @@ def _convolved_channels_last(x: Tensor, weight: Tensor, settings: list[Any]) -> 
         isinstance(n, torch.SymInt) for t in (x, weight) for n in (*t.shape, *t.stride())
     ):
         return likely
-    real = [
-        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu") for t in (x, weight)
-    ]
+    real = []
+    for t in (x, weight):
+        real.append(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu"))
     backend = select_conv_backend(*real, None, *settings, None)
     chosen: Any = conv_determine_backend_memory_format  # whose stub knows one argument of its three
     return chosen(*real, backend) in (torch.channels_last, torch.channels_last_3d)

@@ -95,7 +95,10 @@ def convolution_backward(
 
 def _lies_channels_last(*images: TensorValue | Spec) -> bool:
     """Whether one of the images does; those that lie otherwise are converted."""
-    laid = [x for x in images if x.strides == channels_last_strides(x.sizes)]
+    laid = []
+    for x in images:
+        if x.strides == channels_last_strides(x.sizes):
+            laid.append(x)
     return any(x.strides != contiguous_strides(x.sizes) for x in laid)
 
 
@@ -163,7 +166,9 @@ def _added_windows(
     def terms(index: Index) -> Iterator[int]:
         for offset in window.offsets():
             reach = zip(index[2:], offset, margins, window.dilation)
-            at = [i + (before - k * apart) for i, k, before, apart in reach]
+            at = []
+            for i, k, before, apart in reach:
+                at.append(i + (before - k * apart))
             place, begins = windows_on(at, window.stride, (height, width))
             where = (index[0], *place, index[1], *exprs(offset))
             yield load_where(begins, windows, where, torch.float32)
@@ -195,7 +200,10 @@ class _Residue(NamedTuple):
 def _residues(places: int, size: int, step: int, padding: int, dilation: int) -> list[_Residue]:
     residues = []
     for first in range(min(step, places)):
-        taps = [k for k in reversed(range(size)) if (first + padding - k * dilation) % step == 0]
+        taps = []
+        for k in reversed(range(size)):
+            if (first + padding - k * dilation) % step == 0:
+                taps.append(k)
         if taps:
             source, apart = ((first + padding - taps[0] * dilation) // step, 1)
         else:
@@ -211,10 +219,12 @@ def _turned_round(
 ) -> TensorValue:
     """A convolution of the gradient for each residue of the places, as they meet other elements of
     the window."""
-    axes = [_residues(size.constant or 0, *each) for size, *each in zip(out.sizes[2:], *window)]
-    margins = [
-        max(r.margin(size.constant or 0) for r in axis) for axis, size in zip(axes, grad.sizes[2:])
-    ]
+    axes = []
+    for size, *each in zip(out.sizes[2:], *window):
+        axes.append(_residues(size.constant or 0, *each))
+    margins = []
+    for axis, size in zip(axes, grad.sizes[2:]):
+        margins.append(max(r.margin(size.constant or 0) for r in axis))
     padded = lw.view(in_channels_last(lw, grad, margins))
     strides = channels_last_strides(out.sizes)
     buffer = lw.new_buffer(out, strides)
@@ -225,7 +235,9 @@ def _turned_round(
         target = address_of((n, channel, *at), strides)
         if not all(r.taps for r in residues):
             nothing = _row_major(exprs([*out.sizes[:2], *(r.places for r in residues)]))
-            apart = [stride * step for stride, step in zip(strides, (1, 1, *window.stride))]
+            apart = []
+            for stride, step in zip(strides, (1, 1, *window.stride)):
+                apart.append(stride * step)
             first = sum((stride * r.first for stride, r in zip(strides[2:], residues)), ZERO)
             lw.write(filled(lw, nothing, 0.0), buffer, apart, first)
             continue
@@ -249,12 +261,14 @@ def _turned_round(
 def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> TensorValue:
     """The elements of the weight that meet these places, the result's channels for each of the
     images'."""
-    steps = [r.taps[0] - r.taps[1] if len(r.taps) > 1 else 1 for r in residues]
+    steps = []
+    for r in residues:
+        steps.append(r.taps[0] - r.taps[1] if len(r.taps) > 1 else 1)
 
     def under(index: Index) -> Index:
-        at = [
-            (index[2 + d] * -step) + r.taps[0] for d, (step, r) in enumerate(zip(steps, residues))
-        ]
+        at = []
+        for d, (step, r) in enumerate(zip(steps, residues)):
+            at.append((index[2 + d] * -step) + r.taps[0])
         return index[1], index[0], *at
 
     sizes = (weight.sizes[1], weight.sizes[0], *exprs([len(r.taps) for r in residues]))

@@ -82,7 +82,10 @@ class Joined(TensorValue):
     axis: int
 
     def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
-        return [(part, start * strides[self.axis]) for part, start in self.parts]
+        results = []
+        for part, start in self.parts:
+            results.append((part, start * strides[self.axis]))
+        return results
 
 
 def cat(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
@@ -273,7 +276,10 @@ def cat_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     dim = bind(op, args, kwargs)["dim"] % first.dim()
     sizes = list(first.shape)
     for t in tensors[1:]:
-        pairs = [pair for d, pair in enumerate(zip(t.shape, first.shape)) if d != dim]
+        pairs = []
+        for d, pair in enumerate(zip(t.shape, first.shape)):
+            if d != dim:
+                pairs.append(pair)
         if t.dim() != first.dim() or not all(geometry.expect_same(*pair) for pair in pairs):
             raise EagerRaises("cat_meta of tensors whose sizes differ outside the joined dimension")
         sizes[dim] = sizes[dim] + t.shape[dim]
@@ -345,7 +351,10 @@ def empty_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
 
 def cat_refusal(tensors: Sequence[Tensor], dim: int) -> str:
     """One dimension without elements is as good as any."""
-    ranked = [t for t in tensors if t.dim() != 1 or not geometry.is_empty(t)]
+    ranked = []
+    for t in tensors:
+        if t.dim() != 1 or not geometry.is_empty(t):
+            ranked.append(t)
     if ranked:
         return bad_dims(ranked[0], [dim])
     return ""

@@ -65,7 +65,9 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
     def of_scalars(
         lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any
     ) -> TensorValue:
-        arguments = [vector(lw, value) for value in args]
+        arguments = []
+        for value in args:
+            arguments.append(vector(lw, value))
         if out.sizes:
             return rule(lw, out, vector(lw, x), *arguments, **keywords)
         result = rule(
@@ -164,7 +166,11 @@ def index(
 
 def by_dimension(indices: Sequence[T | None]) -> dict[int, T]:
     """The index tensors by the dimension that they index."""
-    return {d: index for d, index in enumerate(indices) if index is not None}
+    result = {}
+    for d, index in enumerate(indices):
+        if index is not None:
+            result[d] = index
+    return result
 
 
 def start_of(used: Mapping[int, object]) -> int:
@@ -399,7 +405,10 @@ def index_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     indices += [None] * (t.dim() - len(indices))
     used = by_dimension(indices)
     shape = geometry.broadcast(*[index.shape for index in used.values()])
-    rest = [t.shape[d] for d in range(t.dim()) if d not in used]
+    rest = []
+    for d in range(t.dim()):
+        if d not in used:
+            rest.append(t.shape[d])
     before = start_of(used)
     sizes = (*rest[:before], *shape, *rest[before:])
     plain = (not rest or t.is_contiguous()) and all(
@@ -423,7 +432,9 @@ def embedding_bag_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tens
     dtype = torch.promote_types(indices.dtype, offsets.dtype)
     bags = offsets.shape[0] - bool(bound["include_last_offset"])
     largest = (bags, weight.shape[1]) if bound["mode"] == 2 else (0,)
-    others = [fresh(sizes, dtype) for sizes in (indices.shape, offsets.shape, largest)]
+    others = []
+    for sizes in (indices.shape, offsets.shape, largest):
+        others.append(fresh(sizes, dtype))
     return fresh((bags, weight.shape[1]), weight.dtype), *others
 
 

@@ -420,7 +420,9 @@ def rms_norm_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[
 
 def cudnn_batch_norm_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     x, training = args[0], args[5]
-    stats = [fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)) for _ in range(2)]
+    stats = []
+    for _ in range(2):
+        stats.append(fresh((x.shape[1],) if training else (0,), _accumulated(x.dtype)))
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *stats, fresh((0,), torch.uint8)
 
 
@@ -428,7 +430,9 @@ def cudnn_batch_norm_backward_meta(
     op: OpOverload, args: Args, kwargs: Kwargs
 ) -> tuple[Tensor, ...]:
     x, weight = args[0], args[2]
-    slopes = [fresh((x.shape[1],), weight.dtype) for _ in range(2)]
+    slopes = []
+    for _ in range(2):
+        slopes.append(fresh((x.shape[1],), weight.dtype))
     return fresh(x.shape, x.dtype, geometry.suggested(x)), *slopes
 
 

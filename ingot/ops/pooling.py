@@ -100,7 +100,9 @@ def _along(
         return load_where(inside([position], [x.sizes[dim]]), x, at, dtype, neutral)
 
     def compute(index: Index) -> int:
-        elements = [element(index, k) for k in range(size)]
+        elements = []
+        for k in range(size):
+            elements.append(element(index, k))
         return rounded(functools.reduce(simple(combine), elements), out.dtype)
 
     return lw.computed(out, compute, [x], cost=4 * size, heavy=True)
@@ -142,13 +144,19 @@ def _largest(
         return ops.index(address_of(place, strides))
 
     def search(index: Index) -> tuple[int, int]:
-        starts = [i * step - pad for i, (_, step, pad, _) in zip(index[-rank:], windows)]
-        first = [maximum(start, start % dilation) for start, (*_, dilation) in zip(starts, windows)]
+        starts = []
+        for i, (_, step, pad, _) in zip(index[-rank:], windows):
+            starts.append(i * step - pad)
+        first = []
+        for start, (*_, dilation) in zip(starts, windows):
+            first.append(maximum(start, start % dilation))
         best, where = ops.constant(float("-inf"), dtype), flat(first)
         for offsets in product(
             *(range(0, size * dilation, dilation) for size, _, _, dilation in windows)
         ):
-            place = [start + offset for start, offset in zip(starts, offsets)]
+            place = []
+            for start, offset in zip(starts, offsets):
+                place.append(start + offset)
             counts = inside(place, extents)
             with ops.masked(counts):
                 value = ops.to(x.load((*index[:-rank], *place)), dtype)
@@ -274,7 +282,10 @@ def adaptive_avg_pool(
             x = _uneven(lw, spec, x, first + k, n, m)
 
     def counts(index: Index) -> list[Expr]:
-        return [_end(i, n, m) - i * n // m for i, (n, m) in zip(index[-rank:], known)]
+        results = []
+        for i, (n, m) in zip(index[-rank:], known):
+            results.append(_end(i, n, m) - i * n // m)
+        return results
 
     return _averaged(lw, out, lw.mapped(x, wide, lambda index: index), counts)
 

@@ -33,8 +33,14 @@ def dropout_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, Te
 
 def _functional(packet: Any) -> list[OpOverload]:
     """The overloads that write to no argument; which there are depends on the version of torch."""
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    return [overload for overload in overloads if not is_mutable(overload)]
+    overloads = []
+    for name in packet.overloads():
+        overloads.append(getattr(packet, name))
+    results = []
+    for overload in overloads:
+        if not is_mutable(overload):
+            results.append(overload)
+    return results
 
 
 OPS = (

@@ -45,10 +45,12 @@ def roll(
         size, shift = x.sizes[inner], as_expr(moved.pop(inner)) % x.sizes[inner]
         moves: list[tuple[Expr, Callable[[Expr], Expr]]]
         moves = [(shift, lambda i: i + size - shift), (size - shift, lambda i: i)]
-        specs = [out._replace(sizes=(*x.sizes[:inner], n, *x.sizes[inner + 1 :])) for n, _ in moves]
-        pieces = [
-            lw.mapped(x, spec, on_dim(inner, len(x.sizes), f)) for spec, (_, f) in zip(specs, moves)
-        ]
+        specs = []
+        for n, _ in moves:
+            specs.append(out._replace(sizes=(*x.sizes[:inner], n, *x.sizes[inner + 1 :])))
+        pieces = []
+        for spec, (_, f) in zip(specs, moves):
+            pieces.append(lw.mapped(x, spec, on_dim(inner, len(x.sizes), f)))
         x = join(lw, out, pieces, inner)
 
     def index_map(index: Index) -> Index:
@@ -150,8 +152,13 @@ def constant_pad(
 
     value = lw.computed(out, compute, [x], cost=3)
     after = [whole - size - b for whole, size, b in zip(out.sizes, x.sizes, before)]
-    margins = [as_expr(n).constant for n in (*before, *after)]
-    known = [n for n in margins if n is not None and n >= 0]
+    margins = []
+    for n in (*before, *after):
+        margins.append(as_expr(n).constant)
+    known = []
+    for n in margins:
+        if n is not None and n >= 0:
+            known.append(n)
     if len(known) == 2 * rank:
         value.margins = Margins(x, known[:rank], known[rank:], rounded_number(number, out.dtype))
     return value

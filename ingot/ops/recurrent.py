@@ -83,9 +83,11 @@ def cudnn_rnn_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, 
 
 def cudnn_rnn_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> list[Tensor]:
     x, weights, hx, cx, *_ = args
-    return [
-        fresh(t.shape, t.dtype) for t in (x, hx, cx, *(weights if args[9] else ())) if t is not None
-    ]
+    results = []
+    for t in (x, hx, cx, *(weights if args[9] else ())):
+        if t is not None:
+            results.append(fresh(t.shape, t.dtype))
+    return results
 
 
 OPS = (

@@ -200,7 +200,10 @@ def _square(v: int) -> int:
 
 def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
     """`x` with or without its dimensions of size 1, as `out` has them, rounded to `out.dtype`."""
-    at = [k for k, size in enumerate(out.sizes) if size is not ONE]
+    at = []
+    for k, size in enumerate(out.sizes):
+        if size is not ONE:
+            at.append(k)
 
     def index_map(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         rest = iter([index[k] for k in at])
@@ -383,7 +386,10 @@ def _reduced_dims(dim: Any, rank: int) -> set[int]:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return set(range(rank))
     listed, span = [dim] if isinstance(dim, int) else dim, max(rank, 1)
-    dims = {d % span for d in listed if -span <= d < span}
+    dims = set()
+    for d in listed:
+        if -span <= d < span:
+            dims.add(d % span)
     if len(dims) < len(listed):
         raise EagerRaises(
             f"dimensions {list(listed)} of a tensor of rank {rank}: out of range, or one twice"
@@ -399,7 +405,10 @@ def reduction_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     if geometry.is_empty(t) and not (is_symbolic(t) and tried_out(op, args, kwargs) is not None):
         # as above, whether this raises depends on the op, and on no symbol
         return probe(op, args, kwargs)
-    sizes = [1 if d in dims else s for d, s in enumerate(t.shape) if keep or d not in dims]
+    sizes = []
+    for d, s in enumerate(t.shape):
+        if keep or d not in dims:
+            sizes.append(1 if d in dims else s)
     # one element has no variance
     results = tuple(fresh(sizes, dtype) for dtype in dtypes(op, args, kwargs, 2))
     return results[0] if len(results) == 1 else results

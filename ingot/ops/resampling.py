@@ -101,10 +101,14 @@ def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
 
 def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> TensorValue:
     count, extent = len(taps.positions), x.sizes[dim]
-    places = [_place(lw, row, extent) for row in taps.positions]
+    places = []
+    for row in taps.positions:
+        places.append(_place(lw, row, extent))
     weights = None
     if taps.weights is not None:
-        weights = [_table(lw, row) for row in taps.weights]
+        weights = []
+        for row in taps.weights:
+            weights.append(_table(lw, row))
 
     def terms(index: Index) -> Iterator[int]:
         zero = ops.constant(0, out.dtype)
@@ -185,11 +189,10 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., Ten
 def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
     """One tap in each dimension, without weights: a single pass."""
     first = len(x.sizes) - len(taps)
-    places = {
-        first + k: _place(lw, t.positions[0], x.sizes[first + k])
-        for k, t in enumerate(taps)
-        if t is not None
-    }
+    places = {}
+    for k, t in enumerate(taps):
+        if t is not None:
+            places[first + k] = _place(lw, t.positions[0], x.sizes[first + k])
     lw.share(x)
 
     def compute(index: Index) -> int:
@@ -280,7 +283,9 @@ def resampled_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
         return probe(op, args, kwargs)
     spatial = bound.get("output_size")
     if spatial is None:
-        spatial = [math.floor(s * f) for s, f in zip(t.shape[2:], bound["scale_factors"])]
+        spatial = []
+        for s, f in zip(t.shape[2:], bound["scale_factors"]):
+            spatial.append(math.floor(s * f))
     sizes = (*t.shape[:2], *spatial)
     return fresh(sizes, t.dtype, geometry.suggested(t, sizes))
 

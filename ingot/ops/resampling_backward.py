@@ -130,8 +130,12 @@ def _inside(position: int, last: int) -> float:
 def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> Taps:
     """The elements from the first to before the last of each window, each by one over the count."""
     longest = max(last - first for first, last in windows)
-    positions = [[min(first + k, last - 1) for first, last in windows] for k in range(longest)]
-    inside = [[_inside(first + k, last) for first, last in windows] for k in range(longest)]
+    positions = []
+    for k in range(longest):
+        positions.append([min(first + k, last - 1) for first, last in windows])
+    inside = []
+    for k in range(longest):
+        inside.append([_inside(first + k, last) for first, last in windows])
     weights = torch.tensor(inside, dtype=torch.float64) / torch.tensor(counts, dtype=torch.float64)
     return Taps(torch.tensor(positions), weights, padded=True)
 
@@ -146,9 +150,15 @@ def _avg_pool(rank: int) -> Rule:
         steps, pads = (list(v) * (rank // len(v)) for v in (stride or sizes, padding))
 
         def taps_of(d: int, n: int, m: int) -> Taps:
-            starts = [i * steps[d] - pads[d] for i in range(m)]
-            ends = [min(start + sizes[d], n + pads[d]) for start in starts]
-            windows = [(max(start, 0), min(end, n)) for start, end in zip(starts, ends)]
+            starts = []
+            for i in range(m):
+                starts.append(i * steps[d] - pads[d])
+            ends = []
+            for start in starts:
+                ends.append(min(start + sizes[d], n + pads[d]))
+            windows = []
+            for start, end in zip(starts, ends):
+                windows.append((max(start, 0), min(end, n)))
             counted = zip(starts, ends) if count_include_pad else windows
             counts = [end - start for start, end in counted]
             if divisor is not None:
@@ -163,7 +173,9 @@ def _avg_pool(rank: int) -> Rule:
 def _adaptive_avg_pool(rank: int) -> Rule:
     def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
-            windows = [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+            windows = []
+            for i in range(m):
+                windows.append((i * n // m, -(-(i + 1) * n // m)))
             if n == m:
                 return None
             return _window_taps(windows, [end - start for start, end in windows])

@@ -50,7 +50,9 @@ def grid_sampler_2d(
     if x.root.cost:
         lw.realize_root(x)
     dtype = compute_dtype(out.dtype)
-    places = [_places(lw, x, grid, number, padding, corners, by_cudnn) for number in range(2)]
+    places = []
+    for number in range(2):
+        places.append(_places(lw, x, grid, number, padding, corners, by_cudnn))
 
     def compute(index: Index) -> int:
         batch, channel, *place = index

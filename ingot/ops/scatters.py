@@ -147,7 +147,10 @@ def index_put(
         raise NotLowered("index_put at no indices, or into nothing")
     shape = _broadcast([v.sizes for v in used.values()])
     start, rank = start_of(used), len(shape)
-    rest = [size for d, size in enumerate(x.sizes) if d not in used]
+    rest = []
+    for d, size in enumerate(x.sizes):
+        if d not in used:
+            rest.append(size)
     sizes = (*rest[:start], *shape, *rest[start:])
     _check(
         _broadcasts(source.sizes, sizes) and all(_broadcasts(v.sizes, shape) for v in used.values())

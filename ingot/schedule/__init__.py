@@ -66,10 +66,9 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     internal = _internal_buffers(groups, graph)
     write_in_place(groups, internal, graph)
     loans = lend_inputs(groups, internal, graph)
-    steps = [
-        _step(group, graph, own, lent, CPU if group.on_host else target)
-        for group, own, lent in zip(groups, internal, loans)
-    ]
+    steps = []
+    for group, own, lent in zip(groups, internal, loans):
+        steps.append(_step(group, graph, own, lent, CPU if group.on_host else target))
     steps, graph = with_copies(steps, graph)
     steps = _with_unique_names(side_by_side(steps, graph, target))
     lenders = {}
@@ -84,7 +83,10 @@ def _internal_buffers(groups: Sequence[Group], graph: LoopGraph) -> list[set[str
     users: Counter[str] = Counter()
     for group in groups:
         users.update(group.touches)
-    alone = {name for name, count in users.items() if count == 1 and graph.is_temporary(name)}
+    alone = set()
+    for name, count in users.items():
+        if count == 1 and graph.is_temporary(name):
+            alone.add(name)
     alone -= graph.required
     return [group.writes & alone for group in groups]
 

@@ -123,7 +123,10 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     have."""
     result: list[tuple[Blocks, tuple[Condition, ...]]] = []
     rows = _rows(kernel)
-    unknown = [row for row in rows if row.constant is None]
+    unknown = []
+    for row in rows:
+        if row.constant is None:
+            unknown.append(row)
     if kernel.run:
         return result
     if _is_columns(kernel):
@@ -148,7 +151,11 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
 
 
 def _rows(kernel: Kernel) -> list[Expr]:
-    return [inner_size(stage) for stage in kernel.stages if stage.loops]
+    results = []
+    for stage in kernel.stages:
+        if stage.loops:
+            results.append(inner_size(stage))
+    return results
 
 
 def _known_width(rows: Sequence[Expr]) -> int:
@@ -191,7 +198,9 @@ def _whole_rows(kernel: Kernel, width: int, lengths: tuple[Condition, ...] = ())
 def _lengths(rows: Sequence[Expr], width: int) -> tuple[Condition, ...]:
     """How long rows may be of which none is longer than `width`; a multiple of another's length is
     one of its limit."""
-    factors = {row: row.terms[0] if len(row.terms) == 1 else (1, (row,)) for row in rows}
+    factors = {}
+    for row in rows:
+        factors[row] = row.terms[0] if len(row.terms) == 1 else (1, (row,))
     most: dict[object, int] = {}
     for factor, atoms in factors.values():
         most[atoms] = max(most.get(atoms, 1), factor)
@@ -307,7 +316,9 @@ def _reads_apart(kernel: Kernel) -> bool:
     """Whether a point loads many elements of which those of the next point lie apart."""
     if not kernel.loops:
         return False
-    steps = [load.attrs[1].step(kernel.loops[-1]) for load in kernel.loads]
+    steps = []
+    for load in kernel.loads:
+        steps.append(load.attrs[1].step(kernel.loops[-1]))
     return sum(step not in (ZERO, ONE) for step in steps) >= MANY_LOADS
 
 

@@ -73,8 +73,11 @@ def _gap(laid: Overlay, j: int, k: int) -> int | None:
     conflict."""
     first, second = laid.members[j], laid.members[k]
     results = second.body.places(first.target)
-    pairs = [(first.index, place) for place in results]
-    pairs += [(place, second.index) for place in first.body.places(second.target)]
+    pairs = []
+    for place in results:
+        pairs.append((first.index, place))
+    for place in first.body.places(second.target):
+        pairs.append((place, second.index))
     if first.target == second.target and not _never_meet(laid, j, k):
         pairs.append((first.index, second.index))
     if not pairs:
@@ -137,7 +140,9 @@ class _Builder:
         self.loads_of_later_stages = self._buffers_crossing_stages()
 
     def build(self) -> tuple[Kernel, tuple[str, ...]]:
-        drafts = [StageDraft(()) for _ in range(max(self.stage_of) + 1)]
+        drafts = []
+        for _ in range(max(self.stage_of) + 1):
+            drafts.append(StageDraft(()))
         for k, s in enumerate(self.stage_of):
             drafts[s].loops = self.laid.inner[k]
         for k, member in enumerate(self.laid.members):
@@ -438,9 +443,16 @@ def _renumber(
 
 
 def _stage_indices(stage: Stage, but: Container[str] = ()) -> list[Expr]:
-    indices = [s.index for s in stage.stores if s.buffer not in but]
-    indices += [i.attrs[1] for i in stage.body.loads if i.attrs[0] not in but]
-    indices += [i.attrs[0] for i in stage.body.instructions if i.op == "index"]
+    indices = []
+    for s in stage.stores:
+        if s.buffer not in but:
+            indices.append(s.index)
+    for i in stage.body.loads:
+        if i.attrs[0] not in but:
+            indices.append(i.attrs[1])
+    for i in stage.body.instructions:
+        if i.op == "index":
+            indices.append(i.attrs[0])
     return indices
 
 

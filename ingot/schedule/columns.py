@@ -32,7 +32,9 @@ MOST_SUMS = 4  # of one kernel: a register for each of a thread's columns
 def summed_rows(members: Sequence[Node], buffers: Mapping[str, Buffer]) -> tuple[Expr, Expr] | None:
     """(rows, columns) of nodes all of which are sums of columns, cut into parts (`split`), else
     None."""
-    shapes = {_rows_and_columns(m, buffers) for m in members}
+    shapes = set()
+    for m in members:
+        shapes.add(_rows_and_columns(m, buffers))
     if len(shapes) == 1:
         return shapes.pop()
     return None
@@ -90,7 +92,10 @@ def length_of_runs(width: Expr, rows: Expr, threads: int) -> int:
     if blocks is None or count is None:
         return 0
     most = threads // (32 * blocks.warps)
-    even = [runs for runs in range(most // 2 + 1, most + 1) if count % (runs * blocks.points) == 0]
+    even = []
+    for runs in range(most // 2 + 1, most + 1):
+        if count % (runs * blocks.points) == 0:
+            even.append(runs)
     length = 0
     if even:
         length = count // even[-1]

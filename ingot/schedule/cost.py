@@ -22,10 +22,9 @@ def work_per_point(kernel: Kernel) -> float | Expr:
     if kernel.product is not None:
         work = _block_work(kernel, kernel.product)
     else:
-        stages = [
-            _stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None)
-            for s in kernel.stages
-        ]
+        stages = []
+        for s in kernel.stages:
+            stages.append(_stage_work(s, vectorized=bool(s.loops) or kernel.vector is not None))
         work = points_of(kernel.loops[kernel.parallel :]) * sum(stages, integer(0))
     return nanoseconds(work)
 

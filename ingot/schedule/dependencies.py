@@ -109,7 +109,11 @@ class _Effects:
         elif may_fail(node):
             earlier.add(self.last_acting)
             self.failing.append(k)
-        return {position for position in earlier if position is not None}
+        result = set()
+        for position in earlier:
+            if position is not None:
+                result.add(position)
+        return result
 
 
 def _sizes_of(node: Node, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:

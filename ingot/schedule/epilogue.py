@@ -100,7 +100,9 @@ def _in_order(e: Expr, loops: Sequence[Symbol]) -> bool:
     """Whether an index walks through memory as its loops are ordered, outermost first, as far as
     that is known."""
     linear = e.linear(loops)
-    steps = [None if linear is None else linear[1].get(s, ZERO).constant for s in loops]
+    steps = []
+    for s in loops:
+        steps.append(None if linear is None else linear[1].get(s, ZERO).constant)
     return all(a is None or b is None or a >= b for a, b in zip(steps, steps[1:]))
 
 

@@ -212,7 +212,9 @@ class _Fusion:
 
     def _readers_of_parts(self, sums: Group) -> list[Group] | None:
         """The groups that add up the parts of sums; None where others read them."""
-        readers = [self.groups[k] for k in self._users_of(sums.writes) - {sums.id}]
+        readers = []
+        for k in self._users_of(sums.writes) - {sums.id}:
+            readers.append(self.groups[k])
         for reader in readers:
             for m in reader.members:
                 if not adds_up_parts(m, sums.writes):
@@ -394,7 +396,9 @@ class _Fusion:
         be the vectors."""
         if any(isinstance(m, Reduction) for m in laid.members):
             return False
-        rows = [estimate(points_of(inner)) for inner in laid.inner]
+        rows = []
+        for inner in laid.inner:
+            rows.append(estimate(points_of(inner)))
         largest = estimate(points_of(laid.outer)) * max(rows)
         return largest > VECTOR_ELEMENTS and any(1 < row < SHORTEST_ROW for row in rows)
 
@@ -534,7 +538,10 @@ class _Fusion:
             stack = [group]
             while stack:
                 g = stack[-1]
-                waiting = [b for b in sorted(g.before, reverse=True) if b not in done]
+                waiting = []
+                for b in sorted(g.before, reverse=True):
+                    if b not in done:
+                        waiting.append(b)
                 if g.id in done:
                     stack.pop()
                 elif waiting:
@@ -618,7 +625,10 @@ def _stays_cached(
     are read again. Where they are computed in vectors, these must also be enough for all cores."""
     points = estimate(points_of(outer))
     row = estimate(points_of(inner))
-    varying = [index for _, index in node.accesses if index.symbols.intersection(inner)]
+    varying = []
+    for _, index in node.accesses:
+        if index.symbols.intersection(inner):
+            varying.append(index)
     if not outer or not any(_lies_along(index, outer[-1]) for index in varying):
         return row <= CACHED_ELEMENTS
     return row * COLUMNS <= CACHED_ELEMENTS and (

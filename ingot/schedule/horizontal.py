@@ -47,7 +47,10 @@ def _together(members: Sequence[Step], target: Target) -> list[Step]:
     if len(members) < FEWEST:
         return list(members)
     starts = range(0, len(members), target.most_sharing)
-    return [_joined(members[k : k + target.most_sharing], table=True) for k in starts]
+    results = []
+    for k in starts:
+        results.append(_joined(members[k : k + target.most_sharing], table=True))
+    return results
 
 
 class _Batches:
@@ -157,7 +160,11 @@ def _lenders(step: Step) -> list[str]:
     """The inputs that a result may be written over."""
     if not isinstance(step, KernelStep):
         return []
-    return [name for name, p in zip(step.arguments, step.parameters, strict=True) if p.lends >= 0]
+    results = []
+    for name, p in zip(step.arguments, step.parameters, strict=True):
+        if p.lends >= 0:
+            results.append(name)
+    return results
 
 
 def _may_fail(kernel: Kernel) -> bool:

@@ -124,7 +124,9 @@ def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
         return None
 
     def places(index: Expr) -> dict[Symbol, Expr]:
-        indices = {s: index // step % s.extent for s, step in zip(node.loops, steps)}
+        indices = {}
+        for s, step in zip(node.loops, steps):
+            indices[s] = index // step % s.extent
         if steps:
             indices[node.loops[0]] = index // steps[0]  # an index in range needs no remainder
         return indices

@@ -78,7 +78,11 @@ class Parameter(NamedTuple):
 
 def loans(parameters: Sequence[Parameter]) -> list[tuple[int, int]]:
     """The positions of parameters that lend their memory, and to which."""
-    return [(k, p.lends) for k, p in enumerate(parameters) if p.lends >= 0]
+    results = []
+    for k, p in enumerate(parameters):
+        if p.lends >= 0:
+            results.append((k, p.lends))
+    return results
 
 
 class Row(NamedTuple):
@@ -251,11 +255,19 @@ class Kernel:
 
     @property
     def loads(self) -> list[Instruction]:
-        return [load for stage in self.stages for load in stage.body.loads]
+        results = []
+        for stage in self.stages:
+            for load in stage.body.loads:
+                results.append(load)
+        return results
 
     @property
     def stores(self) -> list[Store]:
-        return [store for stage in self.stages for store in stage.stores]
+        results = []
+        for stage in self.stages:
+            for store in stage.stores:
+                results.append(store)
+        return results
 
     @property
     def points(self) -> Expr:
@@ -282,11 +294,16 @@ def scaling(kernel: Kernel) -> Scaling | None:
     if len(kernel.stages) != 1 or kernel.table or kernel.product or not loans(kernel.parameters):
         return None
     (stage,) = kernel.stages
-    loads = [i for i in stage.body.loads if not i.args]
+    loads = []
+    for i in stage.body.loads:
+        if not i.args:
+            loads.append(i)
     if len(loads) != 2 or len(stage.stores) != 1 or stage.reductions or stage.scalars:
         return None
     (store,) = stage.stores
-    positions = {p.name: k for k, p in enumerate(kernel.parameters)}
+    positions = {}
+    for k, p in enumerate(kernel.parameters):
+        positions[p.name] = k
     dtype = kernel.parameters[positions[store.buffer]].dtype
     if dtype not in (torch.float32, torch.float64) or store.mode != "store":
         return None

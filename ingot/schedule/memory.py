@@ -135,7 +135,10 @@ def _kinds_of_places(
     places = {name: Place("input", position) for position, name in enumerate(graph.inputs)}
     places |= dict.fromkeys(graph.constants, Place("constant"))
     returned = graph.returned
-    calls = [step.node for step in steps if isinstance(step, LibraryStep)]
+    calls = []
+    for step in steps:
+        if isinstance(step, LibraryStep):
+            calls.append(step.node)
     from_library: set[str | None] = set()
     for node in calls:
         if node.out is None:

@@ -223,7 +223,10 @@ def _by_layout(loops: Sequence[Symbol], expressions: Sequence[Expr]) -> list[Sym
         if any(k is None for k in strides):
             # symbolic strides: the logical order is the layout's in all but odd cases
             return list(loops)
-        magnitude = {s: abs(k) for s, k in zip(loops, strides) if k is not None}
+        magnitude = {}
+        for s, k in zip(loops, strides):
+            if k is not None:
+                magnitude[s] = abs(k)
         return sorted(loops, key=lambda s: -magnitude[s])
     return list(loops)
 
@@ -238,7 +241,9 @@ def merge_neighbours(
     is b's times b's extent.
     """
     merged: list[tuple[Symbol, ...]] = []
-    coefficients = [_coefficients(e, loops) for e in expressions]
+    coefficients = []
+    for e in expressions:
+        coefficients.append(_coefficients(e, loops))
     for s in loops:
         if merged and all(_walks_as_one(c, merged[-1][-1], s) for c in coefficients):
             merged[-1] += (s,)
@@ -398,7 +403,9 @@ def _steps(e: Expr, loops: Sequence[Symbol]) -> tuple[Expr, dict[Symbol, int]] |
     linear = e.linear(loops)
     if linear is None or any(s.extent.constant is None for s in loops):
         return None
-    steps = {s: linear[1].get(s, ZERO).constant or 0 for s in loops}
+    steps = {}
+    for s in loops:
+        steps[s] = linear[1].get(s, ZERO).constant or 0
     if all(step > 0 for step in steps.values()):
         return (linear[0], steps)
     return None

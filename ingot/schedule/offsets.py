@@ -32,7 +32,9 @@ def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
         offsets = tuple([_aligned(offset, p) for p, offset in zip(kernel.parameters, offsets)])
     if all(offset is ZERO for offset in offsets):
         return step
-    by_name = {p.name: offset for p, offset in zip(kernel.parameters, offsets)}
+    by_name = {}
+    for p, offset in zip(kernel.parameters, offsets):
+        by_name[p.name] = offset
     return replace(step, kernel=_moved(kernel, by_name), offsets=offsets)
 
 

@@ -30,7 +30,10 @@ def in_one_pass(kernel: Kernel) -> Kernel:
     """The kernel without passes over rows that only sum powers of what an earlier one finds the
     largest of."""
     stages = list(kernel.stages)
-    defined: Defined = {d.name: (stage.body, d.value) for stage in stages for d in stage.scalars}
+    defined: Defined = {}
+    for stage in stages:
+        for d in stage.scalars:
+            defined[d.name] = (stage.body, d.value)
     for later, second in enumerate(stages):
         for earlier in range(later):
             if _meets_what_was_stored(kernel, stages[earlier:later], second):
@@ -46,7 +49,10 @@ def in_one_pass(kernel: Kernel) -> Kernel:
 
 def _meets_what_was_stored(kernel: Kernel, before: Sequence[Stage], stage: Stage) -> bool:
     """Whether a stage may read what those before it have written."""
-    stored = {store.buffer for s in before for store in s.stores}
+    stored = set()
+    for s in before:
+        for store in s.stores:
+            stored.add(store.buffer)
     for k, to in loans(kernel.parameters):
         if kernel.parameters[to].name in stored:
             stored.add(kernel.parameters[k].name)

@@ -51,7 +51,9 @@ def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
             moved = copy and _moved(view, copy, graph)
             if copy is None or moved is None or min(readers[moved.buffer], default=inf) <= position:
                 continue
-            writing = [nodes[at] for at in writers[moved.buffer]]
+            writing = []
+            for at in writers[moved.buffer]:
+                writing.append(nodes[at])
             if _is_written_once(graph.buffers[moved.buffer], writing):
                 node = replace(node, **{field: moved})  # type: ignore[arg-type]
                 result[node.name] = node
@@ -79,7 +81,10 @@ def _copy(node: Node) -> _Copy | None:
 
 
 def _numbers(*expressions: Expr) -> list[int] | None:
-    numbers = [e.constant for e in expressions if e.constant is not None]
+    numbers = []
+    for e in expressions:
+        if e.constant is not None:
+            numbers.append(e.constant)
     if len(numbers) == len(expressions):
         return numbers
     return None

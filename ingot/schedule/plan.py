@@ -105,13 +105,19 @@ class Plan:
     @property
     def kernels(self) -> list[AnyKernel]:
         """The kernels of all launches, in run order."""
-        return [step.kernel for step in self.steps if isinstance(step, KernelStep)]
+        results = []
+        for step in self.steps:
+            if isinstance(step, KernelStep):
+                results.append(step.kernel)
+        return results
 
     def apart(self) -> tuple[Plan, Plan] | None:
         """In a GPU's plan, the device's steps alone, and the CPU's, without outputs. None where the
         CPU has none, or one side reads or writes what is the other's."""
         buffers = self.graph.buffers
-        sides = [{buffers[name].on_host for name in touched(step)} for step in self.steps]
+        sides = []
+        for step in self.steps:
+            sides.append({buffers[name].on_host for name in touched(step)})
         if {True} not in sides or {True, False} in sides:
             return None
         if any(buffers[name].on_host for name in self.graph.returned):
@@ -123,10 +129,14 @@ class Plan:
 
     def _of(self, belongs: Callable[[int], bool]) -> Plan:
         """Some of the steps, which nothing of the others depends on."""
-        positions = [k for k in range(len(self.steps)) if belongs(k)]
-        last_use = {
-            new: self.last_use[old] for new, old in enumerate(positions) if old in self.last_use
-        }
+        positions = []
+        for k in range(len(self.steps)):
+            if belongs(k):
+                positions.append(k)
+        last_use = {}
+        for new, old in enumerate(positions):
+            if old in self.last_use:
+                last_use[new] = self.last_use[old]
         return replace(self, steps=[self.steps[k] for k in positions], last_use=last_use)
 
 

@@ -27,9 +27,14 @@ def recomputed(kernel: Kernel, lenders: Mapping[str, str]) -> Kernel | None:
     stages = list(kernel.stages)
     sources: dict[str, _Source] = {}
     # bytes of each element that are not moved
-    saved = {row.name: row.dtype.itemsize for row in kernel.rows}
+    saved = {}
+    for row in kernel.rows:
+        saved[row.name] = row.dtype.itemsize
     for k, stage in enumerate(stages):
-        loads = [i for i in stage.body.loads if i.attrs[0] in rows]
+        loads = []
+        for i in stage.body.loads:
+            if i.attrs[0] in rows:
+                loads.append(i)
         for load in loads:
             source = sources.get(load.attrs[0])
             if source is None:
@@ -63,10 +68,15 @@ def _bytes_read_again(
     if first.loops != here.loops or source.store.index != load.attrs[1] or load.args:
         return None
     body = first.body.instructions
-    tree = [body[n] for n in first.body.needed([source.store.value])]
+    tree = []
+    for n in first.body.needed([source.store.value]):
+        tree.append(body[n])
     if any(i.op == "indirect" for i in tree):
         return None
-    stores_between = [store for stage in stages[source.stage : k] for store in stage.stores]
+    stores_between = []
+    for stage in stages[source.stage : k]:
+        for store in stage.stores:
+            stores_between.append(store)
     written_between = _written_at(stores_between, lenders)
     written_here = _written_at(here.stores, lenders)
     moved = 0

@@ -39,7 +39,9 @@ def write_in_place(groups: Sequence[Group], internal: Sequence[set[str]], graph:
     them."""
     touching = _positions([group.touches for group in groups])
     writing = _positions([group.writes for group in groups])
-    last_reader = {name: positions[-1] for name, positions in touching.items()}
+    last_reader = {}
+    for name, positions in touching.items():
+        last_reader[name] = positions[-1]
     members = chain.from_iterable(group.members for group in groups)
     kept = graph.returned | retained_by(members)
     replaced: dict[str, str] = {}
@@ -74,7 +76,10 @@ def lend_inputs(
     by_group: list[dict[str, str]] = []
     for k, group in enumerate(groups):
         loans: dict[str, str] = {}
-        dying = [name for name in sorted(group.reads & lends) if touching[name][-1] == k]
+        dying = []
+        for name in sorted(group.reads & lends):
+            if touching[name][-1] == k:
+                dying.append(name)
         targets = group.writes - internal[k] - group.reads
         if group.overlay is None:
             targets = set()

@@ -123,7 +123,10 @@ def _parts(node: Reduction, target: Target) -> int:
     wanted = min(target.most_parts // each, points * length // (target.part * each), length, extent)
     if wanted < 4:
         return 1
-    even = [parts for parts in range(wanted // 2 + 1, 2 * wanted) if extent % parts == 0]
+    even = []
+    for parts in range(wanted // 2 + 1, 2 * wanted):
+        if extent % parts == 0:
+            even.append(parts)
     return min(even, key=lambda parts: abs(parts - wanted), default=wanted)
 
 

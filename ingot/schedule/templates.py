@@ -108,7 +108,10 @@ def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Sit
         last = _follower(k, groups)
         if last in taken:
             last = None
-        before = [p for p in _makers(k, draft.contraction, groups, graph) if p not in taken]
+        before = []
+        for p in _makers(k, draft.contraction, groups, graph):
+            if p not in taken:
+                before.append(p)
         forms = _Call(draft, k, groups, graph, target).forms(last, before)
         if not forms:
             continue
@@ -261,7 +264,10 @@ def _with_epilogue(members: Sequence[Node], nodes: Sequence[Node]) -> list[Node]
 def _with_prologues(contraction: Contraction, makers: Sequence[Node]) -> Prologues | None:
     """What computes the operands as they are read, if that can be."""
     bodies: list[Pointwise | None] = []
-    by_name = {m.target: m for m in makers if isinstance(m, Pointwise)}
+    by_name = {}
+    for m in makers:
+        if isinstance(m, Pointwise):
+            by_name[m.target] = m
     for access, across in (
         (contraction.left, contraction.rows),
         (contraction.right, contraction.columns),
@@ -410,7 +416,9 @@ def with_templates(
 ) -> tuple[list[Group], LoopGraph]:
     """The groups and the graph where each site has the form that was chosen, at the place of its
     last group."""
-    by_position = {k: [group] for k, group in enumerate(groups)}
+    by_position = {}
+    for k, group in enumerate(groups):
+        by_position[k] = [group]
     buffers = dict(graph.buffers)
     for form, tiling in filter(None, chosen):
         by_position |= _in_place(form, tiling)
@@ -423,7 +431,10 @@ def excerpt(
 ) -> tuple[list[Group], LoopGraph]:
     """A site alone, with one choice: what is seen from outside is an input of the graph."""
     own = [groups[k] for k in site.positions]
-    others = [g for k, g in enumerate(groups) if k not in site.positions]
+    others = []
+    for k, g in enumerate(groups):
+        if k not in site.positions:
+            others.append(g)
     seen = graph.required | touched_by(others)
     written = set[str]().union(*[group.writes for group in own])
     buffers: dict[str, Buffer] = {}
@@ -434,7 +445,9 @@ def excerpt(
             role = "input"
             inputs.append(name)
         buffers[name] = replace(graph.buffers[name], role=role)
-    by_position = {k: [replace(groups[k])] for k in site.positions}
+    by_position = {}
+    for k in site.positions:
+        by_position[k] = [replace(groups[k])]
     if choice is not None:
         form, tiling = choice
         by_position |= _in_place(form, tiling)

@@ -151,7 +151,10 @@ def estimate(
 
 
 def _halves(chip: Chip) -> float:
-    known = [arch for arch in _HALVES if arch <= chip.capability]
+    known = []
+    for arch in _HALVES:
+        if arch <= chip.capability:
+            known.append(arch)
     if known:
         return _HALVES[max(known)]
     return 500.0

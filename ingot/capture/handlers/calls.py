@@ -70,7 +70,9 @@ def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> Interpreter
     entries: Keywords = {}
     if has_keywords:
         entries = frame.session.entries_of(frame.pop())
-    kwargs = {_name(frame, key): value for key, value in entries.items()}
+    kwargs = {}
+    for key, value in entries.items():
+        kwargs[_name(frame, key)] = value
     args = _unpacked(frame, frame.pop())
     if not all(isinstance(name, str) for name in kwargs):
         raise frame.session.raised(TypeError, "keywords must be strings")

@@ -33,7 +33,9 @@ def build_set(frame: InterpreterFrame, count: int) -> None:
 @handles("BUILD_MAP")
 def build_map(frame: InterpreterFrame, count: int) -> None:
     session, flat = frame.session, frame.pop_many(2 * count)
-    keys = [session.realize(key).key(session) for key in flat[::2]]
+    keys = []
+    for key in flat[::2]:
+        keys.append(session.realize(key).key(session))
     frame.push(DictValue(zip(keys, flat[1::2]), dict))
 
 

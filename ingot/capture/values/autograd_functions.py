@@ -79,7 +79,10 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
         parts = result
     else:
         parts = (result,)
-    without = [_is_among(part, constant) for part in parts if isinstance(part, torch.Tensor)]
+    without = []
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            without.append(_is_among(part, constant))
     if isinstance(result, tuple):
         result = tuple([_returned(part, args, dirty, constant) for part in result])
     else:
@@ -294,7 +297,10 @@ def may_have_gradient(tensor: TensorValue) -> bool:
 def with_tensors(values: Iterable[Value], tensors: Iterable[Value]) -> list[Value]:
     """The values with others in the place of the tensors among them."""
     remaining = iter(tensors)
-    return [next(remaining) if isinstance(value, TensorValue) else value for value in values]
+    results = []
+    for value in values:
+        results.append(next(remaining) if isinstance(value, TensorValue) else value)
+    return results
 
 
 def views_of(tensors: Any) -> Any:

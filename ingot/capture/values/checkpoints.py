@@ -59,7 +59,11 @@ def _plain_call(
 def _passed_on(kwargs: Keywords) -> Keywords:
     """The keywords that checkpoint() gives to the function."""
     options = (*_DEFAULTS, "use_reentrant")
-    return {name: value for name, value in kwargs.items() if name not in options}
+    result = {}
+    for name, value in kwargs.items():
+        if name not in options:
+            result[name] = value
+    return result
 
 
 def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -98,7 +102,9 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     recorder = session.graph
     before, effects, draws = recorder.last, session.effects.mark(), recorder.context.draws
     acted = recorder.context.effects
-    versions = [(known.fake, known.fake._version) for known in recorder.by_fake.values()]
+    versions = []
+    for known in recorder.by_fake.values():
+        versions.append((known.fake, known.fake._version))
     result = session.call(session.realize(args[0]), args[1:], kwargs)
     recorder.modes.reach(recorder.graph, session.where)
     nodes = recorder.nodes_since(before)

@@ -124,7 +124,11 @@ def _required(session: Session, value: Value, action: str) -> Value:
 def user_frames(session: Session) -> list[InterpreterFrame]:
     """The frames that run, innermost first; those of Ingot's own versions of C functions have no
     frame in eager."""
-    return [f for f in reversed(session.frames) if not is_ingots(f.function)]
+    results = []
+    for f in reversed(session.frames):
+        if not is_ingots(f.function):
+            results.append(f)
+    return results
 
 
 def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:

@@ -149,7 +149,10 @@ def _tensors(session: Session, value: Value) -> list[TensorValue]:
 def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[TensorValue]) -> None:
     """Raises Unsupported where gradients flow from the heads to the inputs by way of what was
     computed before the call, or hooks see them."""
-    outside = [t for t in inputs if t.source is not None]
+    outside = []
+    for t in inputs:
+        if t.source is not None:
+            outside.append(t)
     beyond = set(map(id, _reached(heads))) - session.graph.by_fake.keys()
     if beyond and outside:
         alone = len(outside) == 1 and beyond == set(map(id, _reached(outside)))
@@ -192,9 +195,10 @@ def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
 
 def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
     """The nodes of autograd's graph that such a pass comes by."""
-    stack: list[Any] = [
-        h.fake.grad_fn for h in heads if h.fake.requires_grad and not h.fake.is_leaf
-    ]
+    stack: list[Any] = []
+    for h in heads:
+        if h.fake.requires_grad and not h.fake.is_leaf:
+            stack.append(h.fake.grad_fn)
     seen = set(stack)
     while stack:
         node = stack.pop()

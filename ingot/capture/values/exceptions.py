@@ -281,7 +281,9 @@ class ExceptionValue(ObjectValue):
     def text(self, session: Session, make: Any) -> str:
         """What str() or repr() of the built-in class gives."""
         if make is repr:
-            texts = [session.text_of(arg, repr) for arg in self.args]
+            texts = []
+            for arg in self.args:
+                texts.append(session.text_of(arg, repr))
             return f"{self.cls.__name__}({', '.join(texts)})"
         if issubclass(self.cls, BaseExceptionGroup):
             count = len(session.unpacked(self.get_attribute(session, "exceptions")))

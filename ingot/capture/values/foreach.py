@@ -65,7 +65,10 @@ def _distributed(
     shares = partial(_shares, session)
     tensors, *others = map(shares, args or [TupleValue([], tuple)])
     named = map_values(shares, kwargs)
-    lengths = {len(part) for part in (tensors, *others, *named.values()) if isinstance(part, list)}
+    lengths = set()
+    for part in (tensors, *others, *named.values()):
+        if isinstance(part, list):
+            lengths.add(len(part))
     if not isinstance(tensors, list) or not tensors or len(lengths) > 1:
         raise session.unsupported("foreach", f"{name}() of something else than lists of one length")
     for k, tensor in enumerate(tensors):
@@ -88,10 +91,9 @@ def _rule(name: str, method: str) -> OptionalRule:
         many = isinstance(scale, TensorValue) and scale.fake.dim() > 0
         if not kwargs.keys() <= _KEYWORDS or many:
             raise session.unsupported("foreach", f"{name}() with the arguments {', '.join(kwargs)}")
-        results = [
-            TensorMethod(tensor, method).call(session, shares, named)
-            for tensor, shares, named in _distributed(session, name, args, kwargs)
-        ]
+        results = []
+        for tensor, shares, named in _distributed(session, name, args, kwargs):
+            results.append(TensorMethod(tensor, method).call(session, shares, named))
         if not method.endswith("_"):
             return TupleValue(results, tuple)
         if _GIVES_LIST:
@@ -128,7 +130,9 @@ def _called_for_each(
 ) -> TupleValue:
     """What a function gives for arguments that come first, and each tensor with its share."""
     called = session.builtin(function)
-    results = [session.call(called, [*first, t, *rest], named) for t, rest, named in shares]
+    results = []
+    for t, rest, named in shares:
+        results.append(session.call(called, [*first, t, *rest], named))
     return TupleValue(results, tuple)
 
 
@@ -145,7 +149,9 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
         groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}
     for key, members in groups.items():
-        taken = [ListValue([part[k] for k in members if part], list) for part in columns]
+        taken = []
+        for part in columns:
+            taken.append(ListValue([part[k] for k in members if part], list))
         indices = ListValue([], list)
         if session.truth(with_indices):
             indices.items += map(ConstantValue, members)

@@ -36,7 +36,9 @@ def _layout(generator: Any) -> tuple[Any, ...]:
     if state is None:
         return ()
     _, offset, slots, stack, handled = state
-    is_bound = [value is not _native.NULL for value in (*slots, *stack)]
+    is_bound = []
+    for value in (*slots, *stack):
+        is_bound.append(value is not _native.NULL)
     return (offset, len(slots), handled is None, *is_bound)
 
 
@@ -95,9 +97,9 @@ def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
     function = FunctionValue.outside(session, contents[0], ItemSource(values, 0))
     program = program_of(function.code)
     frame = InterpreterFrame(session, program, function, [])
-    taken = [
-        _taken(session, held, ItemSource(values, 1 + i)) for i, held in enumerate(contents[1:])
-    ]
+    taken = []
+    for i, held in enumerate(contents[1:]):
+        taken.append(_taken(session, held, ItemSource(values, 1 + i)))
     frame.slots, frame.stack[:] = taken[:variables], taken[variables:]
     if function.cells:
         frame.slots[len(frame.slots) - len(function.cells) :] = function.cells

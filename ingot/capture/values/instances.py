@@ -199,7 +199,11 @@ def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
         return union.__args__
     if any(isinstance(part, types.GenericAlias) for part in union.__args__):
         session.python(function, int, union)
-    return [part for part in union.__args__ if isinstance(part, type)]
+    results = []
+    for part in union.__args__:
+        if isinstance(part, type):
+            results.append(part)
+    return results
 
 
 @means(type.__instancecheck__)

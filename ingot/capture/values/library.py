@@ -158,11 +158,11 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
 def _read_as(options: dict[str, Any]) -> dict[str, Any]:
     """The options of inspect.signature as those of the function behind it."""
     renamed = {"follow_wrapped": "follow_wrapper_chains"}
-    return {
-        renamed.get(n, n): v
-        for n, v in options.items()
-        if n not in ("globals", "locals", "eval_str")
-    }
+    result = {}
+    for n, v in options.items():
+        if n not in ("globals", "locals", "eval_str"):
+            result[renamed.get(n, n)] = v
+    return result
 
 
 def _signature_value(parameters: Value, returns: Value) -> Value:

@@ -67,7 +67,9 @@ def _tolist(
     if torch.SymInt in map(type, tensor.fake.shape):
         return None
     facts = _facts(tensor.source, session.graph.inputs.value_of(tensor))
-    items = [session.wrap(number, source) for source, number in facts]
+    items = []
+    for source, number in facts:
+        items.append(session.wrap(number, source))
     return _nested(session, items, tensor.fake.shape)
 
 
@@ -86,7 +88,9 @@ def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> V
     if not shape:
         return items[0]
     step = math.prod(shape[1:])
-    parts = [_nested(session, items[k * step : (k + 1) * step], shape[1:]) for k in range(shape[0])]
+    parts = []
+    for k in range(shape[0]):
+        parts.append(_nested(session, items[k * step : (k + 1) * step], shape[1:]))
     return session.list_of(TupleValue(parts, tuple))
 
 
@@ -134,7 +138,10 @@ def _needed(node: fx.Node) -> list[fx.Node]:
     stack = [node]
     while stack:
         node = stack[-1]
-        waiting = [before for before in node.all_input_nodes if before not in found]
+        waiting = []
+        for before in node.all_input_nodes:
+            if before not in found:
+                waiting.append(before)
         if waiting and len(found) + len(stack) <= _STEPS:
             stack.extend(waiting)
             continue

@@ -186,7 +186,10 @@ def all_lowered(
 def all_raised(
     session: Session, values: Iterable[tuple[Value, Dims]], inside: Sequence[LevelValue]
 ) -> list[Value]:
-    return [raised(session, value, dims, inside) for value, dims in values]
+    results = []
+    for value, dims in values:
+        results.append(raised(session, value, dims, inside))
+    return results
 
 
 def raised(session: Session, value: Value, dims: Dims, inside: Sequence[LevelValue]) -> Value:

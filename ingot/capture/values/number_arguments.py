@@ -334,10 +334,11 @@ def _linspace(session: Session, name: str, given: Given) -> Value | None:
     ):
         return None
     ends = given.pop("start", NONE), given.pop("end", NONE)
-    held = [
-        end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
-        for end in ends
-    ]
+    held = []
+    for end in ends:
+        held.append(
+            end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
+        )
     if None in held or not all(map(partial(fits, session, dtype=dtype), ends)):
         return None
     args = [*held, session.deep(given.pop("steps", NONE))]
@@ -389,7 +390,9 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         return None
     if dtype not in FLOATS:
         dtype = torch.get_default_dtype()
-    held = [side if isinstance(side, TensorValue) else _as(session, side, dtype) for side in sides]
+    held = []
+    for side in sides:
+        held.append(side if isinstance(side, TensorValue) else _as(session, side, dtype))
     known = list(filter(None, held))
     if len(known) < len(held):
         return None

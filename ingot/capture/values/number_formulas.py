@@ -221,7 +221,10 @@ def _rule(function: Any, made: _Formula) -> OptionalRule:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return None
-        given = {name: value for name, value in bound.items() if not _is_off(session, name, value)}
+        given = {}
+        for name, value in bound.items():
+            if not _is_off(session, name, value):
+                given[name] = value
         if not given.keys() <= known:
             return None
         numbers = map(session.realize, filter(None, map(given.get, names)))

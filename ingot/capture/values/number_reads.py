@@ -75,7 +75,9 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
         return below
     condition = call(session, operator.gt, number.tensor, bound)
     sides = session.realize(above), session.realize(below)
-    operands = [getattr(side, "tensor", side) for side in sides]
+    operands = []
+    for side in sides:
+        operands.append(getattr(side, "tensor", side))
     result = call(session, torch.where, condition, *operands)
     if tensors_in(sides):
         return result

@@ -35,4 +35,8 @@ INPLACE_METHODS: dict[Any, tuple[str, Callable[[Any, Any], Any]]] = {
 
 def in_place_forms(operators: Container[Any]) -> dict[Any, Any]:
     """By in-place operator: the operator that stands in for it, where that is one of these."""
-    return {form: plain for form, (_, plain) in INPLACE_METHODS.items() if plain in operators}
+    result = {}
+    for form, (_, plain) in INPLACE_METHODS.items():
+        if plain in operators:
+            result[form] = plain
+    return result

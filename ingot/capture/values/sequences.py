@@ -218,7 +218,9 @@ class TupleValue(SequenceValue):
         return super()._build(objects)
 
     def key(self, session: Session) -> Any:
-        keys = [session.realize(item).key(session) for item in self.items]
+        keys = []
+        for item in self.items:
+            keys.append(session.realize(item).key(session))
         if self.cls is tuple:
             return tuple(keys)
         return TypedKey(self, keys)
@@ -468,11 +470,11 @@ class OutsideList(ListValue):
         if kept == len(now):
             return [Operation(list.__delitem__, (self, ConstantValue(slice(kept, None))))]
         if len(before) == len(now):
-            return [
-                Operation(list.__setitem__, (self, ConstantValue(i), item))
-                for i, item in enumerate(now)
-                if not _same_value(before[i], item)
-            ]
+            results = []
+            for i, item in enumerate(now):
+                if not _same_value(before[i], item):
+                    results.append(Operation(list.__setitem__, (self, ConstantValue(i), item)))
+            return results
         return [
             Operation(
                 list.__setitem__,

@@ -157,7 +157,10 @@ def refuse_overrides(
         if isinstance(held, list):
             refuse_overrides(session, name, held, {})
         if isinstance(arg, BuiltinObject):
-            asked = [n for n in _asked_by_torch(arg, name, kwargs) if arg.overrides(session, n)]
+            asked = []
+            for n in _asked_by_torch(arg, name, kwargs):
+                if arg.overrides(session, n):
+                    asked.append(n)
             if asked:
                 raise session.unsupported(
                     "foreign-object", f"{name} may ask {asked[0]} of {arg.describe()}"
@@ -195,9 +198,9 @@ class NamespaceObject(ObjectValue):
     def text(self, session: Session, make: Any) -> str:
         """What repr() gives."""
         entries = self._entries(session).items()
-        texts = [
-            f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}" for k, v in entries
-        ]
+        texts = []
+        for k, v in entries:
+            texts.append(f"{session.known(session.wrap_key(k))}={session.text_of(v, repr)}")
         name = "namespace"
         if self.cls is not SimpleNamespace:
             name = self.cls.__name__

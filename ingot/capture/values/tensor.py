@@ -439,7 +439,11 @@ def is_tracked(value: Value) -> bool:
 
 
 def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
-    return [value for value in values if isinstance(value, TensorValue)]
+    results = []
+    for value in values:
+        if isinstance(value, TensorValue):
+            results.append(value)
+    return results
 
 
 def fakes_in(values: Iterable[Value]) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from ingot.capture.values.base import Arguments, Keywords, Leaf, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
+from ingot.sequences import at
 from ingot.torch_private import (
     add_batch_dim,
     create_batched_inputs,
@@ -220,16 +221,22 @@ def gradients_of(
     outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, create_graph: Any
 ) -> Any:
     """Inlined: gradients, zeros where there are none."""
-    chosen = [k for k, output in enumerate(outputs) if output.requires_grad]
+    chosen = []
+    for k, output in enumerate(outputs):
+        if output.requires_grad:
+            chosen.append(k)
     if not chosen:
         return [torch.zeros_like(t) for t in inputs]
-    heads = [outputs[k] for k in chosen]
+    heads = at(outputs, chosen)
     if tangents is not None:
-        tangents = [tangents[k] for k in chosen]
+        tangents = at(tangents, chosen)
     gradients = torch.autograd.grad(
         heads, inputs, tangents, retain_graph, create_graph, allow_unused=True
     )
-    return [torch.zeros_like(t) if g is None else g for t, g in zip(inputs, gradients)]
+    results = []
+    for t, g in zip(inputs, gradients):
+        results.append(torch.zeros_like(t) if g is None else g)
+    return results
 
 
 def _inside_level(session: Session, function: Any, args: Arguments) -> Value:

@@ -137,10 +137,12 @@ class _AttentionEmitter(HeadEmitter):
                 rows.append(e.pointer(source, "float", row))
 
             def tile(column: Value, count: int | Value) -> None:
-                pointers = [
-                    self.check(operand, e.pointer(row, "float", column), count) for row in rows
-                ]
-                loaded = [self.load_first(pointer, count) for pointer in pointers]
+                pointers = []
+                for row in rows:
+                    pointers.append(self.check(operand, e.pointer(row, "float", column), count))
+                loaded = []
+                for pointer in pointers:
+                    loaded.append(self.load_first(pointer, count))
                 present = lanes
                 if isinstance(count, int):
                     present = count
@@ -195,10 +197,14 @@ class _AttentionEmitter(HeadEmitter):
             if self.keys.constant is not None:
                 key = self.smaller(key, self.number(self.keys - rows))
                 numbers = [key + r for r in range(rows)]
-                begins = [(e.pointer(keys, "float", key * step), stride * r) for r in range(rows)]
+                begins = []
+                for r in range(rows):
+                    begins.append((e.pointer(keys, "float", key * step), stride * r))
             else:
                 # there may be fewer than a tile has rows: the last key stands for those behind it
-                numbers = [self.smaller(key + r, self.number(self.keys - 1)) for r in range(rows)]
+                numbers = []
+                for r in range(rows):
+                    numbers.append(self.smaller(key + r, self.number(self.keys - 1)))
                 begins = [(e.pointer(keys, "float", number * step), ZERO) for number in numbers]
             sums = self.score_tile(begins)
             for number, row in zip(numbers, sums):
@@ -216,15 +222,16 @@ class _AttentionEmitter(HeadEmitter):
     def score_tile(self, keys: list[tuple[Value, Expr]]) -> list[list[Value]]:
         """The products of keys, which begin so far behind an address, with the block's queries."""
         e, queries = self.e, self.scratch(0)
-        sums = [self.variables(self.vectors) for _ in keys]
+        sums = []
+        for _ in keys:
+            sums.append(self.variables(self.vectors))
 
         def features(start: Value, count: int) -> None:
             for u in range(count):
                 at = e.pointer(queries, "float", (start + u) * self.block)
-                query = [
-                    self.load(e.pointer(at, "float", v * self.lanes), aligned=True)
-                    for v in range(self.vectors)
-                ]
+                query = []
+                for v in range(self.vectors):
+                    query.append(self.load(e.pointer(at, "float", v * self.lanes), aligned=True))
                 for (address, behind), row in zip(keys, sums):
                     begin = e.pointer(address, "float", start)
                     pointer = e.pointer(begin, "float", self.number(behind + u))
@@ -303,7 +310,9 @@ class _AttentionEmitter(HeadEmitter):
 
     def variables(self, count: int, value: float = 0.0) -> list[Variable]:
         """Vectors whose elements are a value at first."""
-        variables = [self.e.variable("float", self.lanes) for _ in range(count)]
+        variables = []
+        for _ in range(count):
+            variables.append(self.e.variable("float", self.lanes))
         for variable in variables:
             variable.store(self.e.constant(value, "float"))
         return variables
@@ -338,7 +347,9 @@ class _AttentionEmitter(HeadEmitter):
         value_stride, target_stride = map(
             self.number, (kernel.value.strides[2], kernel.target.strides[2])
         )
-        pieces = [min(self.lanes, count - start) for start in range(0, count, self.lanes)]
+        pieces = []
+        for start in range(0, count, self.lanes):
+            pieces.append(min(self.lanes, count - start))
         several = self.most_keys > CHUNK
         totals = [
             [self.scratch_vector(r * len(pieces) + v) for v in range(len(pieces))]
@@ -348,7 +359,9 @@ class _AttentionEmitter(HeadEmitter):
             self.store(e.constant(0.0, "float"), pointer)
         weights = e.pointer(self.scratch(self.width), "float", query)
         with self.chunks(seen) as keys:
-            sums = [self.variables(len(pieces)) for _ in range(rows)]
+            sums = []
+            for _ in range(rows):
+                sums.append(self.variables(len(pieces)))
             with e.loop(*keys, 1, sure=True) as key:
                 at = e.pointer(values, "float", key * value_stride)
                 pointers = [e.pointer(at, "float", v * self.lanes) for v in range(len(pieces))]

@@ -129,7 +129,10 @@ class _BackwardEmitter(HeadEmitter):
 
     def pieces(self, width: int) -> list[tuple[int, int]]:
         """Where the vectors of a row begin, and how many elements each has."""
-        return [(at, min(self.lanes, width - at)) for at in range(0, width, self.lanes)]
+        results = []
+        for at in range(0, width, self.lanes):
+            results.append((at, min(self.lanes, width - at)))
+        return results
 
     def query_block(self, batch: Value, head: Value, first: Value, queries: Value) -> None:
         """What the `queries` from `first` on add to the gradients."""
@@ -300,10 +303,11 @@ class _BackwardEmitter(HeadEmitter):
                 f"store float {value.text}, ptr {e.pointer(self.logarithms, 'float', row).text}, "
                 f"align {SIZE}"
             )
-            lines = [
-                (operand, e.pointer(start, "float", row * self.number(operand.strides[2])))
-                for operand, start in ((kernel.tangent, tangent), (kernel.result, result))
-            ]
+            lines = []
+            for operand, start in ((kernel.tangent, tangent), (kernel.result, result)):
+                lines.append(
+                    (operand, e.pointer(start, "float", row * self.number(operand.strides[2])))
+                )
             total = e.splat(e.constant(0.0, "float"), self.lanes)
             for at, count in self.pieces(self.value_width):
                 a, b = (
@@ -461,7 +465,9 @@ class _BackwardEmitter(HeadEmitter):
             if self.kernel.causal:  # the first query that sees the first of these keys
                 begin = e.intrinsic("smax", (start + key - first, begin))
             place = e.pointer(factors, "float", key * self.block + begin)
-            rows = [e.pointer(place, "float", r * self.block) for r in range(tile.rows)]
+            rows = []
+            for r in range(tile.rows):
+                rows.append(e.pointer(place, "float", r * self.block))
             there = self.smaller(keys - key, self.number(tile.rows))
             fresh = first
             if self.kernel.causal:  # the blocks before see the keys before this one
@@ -486,7 +492,9 @@ class _BackwardEmitter(HeadEmitter):
             if self.kernel.causal:
                 count = self.smaller(keys, first + query + tile.rows - start)
             place = e.pointer(self.of_scores, "float", query)
-            rows = [e.pointer(place, "float", r) for r in range(tile.rows)]
+            rows = []
+            for r in range(tile.rows):
+                rows.append(e.pointer(place, "float", r))
             there = self.smaller(queries - query, self.number(tile.rows))
             for at in range(0, self.width, tile.width):
                 panel = e.pointer(self.packed_keys, "float", at * self.chunk)

@@ -23,6 +23,7 @@ from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import Fault, Instruction
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Stage
+from ingot.sequences import at
 
 ZERO_DIVISION = Fault(RuntimeError, "ZeroDivisionError")
 
@@ -114,7 +115,7 @@ class BodyEmitter:
     def _instruction(
         self, i: Instruction, values: list[Value], program: Sequence[Instruction]
     ) -> Value:
-        args = [values[a] for a in i.args]
+        args = at(values, i.args)
         if i.op in _STRUCTURAL:
             return getattr(self, _STRUCTURAL[i.op])(i, args, program)
         source = program[i.args[-1]].dtype

@@ -176,7 +176,9 @@ class _ContractionEmitter(KernelEmitter):
         """Store how many bytes each tap's elements of the left operand are from the first tap's."""
         e = self.e
         symbols = self.depths.taps
-        extents = [s.extent.constant or 0 for s in symbols]
+        extents = []
+        for s in symbols:
+            extents.append(s.extent.constant or 0)
         if self.depths.run is not None:
             symbols, extents = (self.depths.run,), [self.depths.steps]
         for number, tap in enumerate(itertools.product(*map(range, extents))):
@@ -357,7 +359,9 @@ class _ContractionEmitter(KernelEmitter):
             (tile.width, tile.size),
             condition=whole,
         )
-        chosen = [e.select(whole, a, b) for a, b in zip((there, along, apart), (packed, *steps))]
+        chosen = []
+        for a, b in zip((there, along, apart), (packed, *steps)):
+            chosen.append(e.select(whole, a, b))
         return chosen[0], chosen[1], chosen[2]
 
     def _multiply(
@@ -423,8 +427,11 @@ class _ContractionEmitter(KernelEmitter):
         """
         e, memory, tile = self.e, self.memory, self.tile
         (stage,) = self.kernel.stages
-        accesses = [(s.buffer, s.index) for s in stage.stores]
-        accesses += [i.attrs[:2] for i in stage.body.loads]
+        accesses = []
+        for s in stage.stores:
+            accesses.append((s.buffer, s.index))
+        for i in stage.body.loads:
+            accesses.append(i.attrs[:2])
         lines = []
         for buffer, index in dict.fromkeys(accesses):
             if self._lies_in_rows(index):

@@ -269,7 +269,9 @@ class Emitter:
         lanes = max(a.lanes for a in values)
         element = vector_type(model.type, lanes)
         function = f"llvm.{name}.{mangled(model.type, lanes)}"
-        operands = [f"{element} {self.argument(a, lanes)}" for a in values]
+        operands = []
+        for a in values:
+            operands.append(f"{element} {self.argument(a, lanes)}")
         types = [element] * len(values)
         if extra:
             types.append(extra.split()[0])
@@ -415,7 +417,10 @@ class Emitter:
         yield index
         self.scopes.pop()
         counter, hidden = index.text, list[str]()
-        arrays = {line.split(", ", 2)[1] for line in scope.lines if "getelementptr" in line}
+        arrays = set()
+        for line in scope.lines:
+            if "getelementptr" in line:
+                arrays.add(line.split(", ", 2)[1])
         if len(arrays) > self.most_followed:
             self.declare("i64", "llvm.expect.i64", "i64, i64")
             counter = f"%count{number}"

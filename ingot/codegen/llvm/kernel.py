@@ -69,7 +69,10 @@ class KernelEmitter(BodyEmitter):
     def function(self) -> Function:
         self._bind_buffers()
         self._outer_loops()
-        shared = {k for pair in loans(self.kernel.parameters) for k in pair}
+        shared = set()
+        for pair in loans(self.kernel.parameters):
+            for k in pair:
+                shared.add(k)
         return function_of(
             self.e,
             len(self.kernel.parameters),
@@ -155,7 +158,10 @@ class KernelEmitter(BodyEmitter):
         kernel = self.kernel
         if kernel.vector is not None or kernel.parallel != len(kernel.loops):
             return False
-        looped = [stage for stage in kernel.stages if stage.loops]
+        looped = []
+        for stage in kernel.stages:
+            if stage.loops:
+                looped.append(stage)
         reduces = any(stage.reductions for stage in kernel.stages)
         if len(looped) < 2 or not reduces or kernel.points.constant == 1:
             return False
@@ -167,7 +173,10 @@ class KernelEmitter(BodyEmitter):
 
     def _row_length(self) -> Expr:
         """The points of the longest of the loops within an outer point."""
-        lengths = [points_of(stage.loops) for stage in self.kernel.stages if stage.loops]
+        lengths = []
+        for stage in self.kernel.stages:
+            if stage.loops:
+                lengths.append(points_of(stage.loops))
         return functools.reduce(maximum, lengths, ZERO)
 
     def _end_of_pairs(self, begin: Value, end: Value) -> Value:
@@ -399,7 +408,9 @@ class KernelEmitter(BodyEmitter):
         across = self.kernel.vector is None
         unroll = self._unroll(stage)
         flushes = self._flushes(stage, unroll)
-        reductions = [self._reductions(stage, unroll, bool(flushes)) for _ in self.rows]
+        reductions = []
+        for _ in self.rows:
+            reductions.append(self._reductions(stage, unroll, bool(flushes)))
         for row in self.rows:
             row.running.clear()
             for i in stage.body.instructions:

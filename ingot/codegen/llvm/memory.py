@@ -73,7 +73,9 @@ class Memory:
         e = self.emitter
         if expr.constant is not None:
             return e.constant(expr.constant, type)
-        terms = [self._term(coefficient, atoms, type) for coefficient, atoms in expr.terms]
+        terms = []
+        for coefficient, atoms in expr.terms:
+            terms.append(self._term(coefficient, atoms, type))
         terms.sort(key=_outer_first)
         total = terms[0]
         for term in terms[1:]:
@@ -150,7 +152,10 @@ class Memory:
             if pointer.lanes == 1:
                 return pointer, True
             return e.pointer(pointer, type, e.iota("i64")), False
-        varying = {s for s in expr.symbols if s is self.vector or self._is_per_lane(s)}
+        varying = set()
+        for s in expr.symbols:
+            if s is self.vector or self._is_per_lane(s):
+                varying.add(s)
         linear = None
         if varying == {self.vector}:
             linear = expr.linear(varying)
@@ -338,7 +343,9 @@ class Memory:
         e, step = self.emitter, abs(stride)
         form, size = REPRESENTATIONS[self.dtypes[buffer]], self.dtypes[buffer].itemsize
         phase = self._phase(buffer, stride, offset)
-        starts = [part * e.lanes for part in range(step)]
+        starts = []
+        for part in range(step):
+            starts.append(part * e.lanes)
         if phase is None:
             phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
         first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
@@ -406,7 +413,9 @@ class Memory:
         values = [e.splat(self._stored(buffer, value), lanes) for _, value in group]
         pointer = self._lane_pointer(buffer, stride, offset, 0)
         for part in range(stride):
-            places = [(n % stride, n // stride) for n in range(part * lanes, (part + 1) * lanes)]
+            places = []
+            for n in range(part * lanes, (part + 1) * lanes):
+                places.append((n % stride, n // stride))
             target = e.pointer(pointer, values[0].type, part * lanes)
             self._store_adjacent(target, e.collect(values, places), size, None)
 

@@ -69,7 +69,9 @@ class CompiledKernels:
 
     def assembly(self) -> str:
         """The assembly of all kernels; compiled once more for it."""
-        modules = [optimized(text, self._target, {}) for text in self._texts]
+        modules = []
+        for text in self._texts:
+            modules.append(optimized(text, self._target, {}))
         return "\n".join(map(self._target.machine().emit_assembly, modules))
 
     @property
@@ -151,7 +153,9 @@ def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str
     """The module of some of the named functions, with what they call."""
     chosen = [functions[k] for k in part]
     declarations = sorted(set().union(*(f.declarations for _, f in chosen)))
-    texts = [function.text.replace("@KERNEL", f"@{name}") for name, function in chosen]
+    texts = []
+    for name, function in chosen:
+        texts.append(function.text.replace("@KERNEL", f"@{name}"))
     return "\n".join([HEADER, *declarations, *texts])
 
 
@@ -175,7 +179,9 @@ def _shape(kernel: AnyKernel, keep_lengths: bool) -> AnyKernel:
     """
     if isinstance(kernel, (AttentionKernel, AttentionBackwardKernel)):
         return anonymous(kernel, keep_lengths)
-    names = {p.name: f"p{k}" for k, p in enumerate(kernel.parameters)}
+    names = {}
+    for k, p in enumerate(kernel.parameters):
+        names[p.name] = f"p{k}"
     names |= {r.name: f"r{k}" for k, r in enumerate(kernel.rows)}
     stages = tuple([stage.with_buffers(names.__getitem__) for stage in kernel.stages])
     parameters = tuple([p._replace(name=names[p.name]) for p in kernel.parameters])

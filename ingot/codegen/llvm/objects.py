@@ -30,14 +30,21 @@ def in_parts(functions: Sequence[tuple[str, frozenset[str]]], target: Target) ->
     called = frozenset().union(*(callees for _, callees in functions))
     total = _length([text for text, _ in functions]) + _length(called)
     count = max(1, min(_processors(), total // target.long_text))
-    parts: list[list[int]] = [[] for _ in range(count)]
+    parts: list[list[int]] = []
+    for _ in range(count):
+        parts.append([])
     lengths, called_in = [0] * count, [frozenset[str]()] * count
     alone = [len(text) + _length(callees) for text, callees in functions]
     for k in sorted(range(len(functions)), key=lambda k: alone[k], reverse=True):
         text, callees = functions[k]
-        more = [len(text) + _length(callees - there) for there in called_in]
+        more = []
+        for there in called_in:
+            more.append(len(text) + _length(callees - there))
         longer = list(map(operator.add, lengths, more))
-        fitting = [p for p, length in enumerate(longer) if length <= total * EVEN / count]
+        fitting = []
+        for p, length in enumerate(longer):
+            if length <= total * EVEN / count:
+                fitting.append(p)
         if fitting:
             part = min(fitting, key=lambda p: (more[p], longer[p]))
         else:
@@ -61,7 +68,9 @@ def _processors() -> int:
 def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
     """An object file of each text. Adds the seconds of the stages, those of the slowest text."""
     llvm()  # is imported by one thread
-    times: list[dict[str, float]] = [{} for _ in texts]
+    times: list[dict[str, float]] = []
+    for _ in texts:
+        times.append({})
 
     def compiled(k: int) -> bytes:
         return _object_of(texts[k], target, times[k])

@@ -60,8 +60,12 @@ def _with_panels(
     if arguments[right.buffer] not in plan.graph.constants or linear is None:
         return step
     offset, coefficients = linear
-    sizes = [s.extent.constant for s in (column, *order)]
-    strides = [coefficients.get(s, ZERO).constant for s in (column, *order)]
+    sizes = []
+    for s in (column, *order):
+        sizes.append(s.extent.constant)
+    strides = []
+    for s in (column, *order):
+        strides.append(coefficients.get(s, ZERO).constant)
     if offset.constant is None or None in sizes or None in strides:
         return step
     width = choose_tile(REPRESENTATIONS[product.dtype].register, product.column_block, target).width
@@ -80,7 +84,9 @@ def _with_panels(
     arguments[name] = packed[key]
     parameters = [*kernel.parameters, Parameter(name, product.dtype, True, False, size)]
     product = replace(product, right=Access(name, index), panel=width)
-    loaded = {load.attrs[0] for load in kernel.loads}
+    loaded = set()
+    for load in kernel.loads:
+        loaded.add(load.attrs[0])
     if right.buffer not in loaded and right.buffer != product.left.buffer:
         parameters = [p for p in parameters if p.name != right.buffer]
     return KernelStep(

@@ -52,7 +52,9 @@ class Reduction:
             variable.store(after if mask is None else e.select(mask, after, before))
 
     def _merged(self) -> Accumulator:
-        values = [tuple(map(Variable.load, copy)) for copy in self.copies]
+        values = []
+        for copy in self.copies:
+            values.append(tuple(map(Variable.load, copy)))
         while len(values) > 1:
             values = [
                 combine(self.spec.kind, self.dtype, a, b)

@@ -78,7 +78,9 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
                 f"%x{start}.{r} = load {part}, ptr %p{start}.{r}, align {size}",
             ]
         for r in range(group):
-            parts = [f"%x{start}.{k}" for k in range(r, columns, group)]
+            parts = []
+            for k in range(r, columns, group):
+                parts.append(f"%x{start}.{k}")
             lines += _joined(parts, f"%v{start}.0.{r}", element, group)
         lines += _interleaving(f"%v{start}.", wide, columns, group)
         stages = group.bit_length() - 1
@@ -132,7 +134,9 @@ def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]
         type, mask = vector_type(element, length), mask_text(range(2 * length))
         pairs = list(zip(parts[::2], parts[1::2]))
         if len(pairs) > 1:
-            parts = [f"{name}.{length}.{k}" for k in range(len(pairs))]
+            parts = []
+            for k in range(len(pairs)):
+                parts.append(f"{name}.{length}.{k}")
         else:
             parts = [name]
         for joined, (a, b) in zip(parts, pairs):

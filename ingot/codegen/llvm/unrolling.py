@@ -47,12 +47,11 @@ def choose_unroll(stages: Sequence[Stage]) -> int:
 
 def lanes_of_register(kernel: Kernel, target: Target) -> int:
     """Lanes that fill a vector register with the dtype most values have."""
-    dtypes = {
-        i.dtype
-        for s in kernel.stages
-        for i in s.body.instructions
-        if i.op not in ("constant", "index", "indirect")
-    }
+    dtypes = set()
+    for s in kernel.stages:
+        for i in s.body.instructions:
+            if i.op not in ("constant", "index", "indirect"):
+                dtypes.add(i.dtype)
     if torch.float64 in dtypes:
         size = 8
     elif dtypes <= HALVES:  # which are moved, or change their signs
@@ -76,7 +75,10 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
         if any(s.loops for s in kernel.stages) and _rows_fit(kernel.rows, 4 * lanes):
             lanes *= 4
     else:
-        vector_loops = [s.loops[-1] for s in kernel.stages if s.loops]
+        vector_loops = []
+        for s in kernel.stages:
+            if s.loops:
+                vector_loops.append(s.loops[-1])
     longest = max(map(extent_of, vector_loops), default=1)
     while lanes > 4 and lanes // 2 >= longest:
         lanes //= 2

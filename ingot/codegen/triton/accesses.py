@@ -92,7 +92,10 @@ class AccessWriter(BlockWriter):
         """What the L2 cache is to keep: rows that a later stage reads, if not all of them fit."""
         if not self.reads_later:
             return ""
-        readers = [k for k, names in enumerate(self.reads_later) if buffer in names]
+        readers = []
+        for k, names in enumerate(self.reads_later):
+            if buffer in names:
+                readers.append(k)
         if readers and readers[-1] > self.stage_number:
             if stored:
                 return ""
@@ -202,7 +205,10 @@ def _rows_read_again(kernel: Kernel) -> list[set[str]]:
                 large.add(p.name)
     reads = []
     for stage in kernel.stages:
-        along = {i.attrs[0] for i in stage.body.loads if reads_along(i.attrs[1], stage.loops)}
+        along = set()
+        for i in stage.body.loads:
+            if reads_along(i.attrs[1], stage.loops):
+                along.add(i.attrs[0])
         reads.append(along & large)
     if len(set().union(*reads)) < sum(map(len, reads)):
         return reads

@@ -52,7 +52,9 @@ def forms_of(kernel: Kernel) -> list[Form]:
     if limit is None or limit.constant is not None:
         return [*(Form(b, short, conditions) for b, conditions in some), Form(blocks, short)]
     fits = limit, SHORT - 1
-    forms = [Form(b, True, (*conditions, fits)) for b, conditions in some]
+    forms = []
+    for b, conditions in some:
+        forms.append(Form(b, True, (*conditions, fits)))
     return [*forms, Form(blocks, True, (fits,)), Form(blocks, False)]
 
 
@@ -78,7 +80,9 @@ def fits_short(kernel: Kernel, slack: int) -> bool:
     if kernel.product is not None:
         if not all(map(_is_short, (kernel.product.left.index, kernel.product.right.index))):
             return False
-        stages += [Stage((), body) for body in kernel.product.prologues if body is not None]
+        for body in kernel.product.prologues:
+            if body is not None:
+                stages.append(Stage((), body))
     return all(_is_short(e) for stage in stages for e in _indices(stage))
 
 

@@ -113,7 +113,8 @@ class Writer(AccessWriter):
         else:
             parameters = [p.name for p in kernel.parameters]
         parameters += self.sizes.values()
-        parameters += [f"{block}: tl.constexpr" for block in self.constants]
+        for block in self.constants:
+            parameters.append(f"{block}: tl.constexpr")
         lines = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
         if kernel.origin.where:
             lines.append(f"    # {kernel.origin.where}")
@@ -220,7 +221,9 @@ class Writer(AccessWriter):
         touched: set[str] = set()
         stored: set[str] = set()
         parameters = self.kernel.parameters
-        lent = {parameters[k].name: parameters[to].name for k, to in loans(parameters)}
+        lent = {}
+        for k, to in loans(parameters):
+            lent[parameters[k].name] = parameters[to].name
         for number, stage in enumerate(self.kernel.stages):
             self.stage_number = number
             loads = set()
@@ -390,7 +393,10 @@ class Writer(AccessWriter):
 
         Those are the elements of a step that a thread has, or has loaded at once, if more than one.
         """
-        loads = [i for i in stage.body.loads if reads_along(i.attrs[-1], stage.loops)]
+        loads = []
+        for i in stage.body.loads:
+            if reads_along(i.attrs[-1], stage.loops):
+                loads.append(i)
         each = max(1, self.blocks.inner * self.blocks.points // (32 * self.blocks.warps))
         if self.kernel.vector is not None or not loads:
             return 1, False
@@ -458,7 +464,9 @@ class Writer(AccessWriter):
         key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
         changes = i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written)
         if changes or key not in self.known:
-            dtypes = [stage.body.instructions[k].dtype for k in i.args]
+            dtypes = []
+            for k in i.args:
+                dtypes.append(stage.body.instructions[k].dtype)
             self.known[key] = self.emit(i, arguments, dtypes)
         return self.known[key]
 

@@ -178,7 +178,11 @@ class CompiledKernels:
         return len(self._binaries())
 
     def _binaries(self) -> dict[Body, Binary]:
-        compiled = [form for forms in self._forms.values() for form in forms if form.is_compiled]
+        compiled = []
+        for forms in self._forms.values():
+            for form in forms:
+                if form.is_compiled:
+                    compiled.append(form)
         return {form.written.body: form.binary for form in compiled}
 
 
@@ -256,7 +260,10 @@ def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledFo
     general = write_kernel(kernel)
     if kernel.product is not None:
         return [CompiledForm(kernel, None, general, gpu, aligned)]
-    return [CompiledForm(kernel, form, general, gpu, aligned) for form in forms_of(kernel)]
+    results = []
+    for form in forms_of(kernel):
+        results.append(CompiledForm(kernel, form, general, gpu, aligned))
+    return results
 
 
 def _form_for(forms: Sequence[CompiledForm], sizes: Mapping[Symbol, int]) -> CompiledForm:
@@ -324,8 +331,13 @@ def _build_when_called(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) 
 
 def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     """A digest of all that decides a kernel's code, and so not of comments."""
-    text = [line for line in kernel.source.splitlines() if not line.lstrip().startswith("#")]
-    dtypes = [f"{p.dtype} {'given' if p.on_host else 'in memory'}" for p in kernel.parameters]
+    text = []
+    for line in kernel.source.splitlines():
+        if not line.lstrip().startswith("#"):
+            text.append(line)
+    dtypes = []
+    for p in kernel.parameters:
+        dtypes.append(f"{p.dtype} {'given' if p.on_host else 'in memory'}")
     asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
     options = sorted(_options(kernel, gpu).items())
     form = len(kernel.sizes), kernel.short, kernel.constants
@@ -339,8 +351,12 @@ def compiler_digest() -> str:
     spec = find_spec("triton")
     assert spec is not None and spec.origin is not None
     package, helpers = Path(spec.origin).parent, Path(__file__).with_name("helpers.py")
-    stats = [file.stat() for file in sorted(package.glob("_C/libtriton*.so"))]
-    libraries = [(s.st_size, s.st_mtime_ns) for s in stats]
+    stats = []
+    for file in sorted(package.glob("_C/libtriton*.so")):
+        stats.append(file.stat())
+    libraries = []
+    for s in stats:
+        libraries.append((s.st_size, s.st_mtime_ns))
     facts = Path(spec.origin).read_text(), HEADER, helpers.read_text(), libraries
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

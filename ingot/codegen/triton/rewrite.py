@@ -85,7 +85,9 @@ def in_first_steps(stage: Stage, count: int) -> Stage:
     first: dict[Symbol, Expr] = {stage.loops[0]: loop_symbol(stage.loops[0].name, integer(count))}
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
-        values = [builder.instructions[k] for k in i.args]
+        values = []
+        for k in i.args:
+            values.append(builder.instructions[k])
         if i.op in ("logical_and", "where"):
             return builder.fold(i)
         if _compares_to(i.op, values, first):

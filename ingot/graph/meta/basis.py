@@ -52,7 +52,12 @@ def tensors_in(tree: Any) -> list[Tensor]:
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
         return []
-    return [t for item in tree if type(item) not in _PLAIN for t in tensors_in(item)]
+    results = []
+    for item in tree:
+        if type(item) not in _PLAIN:
+            for t in tensors_in(item):
+                results.append(t)
+    return results
 
 
 def has_symbols(args: Any) -> bool:

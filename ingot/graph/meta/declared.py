@@ -14,7 +14,9 @@ HINT = "register a fake for it: torch.library.register_fake"
 
 def returned_types(op: OpOverload) -> list[str]:
     """The types of an op's results. Raises Unsupported where one is no tensor."""
-    returns = [str(result.type) for result in op._schema.returns]
+    returns = []
+    for result in op._schema.returns:
+        returns.append(str(result.type))
     for kind in returns:
         if "Tensor" not in kind:
             raise unsupported(

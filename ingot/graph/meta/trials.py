@@ -107,7 +107,10 @@ _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedErro
 def _on_cpu(kwargs: Kwargs) -> dict[str, Any]:
     """The arguments, with a CPU in place of any device."""
     cpu = torch.device("cpu")
-    return {k: cpu if isinstance(v, torch.device) else v for k, v in kwargs.items()}
+    result = {}
+    for k, v in kwargs.items():
+        result[k] = cpu if isinstance(v, torch.device) else v
+    return result
 
 
 def _refuse_effects(op: OpOverload) -> None:
@@ -178,7 +181,9 @@ def tried_out(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         )
 
     bound = bind(op, args, kwargs)
-    ones = [id(bound.get(name)) for name in _COUNTED_FROM_ONE]
+    ones = []
+    for name in _COUNTED_FROM_ONE:
+        ones.append(id(bound.get(name)))
 
     def filled(t: Tensor) -> Tensor:
         sizes, strides = all_at_hand(t.shape), all_at_hand(t.stride())

@@ -52,7 +52,9 @@ def gradients_of(*arguments: str) -> Rule:
         listed = results_of(results)
         if len(of) != len(listed):
             raise unsupported("no-symbolic-rule", f"{op} has no rule for symbolic sizes")
-        sized = [None if t is None else sized_as(op, bound[a], t) for a, t in zip(of, listed)]
+        sized = []
+        for a, t in zip(of, listed):
+            sized.append(None if t is None else sized_as(op, bound[a], t))
         if isinstance(results, Tensor):
             return sized[0]
         return tuple(sized)

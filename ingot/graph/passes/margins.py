@@ -161,7 +161,10 @@ class _Margins:
         place, readers, source = before, list[Node](), before
         if is_pointwise_call(x):
             place, source = x.next, x
-            readers = [reader for reader in x.users if reader.op != "output"]
+            readers = []
+            for reader in x.users:
+                if reader.op != "output":
+                    readers.append(reader)
         copy = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
         self.copies[key] = copy
         self.read_part(copy, x, value, readers)
@@ -186,7 +189,10 @@ class _Margins:
     ) -> Node:
         """A call for the sake of `source`."""
         fake = FakeTensor(meta, fake_result(source).device)
-        kept = {key: value for key, value in source.meta.items() if key in ("where", "region")}
+        kept = {}
+        for key, value in source.meta.items():
+            if key in ("where", "region"):
+                kept[key] = value
         with self.graph.inserting_before(before):
             return add_call(self.graph, op, args, kept, val=fake)
 

@@ -81,7 +81,10 @@ def remove_no_ops(graph: AtenGraph) -> None:
 
     A copy stays where `as_strided` or its kin count from the beginning of its memory.
     """
-    addressed = {_owner(n.args[0]) for n in graph.graph.nodes if n.target in ADDRESSING}
+    addressed = set()
+    for n in graph.graph.nodes:
+        if n.target in ADDRESSING:
+            addressed.add(_owner(n.args[0]))
     for node in list(graph.graph.nodes):
         if node.op != "call_function" or node in addressed:
             continue

@@ -31,7 +31,9 @@ def own_outputs(graph: AtenGraph) -> None:
                 node = copies[spec.storage] = _clone(graph, node)
         outputs.append(node)
     mutated = set(at(graph.inputs, graph.mutated))
-    values = [_clone(graph, n) if _reads_through(n, mutated) else n for _, n in graph.mutations]
+    values = []
+    for _, n in graph.mutations:
+        values.append(_clone(graph, n) if _reads_through(n, mutated) else n)
     graph.rewire(outputs, values)
 
 

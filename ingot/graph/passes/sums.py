@@ -90,7 +90,9 @@ def _sum_pieces(graph: AtenGraph, node: Node) -> None:
         return
     with graph.graph.inserting_before(node):
         over = list(range(whole.ndim - 1))
-        sums = [_call(graph, aten.sum.dim_IntList, (p, over), node, node.kwargs) for p in pieces]
+        sums = []
+        for p in pieces:
+            sums.append(_call(graph, aten.sum.dim_IntList, (p, over), node, node.kwargs))
         total = _call(graph, aten.cat.default, (sums, 0), node)
         if fake_result(total).ndim != fake_result(node).ndim:
             total = _call(graph, aten.view.default, (total, list(fake_result(node).shape)), node)

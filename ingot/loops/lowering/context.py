@@ -240,7 +240,9 @@ class Lowering:
         places = [k for k in range(len(index)) if k not in dims]  # of each dimension of `out`
         if len(out.sizes) == len(value.sizes):
             places = list(range(len(index)))
-        counted = [ZERO if k in dims else index[k] for k in places]
+        counted = []
+        for k in places:
+            counted.append(ZERO if k in dims else index[k])
         if self.target.device == "cuda" and not self.returned:
             by_loads = laid_by_loads(out.sizes, strides, counted, body.load_places, 1)
             if by_loads is None:
@@ -383,9 +385,10 @@ class Lowering:
         if out is None:  # else it is the form of an op of torch's that writes where it is told
             node = replace(node, ordered=has_effect(function), retains=retains(function))
         self.graph.nodes.append(node)
-        return [
-            None if t is None or spec is None else stored(t, spec) for t, spec in zip(targets, outs)
-        ]
+        results = []
+        for t, spec in zip(targets, outs):
+            results.append(None if t is None or spec is None else stored(t, spec))
+        return results
 
     def result_of(
         self, function: Any, spec: Spec, args: Sequence[Any], out: str | None = None
@@ -429,7 +432,10 @@ class Lowering:
 
     def with_users(self, outs: Sequence[Spec | None]) -> list[Spec | None]:
         """The results of the ATen node that have a user; None for others."""
-        return [out if used else None for out, used in zip(outs, self.used)]
+        results = []
+        for out, used in zip(outs, self.used):
+            results.append(out if used else None)
+        return results
 
 
 def laid_by_loads(
@@ -447,13 +453,24 @@ def laid_by_loads(
     addresses are data, surround them.
     """
     steps = _steps_of_loads(index, loads)
-    inner = [dim for dim, stride in enumerate(strides) if stride is ONE and dim in steps]
-    beside = [dim for dim, found in steps.items() if len(found) >= least and set(found) == {1}]
+    inner = []
+    for dim, stride in enumerate(strides):
+        if stride is ONE and dim in steps:
+            inner.append(dim)
+    beside = []
+    for dim, found in steps.items():
+        if len(found) >= least and set(found) == {1}:
+            beside.append(dim)
     if not inner or not beside or len(steps[inner[0]]) < min(least, WINDOW) or 1 in steps[inner[0]]:
         return None
     first = beside[0]
-    across = [load for load in loads if index[first] in load.symbols]
-    even = {dim: _step(index[dim], across) for dim in steps}
+    across = []
+    for load in loads:
+        if index[first] in load.symbols:
+            across.append(load)
+    even = {}
+    for dim in steps:
+        even[dim] = _step(index[dim], across)
     if any(sizes[dim].constant is None for dim in steps):
         return tuple(
             ONE if dim == first else stride * sizes[first] for dim, stride in enumerate(strides)
@@ -489,7 +506,9 @@ def _step(symbol: Expr, loads: Sequence[Expr]) -> int | None:
     """How far apart the elements of neighbours along a loop lie, if that is one distance above 0
     for all loads."""
     assert isinstance(symbol, Symbol)
-    steps = {_distance(load, symbol) for load in loads}
+    steps = set()
+    for load in loads:
+        steps.add(_distance(load, symbol))
     step = None
     if len(steps) == 1:
         step = steps.pop()

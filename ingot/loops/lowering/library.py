@@ -126,12 +126,20 @@ def out_variant(func: Any, backend: str = "CPU") -> Any:
     returns = func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "Tensor":
         return None
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    wanted = []
+    for a in func._schema.arguments:
+        wanted.append((a.name, str(a.type)))
     packet = func.overloadpacket
     for name in packet.overloads():
         candidate = getattr(packet, name)
-        outputs = [a.name for a in candidate._schema.arguments if a.is_out]
-        others = [(a.name, str(a.type)) for a in candidate._schema.arguments if not a.is_out]
+        outputs = []
+        for a in candidate._schema.arguments:
+            if a.is_out:
+                outputs.append(a.name)
+        others = []
+        for a in candidate._schema.arguments:
+            if not a.is_out:
+                others.append((a.name, str(a.type)))
         if outputs == ["out"] and others == wanted:
             has_kernel = dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
             if has_kernel:

@@ -168,9 +168,10 @@ class _Walk:
     def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call of the library that decides sizes of its results, or gives an integer."""
         fake = node.meta["val"]
-        binds = [
-            (form, b.result, b.dim) for b in node.meta["binds"] for form in self.forms[b.symbol]
-        ]
+        binds = []
+        for b in node.meta["binds"]:
+            for form in self.forms[b.symbol]:
+                binds.append((form, b.result, b.dim))
         is_tensor = isinstance(fake, (torch.Tensor, tuple, list))
         outs = ()
         if is_tensor:
@@ -361,7 +362,10 @@ class _Walk:
         graph.outputs = [outputs[k] for k in range(len(outputs))]
 
     def input_names(self, positions: Iterable[int]) -> set[str]:
-        return {self.lw.graph.inputs[position] for position in positions}
+        result = set()
+        for position in positions:
+            result.add(self.lw.graph.inputs[position])
+        return result
 
     def copy(self, copy: Any, outputs: dict[int, View | Expr]) -> dict[str, str]:
         """What takes the place of which buffer in a part that is like one in the graph."""
@@ -499,7 +503,10 @@ def _is_empty(node: torch.fx.Node) -> bool:
 def _used_results(node: torch.fx.Node, outs: Any) -> tuple[bool, ...]:
     if isinstance(outs, Spec):
         return (True,)
-    used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    used = set()
+    for user in node.users:
+        if user.target is operator.getitem and user.users:
+            used.add(user.args[1])
     return tuple(k in used for k in range(len(outs)))
 
 

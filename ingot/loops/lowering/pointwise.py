@@ -101,13 +101,18 @@ def pointwise(
     if dtypes is None:
         dtypes = [out.dtype] * len(operands)
     cost, heavy = measure(lw, scalar, tuple(compute_dtype(d) for d in dtypes))
-    tensors = [operand for operand in operands if isinstance(operand, TensorValue)]
+    tensors = []
+    for operand in operands:
+        if isinstance(operand, TensorValue):
+            tensors.append(operand)
     for tensor in tensors:
         if tensor.sizes != out.sizes:
             lw.share(tensor)  # it is broadcast: computed once per copy otherwise
 
     def compute(index: Index) -> int:
-        values = [read(operand, index, dtype) for operand, dtype in zip(operands, dtypes)]
+        values = []
+        for operand, dtype in zip(operands, dtypes):
+            values.append(read(operand, index, dtype))
         return rounded(scalar(*values), out.dtype)
 
     return lw.computed(out, compute, tensors, cost, heavy)

@@ -268,7 +268,10 @@ def _is_packed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
 
     Sizes that are symbols need not be ordered for that.
     """
-    left = {k for k, size in enumerate(sizes) if size is not ONE}
+    left = set()
+    for k, size in enumerate(sizes):
+        if size is not ONE:
+            left.add(k)
     step = ONE
     while left:
         dim = next((k for k in sorted(left, reverse=True) if strides[k] is step), None)

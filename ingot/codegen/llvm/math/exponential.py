@@ -75,7 +75,9 @@ def quick_exp(x: Value, scale: float) -> Value:
     e, form = x.emitter, FORMATS["float"]
     shifted = e.fma(x, scale * LOG2_E, form.shifter)
     r = e.fma(shifted - form.shifter, -LN2 / scale, x)
-    coefficients = [c * (scale / 2.0) ** (len(EXP_TWICE) - 1 - k) for k, c in enumerate(EXP_TWICE)]
+    coefficients = []
+    for k, c in enumerate(EXP_TWICE):
+        coefficients.append(c * (scale / 2.0) ** (len(EXP_TWICE) - 1 - k))
     return e.cast("bitcast", scaled_bits(polynomial(r, coefficients), shifted), "float")
 
 
