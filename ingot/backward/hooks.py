@@ -113,7 +113,7 @@ class Hooks:
         """What hooks on a node make of the gradients that come in."""
         for key, hook in table.items():
             result = self._call(recorder, self._first[id(table), key], (hook,), (gradients,))
-            gradients = _replaced(gradients, result)
+            gradients = _gradients_after_hook(gradients, result)
         return gradients
 
     def behind(
@@ -131,7 +131,7 @@ class Hooks:
             else:
                 both = gradients, incoming
                 result = self._of_module(recorder, first, hook, module_hooks, *both)
-            gradients = _replaced(gradients, result)
+            gradients = _gradients_after_hook(gradients, result)
         return gradients
 
     def _of_module(
@@ -286,7 +286,7 @@ def _checked(gradient: Any, result: Any) -> Any:
     return result
 
 
-def _replaced(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+def _gradients_after_hook(gradients: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
     """The gradients after a hook that gives `result`."""
     if result is None:
         return gradients

@@ -16,7 +16,13 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from inspect import (
+    CO_ASYNC_GENERATOR,
+    CO_COROUTINE,
+    CO_GENERATOR,
+    CO_VARARGS,
+    CO_VARKEYWORDS,
+)
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -281,7 +287,7 @@ def normalize(code: CodeType) -> Program:
             keywords = code.co_consts[ins.arg]  # type: ignore[index]
         if ins.opname in _DROPPED:
             continue
-        # an exhausted loop goes on behind it (and behind the POP_TOP that follows it from 3.13 on)
+        # an exhausted loop goes on behind END_FOR, and from 3.13 on behind the POP_TOP that follows
         if ins.opname == "END_FOR":
             behind = position + (1 if VERSION < (3, 13) else 2)
             after_end_for[ins.offset] = listing[behind].offset
@@ -292,22 +298,22 @@ def normalize(code: CodeType) -> Program:
     index_at[len(code.co_code)] = len(instructions)
     for i, instruction in enumerate(instructions):
         if instruction.op in JUMPS:
-            target = instruction.arg
+            destination = instruction.arg
             if instruction.op == "FOR_ITER":
-                target = after_end_for.get(target, target)
-            instructions[i] = replace(instruction, arg=index_at[target])
+                destination = after_end_for.get(destination, destination)
+            instructions[i] = replace(instruction, arg=index_at[destination])
     handlers = []
     for *offsets, depth, push_index in _exception_table(code):
         start, end, target = [_index(index_at, offset) for offset in offsets]
         handlers.append(Handler(start, end, target, depth, push_index))
-    names = (
+    names = (  # in the order of co_localsplusnames
         *code.co_varnames,
         *(n for n in code.co_cellvars if n not in code.co_varnames),
         *code.co_freevars,
     )
     starred = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
     parameters = code.co_argcount + code.co_kwonlyargcount + starred
-    is_generator = bool(code.co_flags & 0x2A0)
+    is_generator = bool(code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR))
     return Program(code, tuple(instructions), tuple(handlers), names, parameters, is_generator)
 
 

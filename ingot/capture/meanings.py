@@ -148,8 +148,9 @@ def meaning_of_code(code: CodeType) -> Meaning | None:
     return None
 
 
-def meaning_of_instances(cls: type) -> Meaning | None:
-    """The meaning that is stated for a class, or a base of it, and its subclasses."""
+def meaning_of_construction(cls: type) -> Meaning | None:
+    """The rule by which calling `cls` makes an instance: that of the nearest class in its MRO that
+    states one for itself and its subclasses."""
     for base in cls.__mro__:
         meaning = MEANINGS.get(base)
         if meaning is not None and meaning.how is How.INSTANCE:

@@ -232,8 +232,11 @@ def _without_quotient(fact: _Fact, divided: set[tuple[Expr, Expr]]) -> _Fact | N
 
 
 def _tightest(facts: Sequence[_Fact], divided: set[tuple[Expr, Expr]]) -> list[_Fact]:
-    """Of several bounds of the same terms, the tightest; and no inequality that says what a bound
-    does."""
+    """Fewer facts that say the same, in the order of `facts`.
+
+    What an equality fixes goes. A `!=` at the least value raises the bound, bounds that meet become
+    an equality, and of the rest the tightest of each terms stays, without a `!=` that follows.
+    """
     equalities = [fact for fact in facts if fact.relation == "=="]
     equal = {fact.terms for fact in equalities}
     others = []

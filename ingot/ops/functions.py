@@ -25,25 +25,23 @@ _UNARY = (
 
 def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
     """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
+    step_dtype = compute_dtype(out.dtype)
     if lw.target.rounds_in_steps:
-        step = out.dtype
-    else:
-        step = compute_dtype(out.dtype)
-    low = None
+        step_dtype = out.dtype
+    bounds = None
     if eps is not None:
-        low = rounded_number(eps, step)
-    high = None
-    if low is not None:
-        high = rounded_number(1 - low, step)
+        low = rounded_number(eps, step_dtype)
+        bounds = low, rounded_number(1 - low, step_dtype)
 
     def scalar(value: int) -> int:
-        # which are not in order above a half, and which no NaN is beyond
-        if low is not None and high is not None:
-            least, most = constant_like(value, low), constant_like(value, high)
+        # With eps > 0.5 the bounds cross: the lower one is tested last and wins, as in eager. A
+        # NaN is beyond neither.
+        if bounds is not None:
+            least, most = constant_like(value, bounds[0]), constant_like(value, bounds[1])
             bounded = apply("where", apply("gt", value, most), most, value)
             value = apply("where", apply("lt", value, least), least, bounded)
-        rest = rounded(apply("sub", constant_like(value, 1), value), step)
-        return apply("log", rounded(apply("div", value, rest), step))
+        rest = rounded(apply("sub", constant_like(value, 1), value), step_dtype)
+        return apply("log", rounded(apply("div", value, rest), step_dtype))
 
     return pointwise(lw, out, scalar, [x])
 

@@ -73,12 +73,12 @@ def grid_sampler_2d(
         if by_cudnn:
             left, top = _of_32_bits(left), _of_32_bits(top)
         right, bottom = apply("add", left, one), apply("add", top, one)
-        to_right, to_bottom = apply("sub", across, left), apply("sub", down, top)
-        to_left, to_top = apply("sub", one, to_right), apply("sub", one, to_bottom)
+        weight_right, weight_bottom = apply("sub", across, left), apply("sub", down, top)
+        weight_left, weight_top = apply("sub", one, weight_right), apply("sub", one, weight_bottom)
 
         def terms() -> Iterator[tuple[int, int]]:
-            for row, by_row in ((top, to_top), (bottom, to_bottom)):
-                for column, by_column in ((left, to_left), (right, to_right)):
+            for row, by_row in ((top, weight_top), (bottom, weight_bottom)):
+                for column, by_column in ((left, weight_left), (right, weight_right)):
                     yield element(row, column), apply("mul", by_column, by_row)
 
         return rounded(ops.weighted_sum(terms(), zero if on_gpu else None), out.dtype)

@@ -80,8 +80,8 @@ _is_dense = aten.is_non_overlapping_and_dense.default
 
 @dataclass(frozen=True)
 class Costs:
-    """What is recorded on a machine: estimates of what a launch takes on the host, what a replay
-    takes, and how many bytes a copy of an input moves.
+    """What decides which programs are recorded on a machine: estimates of launches, replays and
+    copies.
 
     Fewer launches than `least_launches` take no longer than a replay. Results of more than
     `twin_bytes` have no second recording. Of library functions whose names begin with one of

@@ -25,7 +25,7 @@ from ingot.schedule.nests import (
     Compute,
     fresh_loops,
     is_plain_reduction,
-    keeps_apart,
+    loop_separates,
     merge_neighbours,
 )
 from ingot.schedule.tiling import choose_tile_loop, is_divided, is_unrolled, unrolled
@@ -407,7 +407,7 @@ def _parallel_loops(
 def _independent(outer: Sequence[Symbol], index: Expr) -> int:
     """How many of the first loops keep their points apart."""
     for count, loop in enumerate(outer):
-        if not keeps_apart(index, loop):
+        if not loop_separates(index, loop):
             return count
         index = index.substitute({loop: ZERO})  # the same for points that meet
     return len(outer)

@@ -151,9 +151,13 @@ def _merged(
     return _Substitution(substitution), merged, merged_reduced
 
 
-def keeps_apart(index: Expr, loop: Symbol) -> bool:
-    """Whether points that differ in `loop` never meet at one address. What `index` adds to the
-    loop's steps is then less than a step, but for multiples of all that the loop spans."""
+def loop_separates(index: Expr, loop: Symbol) -> bool:
+    """Whether points that differ in `loop` never meet at one address.
+
+    With index = step * loop + rest, they do not if 0 <= rest < step. Terms of the rest that are
+    multiples of step * extent move by whole spans of the loop and are left out: 8*i + j + 64*k
+    separates i, where i and j are below 8.
+    """
     linear = index.linear([loop])
     step = None
     if linear is not None:
@@ -164,7 +168,12 @@ def keeps_apart(index: Expr, loop: Symbol) -> bool:
     terms = rest.linear(rest.symbols)
     if terms is not None and span:
         rest = terms[0] + sum(
-            (s * c for s, c in terms[1].items() if c.constant is None or c.constant % span), ZERO
+            (
+                symbol * coefficient
+                for symbol, coefficient in terms[1].items()
+                if coefficient.constant is None or coefficient.constant % span
+            ),
+            ZERO,
         )
     return known_less_equal(ZERO, rest) and known_less(rest, step)
 
@@ -186,8 +195,8 @@ def in_columns(node: Compute) -> Compute:
         return node
     if (
         linear[1].get(columns) != ONE
-        or keeps_apart(node.index, node.loops[0])
-        or not keeps_apart(node.index, columns)
+        or loop_separates(node.index, node.loops[0])
+        or not loop_separates(node.index, columns)
     ):
         return node
     block = loop_symbol(f"{columns.name}_block", width // COLUMNS_OF_A_BLOCK)

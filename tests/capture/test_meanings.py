@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.capture.meanings import MEANINGS, How, meaning_of, meaning_of_instances, means
+from ingot.capture.meanings import MEANINGS, How, meaning_of, meaning_of_construction, means
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
@@ -64,8 +64,8 @@ def test_every_way_but_one_has_a_case() -> None:
 
 
 def test_subclasses_of_a_class_with_a_rule() -> None:
-    assert meaning_of_instances(Layer) is MEANINGS[nn.Module]
-    assert meaning_of_instances(Colour) is None
+    assert meaning_of_construction(Layer) is MEANINGS[nn.Module]
+    assert meaning_of_construction(Colour) is None
 
 
 def test_an_object_has_one_meaning() -> None:

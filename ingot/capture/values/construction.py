@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ingot.capture.meanings import How, meaning_of, meaning_of_instances, means, stated
+from ingot.capture.meanings import How, meaning_of, meaning_of_construction, means, stated
 from ingot.capture.values.base import (
     NULL,
     Arguments,
@@ -69,7 +69,7 @@ def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> V
 
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
-    meaning = meaning_of_instances(cls)
+    meaning = meaning_of_construction(cls)
     if meaning is not None:
         made: Value = meaning.rule(session, cls, args, kwargs)
         return made
@@ -340,7 +340,7 @@ means(complex)(_number(complex, "__complex__", "__float__", "__index__"))
 
 @means(str)
 def str_(session: Session, object: Value | None = None, *rest: Value, **named: Value) -> Value:
-    if rest or named:
+    if rest or named:  # bytes as text
         if object is None:
             args = rest
         else:

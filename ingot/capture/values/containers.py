@@ -44,6 +44,7 @@ class DictValue(Hashed):
         self.factory: Value = NONE
 
     def python_object(self, session: Session) -> Any:
+        """A new dict of the real objects; Unsupported where one is not known."""
         entries = self._by_plain_key(session.known)
         if self.cls is defaultdict:
             return defaultdict(session.known(self.factory), entries)

@@ -146,15 +146,15 @@ def emit_kernels(
     named = list(dict(functions.values()).items())
     texts = [(function.text, function.declarations) for _, function in named]
     parts = in_parts(texts, target)
-    return CompiledKernels(functions, [_text(named, part) for part in parts], target)
+    return CompiledKernels(functions, [_module_text(named, part) for part in parts], target)
 
 
-def _text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
+def _module_text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
     """The module of some of the named functions, with what they call."""
-    chosen = [functions[k] for k in part]
-    declarations = sorted(set().union(*(f.declarations for _, f in chosen)))
+    of_part = [functions[k] for k in part]
+    declarations = sorted(set().union(*(f.declarations for _, f in of_part)))
     texts = []
-    for name, function in chosen:
+    for name, function in of_part:
         texts.append(function.text.replace("@KERNEL", f"@{name}"))
     return "\n".join([HEADER, *declarations, *texts])
 

@@ -351,10 +351,10 @@ _COPIES = "ptr %from, i64 %along, i64 %count, i64 %rows, i64 %apart, ptr %to"
 
 
 def copy_rows(tile: Tile) -> Helper:
-    """Copies rows that are adjacent in memory, `count` steps of them `along` apart.
+    """The function that packs the left operand of a contraction whose rows lie beside each other.
 
-    A tile's rows are copied side by side, step after step, and tiles `apart` from each other; rows
-    that the last tile lacks are zeros.
+    It reads `count` steps that are `along` bytes apart, and writes for each tile `rows` elements
+    per step, tiles `apart` bytes from each other; rows that the last tile lacks are zeros.
     """
     name = f"copy_rows_{tile.type}_{tile.rows}"
     head = f"define internal void @{name}({_COPIES}) nounwind {{"

@@ -273,7 +273,7 @@ class _Match:
             return None
         if node.target is aten.add.Tensor and not node.kwargs and len(node.args) == 2:
             for scores, added in (node.args, node.args[::-1]):
-                if isinstance(added, Node) and _leads_to_product(scores):
+                if isinstance(added, Node) and _comes_from_product(scores):
                     return self.with_mask(scores, node, added, None)
         replaced = self.fill_of(node)
         if replaced is None:
@@ -299,7 +299,7 @@ class _Match:
             scores, condition, filler = node.args
         elif node.target is aten.where.self:
             condition, filler, scores = node.args
-            if _leads_to_product(filler):
+            if _comes_from_product(filler):
                 scores, filler, inverted = filler, scores, True
         else:
             return None
@@ -512,15 +512,16 @@ def _expands_nothing(node: Node) -> bool:
     return _value(node).shape == _value(_node(node.args[0])).shape
 
 
-def _leads_to_product(node: Any) -> bool:
-    """Whether a chain of scales, masks and reshapes goes from here up to a batched product."""
+def _comes_from_product(node: Any) -> bool:
+    """Whether it is a batched product, but for scales, masks and reshapes. A hint: the match of the
+    whole attention checks it."""
     while isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1:
         if node.target in (aten.bmm.default, aten.baddbmm.default):
             return True
         if node.target is aten.where.self:
-            return any(map(_leads_to_product, node.args[1:]))
+            return any(map(_comes_from_product, node.args[1:]))
         if node.target is aten.add.Tensor:
-            return any(map(_leads_to_product, node.args[:2]))
+            return any(map(_comes_from_product, node.args[:2]))
         if node.target not in _THROUGH:
             return False
         node = node.args[0]

@@ -119,8 +119,12 @@ class _Walk:
             if view_of(tensor) is None:
                 self.lw.realize(tensor)
 
-    def crossing(self, value: Any) -> Any:
-        """A number on the CPU as a GPU's value: it is not where the CPU's tensor is."""
+    def as_gpu_operand(self, value: Any) -> Any:
+        """A number in a CPU buffer as an operand of GPU code; anything else as it is.
+
+        It has no home, as the kernel is given the number itself. Whoever needs it in memory writes
+        it to the GPU's.
+        """
         buffer = None
         if isinstance(value, TensorValue):
             buffer = value.buffer
@@ -134,7 +138,7 @@ class _Walk:
         if self.hosts and moves(node, self.hosts):
             return self.move(node, args, kwargs)
         if self.hosts and node not in self.hosts:
-            args, kwargs = map_leaves(self.crossing, (args, kwargs))
+            args, kwargs = map_leaves(self.as_gpu_operand, (args, kwargs))
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
