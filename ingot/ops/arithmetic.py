@@ -30,7 +30,7 @@ from ingot.loops.lowering.pointwise import (
     simple,
 )
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, rounded_number
+from ingot.loops.lowering.values import LoopTensor, Spec, rounded_number
 from ingot.ops.op import binary, op, unary
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -152,7 +152,7 @@ def _lerp_by(start: int, end: int, weight: float) -> int:
     return apply("sub", end, apply("mul", gap, number_like(gap, 1 - weight)))
 
 
-def _pow_scalar(lw: Lowering, out: Spec, x: TensorValue, exponent: Any) -> TensorValue:
+def _pow_scalar(lw: Lowering, out: Spec, x: LoopTensor, exponent: Any) -> LoopTensor:
     """x ** exponent, with the exponents that eager treats apart; of float16 it does so with hardly
     any."""
     if isinstance(exponent, Expr):
@@ -212,11 +212,11 @@ def _rounding(name: str) -> Scalar:
 def _nan_to_num(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     nan: float | None = None,
     posinf: float | None = None,
     neginf: float | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     limits = None
     if out.dtype.is_floating_point:
         limits = torch.finfo(out.dtype)
@@ -313,7 +313,7 @@ def _hypot(a: int, b: int) -> int:
     return apply("where", infinite, constant_like(a, math.inf), length)
 
 
-def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 0) -> TensorValue:
+def _round_decimals(lw: Lowering, out: Spec, x: LoopTensor, *, decimals: int = 0) -> LoopTensor:
     power = float(10 ** min(abs(decimals), 300))
     if decimals >= 0:
         there, back = ("mul", "div")
@@ -332,7 +332,7 @@ def _round_decimals(lw: Lowering, out: Spec, x: TensorValue, *, decimals: int = 
     return pointwise(lw, out, scalar, [x])
 
 
-def _next_after(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+def _next_after(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> LoopTensor:
     if out.dtype in ops.HALVES:
         scalar = _half_neighbour(torch.finfo(out.dtype))
     else:
@@ -376,10 +376,10 @@ def _least_common_multiple(a: int, b: int) -> int:
 def clamp_tensor(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    low: TensorValue | None = None,
-    high: TensorValue | None = None,
-) -> TensorValue:
+    x: LoopTensor,
+    low: LoopTensor | None = None,
+    high: LoopTensor | None = None,
+) -> LoopTensor:
     bounds = [("maximum", low), ("minimum", high)]
     used = [(name, bound) for name, bound in bounds if bound is not None]
 

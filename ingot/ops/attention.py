@@ -19,7 +19,7 @@ from ingot.loops.expr import ONE, ZERO, Expr
 from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, contiguous, stored
+from ingot.loops.lowering.values import LoopTensor, Spec, contiguous, stored
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
@@ -29,15 +29,15 @@ from ingot.torch_private import OpOverload, aten
 def scaled_dot_product_attention(
     lw: Lowering,
     outs: tuple[Spec, Spec],
-    query: TensorValue,
-    key: TensorValue,
-    value: TensorValue,
+    query: LoopTensor,
+    key: LoopTensor,
+    value: LoopTensor,
     dropout: float = 0.0,
     causal: bool = False,
     *,
-    attn_mask: TensorValue | None = None,
+    attn_mask: LoopTensor | None = None,
     scale: float | None = None,
-) -> tuple[TensorValue, TensorValue | None]:
+) -> tuple[LoopTensor, LoopTensor | None]:
     if dropout != 0.0:
         raise NotLowered("random numbers")
     logarithms = None
@@ -49,17 +49,17 @@ def scaled_dot_product_attention(
     )  # fmt: skip
 
 
-def _scale(query: TensorValue, scale: float | None) -> float:
+def _scale(query: LoopTensor, scale: float | None) -> float:
     if scale is None:
         return 1 / math.sqrt(query.sizes[3].constant or 1)
     return scale
 
 
 def own_attention(
-    lw: Lowering, out: Spec, query: TensorValue, key: TensorValue, value: TensorValue,
-    mask: TensorValue | None,
+    lw: Lowering, out: Spec, query: LoopTensor, key: LoopTensor, value: LoopTensor,
+    mask: LoopTensor | None,
     scale: float, replaces: bool, zero_rows: bool, heads_last: bool,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     batch, heads, queries, _ = query.sizes
     spec = contiguous((batch, heads, queries, value.sizes[3]), out.dtype)
     if heads_last:
@@ -80,17 +80,17 @@ def _swapped(items: tuple[Expr, ...]) -> tuple[Expr, ...]:
 def attention(
     lw: Lowering,
     out: Spec,
-    query: TensorValue,
-    key: TensorValue,
-    value: TensorValue,
-    mask: TensorValue | None,
+    query: LoopTensor,
+    key: LoopTensor,
+    value: LoopTensor,
+    mask: LoopTensor | None,
     scale: float,
     *,
     causal: bool = False,
     zero_rows: bool = False,
     replaces: bool = False,
     logarithms: Spec | None = None,
-) -> tuple[TensorValue, TensorValue | None]:
+) -> tuple[LoopTensor, LoopTensor | None]:
     """The node, for (batch, head, row, column) tensors; the mask may have fewer dimensions, and
     sizes of 1. The second result are the `logarithms` (batch, head, row) of the sums of the
     exponentials of scores, if they are wanted. Raises NotLowered before anything is written."""
@@ -112,11 +112,11 @@ def attention(
 
 
 def attention_backward(
-    lw: Lowering, outs: Sequence[Spec], tangent: TensorValue, query: TensorValue, key: TensorValue,
-    value: TensorValue, result: TensorValue, logarithms: TensorValue, dropout: float, causal: bool,
+    lw: Lowering, outs: Sequence[Spec], tangent: LoopTensor, query: LoopTensor, key: LoopTensor,
+    value: LoopTensor, result: LoopTensor, logarithms: LoopTensor, dropout: float, causal: bool,
     *,
-    attn_mask: TensorValue | None = None, scale: float | None = None,
-) -> tuple[TensorValue, ...]:  # fmt: skip
+    attn_mask: LoopTensor | None = None, scale: float | None = None,
+) -> tuple[LoopTensor, ...]:  # fmt: skip
     """The gradients of queries, keys and values. Raises NotLowered before anything is written."""
     if dropout != 0.0:
         raise NotLowered("random numbers")
@@ -139,7 +139,11 @@ def attention_backward(
 
 
 def _require(
-    lw: Lowering, query: TensorValue, key: TensorValue, value: TensorValue, mask: TensorValue | None
+    lw: Lowering,
+    query: LoopTensor,
+    key: LoopTensor,
+    value: LoopTensor,
+    mask: LoopTensor | None,
 ) -> None:
     """Raises NotLowered for what the kernels do not take."""
     if not lw.target.contracts:
@@ -171,7 +175,7 @@ def _new(lw: Lowering, spec: Spec) -> View:
     return View(lw.new_buffer(spec, spec.strides), spec.sizes, spec.strides, ZERO, spec.dtype)
 
 
-def _rows(lw: Lowering, value: TensorValue) -> View:
+def _rows(lw: Lowering, value: LoopTensor) -> View:
     """A window on `value` whose rows lie in consecutive elements, copied if need be."""
     window = lw.view(value)
     if window.strides[-1] is ONE or window.sizes[-1] is ONE:
@@ -179,7 +183,7 @@ def _rows(lw: Lowering, value: TensorValue) -> View:
     return lw.view(lw.copied(value, contiguous_strides(value.sizes)))
 
 
-def _mask(lw: Lowering, mask: TensorValue | None, sizes: tuple[Expr, ...]) -> View | None:
+def _mask(lw: Lowering, mask: LoopTensor | None, sizes: tuple[Expr, ...]) -> View | None:
     """The mask's window, if there is one, broadcast to `sizes`; its rows lie in consecutive
     elements or are all the same."""
     if mask is None:

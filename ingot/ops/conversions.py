@@ -6,12 +6,12 @@ from ingot.graph.meta.families import exact_self, formatted_copy, pointwise_meta
 from ingot.graph.schemas import Cost
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.values import Spec, TensorValue
+from ingot.loops.lowering.values import LoopTensor, Spec
 from ingot.ops.op import op
 from ingot.torch_private import aten
 
 
-def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: object) -> TensorValue:
+def to_copy(lw: Lowering, out: Spec, x: LoopTensor, *_: object, **keywords: object) -> LoopTensor:
     """A conversion, or a copy: another name for the same elements until somebody needs it in
     memory."""
     if out.dtype is x.dtype:
@@ -20,8 +20,12 @@ def to_copy(lw: Lowering, out: Spec, x: TensorValue, *_: object, **keywords: obj
 
 
 def copy(
-    lw: Lowering, out: Spec, target: TensorValue, source: TensorValue, non_blocking: bool = False
-) -> TensorValue:
+    lw: Lowering,
+    out: Spec,
+    target: LoopTensor,
+    source: LoopTensor,
+    non_blocking: bool = False,
+) -> LoopTensor:
     return pointwise(lw, out, lambda v: v, [source])
 
 

@@ -39,9 +39,9 @@ from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Margins,
     Spec,
-    TensorValue,
     channels_last_strides,
     contiguous,
     exprs,
@@ -98,7 +98,7 @@ class Window(NamedTuple):
     dilation: tuple[int, ...]
 
     @staticmethod
-    def of(weight: TensorValue, *geometry: Sequence[Any]) -> Window:
+    def of(weight: LoopTensor, *geometry: Sequence[Any]) -> Window:
         """The window of a weight of constant size; NotLowered for another."""
         size = tuple(s.constant for s in weight.sizes[2:])
         listed = []
@@ -139,9 +139,9 @@ class Window(NamedTuple):
 class Convolution:
     """The arguments of aten.convolution."""
 
-    x: TensorValue
-    weight: TensorValue
-    bias: TensorValue | None
+    x: LoopTensor
+    weight: LoopTensor
+    bias: LoopTensor | None
     stride: Sequence[Any]
     padding: Sequence[Any]
     dilation: Sequence[Any]
@@ -164,7 +164,7 @@ class Convolution:
         return self.bias.load((index[1],))
 
 
-def convolution(lw: Lowering, out: Spec, *args: Any) -> TensorValue:
+def convolution(lw: Lowering, out: Spec, *args: Any) -> LoopTensor:
     for form in (channels_last, depthwise) if lw.target.contracts else (of_channels,):
         try:
             return form(lw, out, Convolution(*args))
@@ -187,7 +187,7 @@ def convolution(lw: Lowering, out: Spec, *args: Any) -> TensorValue:
 # -- channels last ---------------------------------------------------------------------------------
 
 
-def channels_last(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
+def channels_last(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     """A convolution of channels-last images in one group, or in one for each channel. Raises
     NotLowered for others."""
     if out.dtype is not torch.float32 or out.strides != channels_last_strides(out.sizes):
@@ -210,7 +210,7 @@ def channels_last(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     return dense(lw, out, conv.x, conv.weight, conv.bias, window)
 
 
-def _all_channels_last(lw: Lowering, value: TensorValue) -> TensorValue:
+def _all_channels_last(lw: Lowering, value: LoopTensor) -> LoopTensor:
     """Images or a weight in memory, channels innermost."""
     strides = channels_last_strides(value.sizes)
     if same_strides(value.sizes, lw.view(value).strides, strides):
@@ -218,7 +218,7 @@ def _all_channels_last(lw: Lowering, value: TensorValue) -> TensorValue:
     return lw.relaid(value, strides)
 
 
-def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> TensorValue:
+def in_channels_last(lw: Lowering, x: LoopTensor, padding: Sequence[int]) -> LoopTensor:
     """`x` in memory, channels innermost, with as many zeros before and after its last dimensions as
     `padding` says."""
     around = [0] * (len(x.sizes) - len(padding)) + list(padding)
@@ -235,7 +235,7 @@ def in_channels_last(lw: Lowering, x: TensorValue, padding: Sequence[int]) -> Te
     return x if window.strides[1] is ONE else lw.copied(x, strides)
 
 
-def _padded(lw: Lowering, margins: Margins) -> TensorValue:
+def _padded(lw: Lowering, margins: Margins) -> LoopTensor:
     """The padded images in memory, channels innermost; once for all convolutions. The margins are
     written apart, so that what they surround is computed straight into its place."""
     x, before, after, number = margins
@@ -272,7 +272,7 @@ def _padded(lw: Lowering, margins: Margins) -> TensorValue:
     return lw.padded[key]
 
 
-def _depthwise_of_vectors(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
+def _depthwise_of_vectors(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     """The window written out, over padded images; the weight is relaid so that a vector of channels
     is one load."""
     window = conv.window
@@ -290,7 +290,7 @@ def _depthwise_of_vectors(lw: Lowering, out: Spec, conv: Convolution) -> TensorV
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
 
 
-def _taps(lw: Lowering, weight: TensorValue) -> TensorValue:
+def _taps(lw: Lowering, weight: LoopTensor) -> LoopTensor:
     """The weight of a depthwise convolution with the channels innermost."""
     spec = contiguous((*weight.sizes[2:], weight.sizes[0]), weight.dtype)
     return lw.mapped(weight, spec, lambda index: (index[2], ZERO, index[0], index[1]))
@@ -299,11 +299,11 @@ def _taps(lw: Lowering, weight: TensorValue) -> TensorValue:
 def dense(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    weight: TensorValue,
-    bias: TensorValue | None,
+    x: LoopTensor,
+    weight: LoopTensor,
+    bias: LoopTensor | None,
     window: Window,
-) -> TensorValue:
+) -> LoopTensor:
     """A contraction: rows are the result's pixels, columns its channels, and what is summed over
     are the window and the channels of `x`."""
     _require_pixels(out)
@@ -334,7 +334,7 @@ def pixel_loops(sizes: Sequence[Expr]) -> tuple[Symbol, ...]:
     return tuple(map(loop_symbol, "nhw", (sizes[0], *sizes[2:])))
 
 
-def _require_pixels(images: Spec | TensorValue) -> None:
+def _require_pixels(images: Spec | LoopTensor) -> None:
     """Raises NotLowered where a contraction over pixels is slower than the library, or rounds
     less."""
     pixels = (images.sizes[0] * images.sizes[2] * images.sizes[3]).constant
@@ -349,7 +349,7 @@ def _columns_last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     return strides_in_order(sizes, (outputs, width, channels, height))
 
 
-def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
+def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     """A transposed convolution whose windows lie side by side in the result: for each element of
     the window, one contraction over the channels of `x`. The weight is relaid so that the result's
     channels are adjacent."""
@@ -370,9 +370,7 @@ def _side_by_side(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     return _with_bias(lw, out, result, conv.bias)
 
 
-def _with_bias(
-    lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue | None
-) -> TensorValue:
+def _with_bias(lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor | None) -> LoopTensor:
     """A contraction's result with the bias of each channel added, lazily: it becomes part of the
     epilogue."""
     if bias is None:
@@ -384,7 +382,7 @@ def _with_bias(
     return value
 
 
-def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> TensorValue:
+def _patches(lw: Lowering, out: Spec, x: LoopTensor, weight: LoopTensor) -> LoopTensor:
     """The patches of images that windows cut without overlap, each in the order of the weight."""
     height, width = weight.sizes[2:]
     spec = contiguous((out.sizes[0], *out.sizes[2:], *weight.sizes[1:]), x.dtype)
@@ -398,7 +396,7 @@ def _patches(lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue) -> Te
 # -- on a GPU --------------------------------------------------------------------------------------
 
 
-def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
+def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     """A small window over each channel by itself, channels innermost. What the images are made of
     is computed at each element of the window where that takes less than to write and read them.
     Raises NotLowered for all others."""
@@ -463,7 +461,7 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
 
 
-def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> bool:
+def _is_less_than_memory(lw: Lowering, out: Spec, x: LoopTensor, taps: int) -> bool:
     """Whether images are better computed at each element of a window than written and read.
 
     They are if they are few, or made of little, of one other tensor whose neighbouring channels lie
@@ -485,7 +483,7 @@ def _is_less_than_memory(lw: Lowering, out: Spec, x: TensorValue, taps: int) -> 
 # -- contiguous ------------------------------------------------------------------------------------
 
 
-def depthwise(lw: Lowering, out: Spec, conv: Convolution) -> TensorValue:
+def depthwise(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     """A small window over each channel by itself. Raises NotLowered for all others."""
     x, weight = conv.x, conv.weight
     rank = len(out.sizes) - 2

@@ -27,8 +27,8 @@ from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     channels_last_strides,
     contiguous,
     exprs,
@@ -52,9 +52,9 @@ from ingot.torch_private import aten
 def convolution_backward(
     lw: Lowering,
     outs: Sequence[Spec | None],
-    grad: TensorValue,
+    grad: LoopTensor,
     *args: Any,
-) -> tuple[TensorValue | None, ...]:
+) -> tuple[LoopTensor | None, ...]:
     """The gradients of the images, of the weight and of the bias that are used; None for others.
     Raises NotLowered before anything is written."""
     x, weight, _, *settings, _ = args
@@ -76,7 +76,7 @@ def convolution_backward(
     if of_images is not None and (grad.sizes[1].constant or 0) < FEWEST_CHANNELS:
         raise NotLowered("short sums")
     window = conv.window
-    results: list[TensorValue | None] = [None] * len(outs)
+    results: list[LoopTensor | None] = [None] * len(outs)
     if of_images is not None:
         if conv.transposed:
             results[0] = dense(lw, of_images, grad, weight, None, window)
@@ -93,7 +93,7 @@ def convolution_backward(
     return tuple(results)
 
 
-def _lies_channels_last(*images: TensorValue | Spec) -> bool:
+def _lies_channels_last(*images: LoopTensor | Spec) -> bool:
     """Whether one of the images does; those that lie otherwise are converted."""
     laid = []
     for x in images:
@@ -102,12 +102,12 @@ def _lies_channels_last(*images: TensorValue | Spec) -> bool:
     return any(x.strides != contiguous_strides(x.sizes) for x in laid)
 
 
-def _pixels(x: TensorValue | Spec) -> int:
+def _pixels(x: LoopTensor | Spec) -> int:
     """How many there are: at least, where the number of images is a symbol."""
     return math.prod(size.bounds[0] or 0 for size in (x.sizes[0], *x.sizes[2:]))
 
 
-def _is_large(weight: TensorValue | Spec, small: TensorValue) -> bool:
+def _is_large(weight: LoopTensor | Spec, small: LoopTensor) -> bool:
     """Whether a weight is known to be about as large as all windows on the images, whose results
     `small` holds."""
     return small.sizes[0].constant is not None and _pixels(small) <= (weight.sizes[0].constant or 0)
@@ -117,11 +117,11 @@ def _row_major(sizes: Sequence[Expr]) -> Spec:
     return contiguous(sizes, torch.float32)
 
 
-def _reshaped(lw: Lowering, x: TensorValue, *sizes: Expr) -> TensorValue:
+def _reshaped(lw: Lowering, x: LoopTensor, *sizes: Expr) -> LoopTensor:
     return lw.reshaped(x, _row_major(sizes))
 
 
-def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
+def _pixel_rows(lw: Lowering, x: LoopTensor) -> LoopTensor:
     """The channels of each pixel: a matrix."""
     x = in_channels_last(lw, x, (0, 0))
     n, channels, height, width = x.sizes
@@ -137,16 +137,16 @@ def _pixel_rows(lw: Lowering, x: TensorValue) -> TensorValue:
 
 
 def _of_images(
-    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
-) -> TensorValue:
+    lw: Lowering, out: Spec, grad: LoopTensor, weight: LoopTensor, window: Window
+) -> LoopTensor:
     if len(window.offsets()) == 1 or _is_large(weight, grad):
         return _added_windows(lw, out, grad, weight, window)
     return _turned_round(lw, out, grad, weight, window)
 
 
 def _added_windows(
-    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
-) -> TensorValue:
+    lw: Lowering, out: Spec, grad: LoopTensor, weight: LoopTensor, window: Window
+) -> LoopTensor:
     """The gradients of all windows' elements as one product, and for each element of the images the
     sum of those that lie on it."""
     n, results, height, width = grad.sizes
@@ -215,8 +215,8 @@ def _residues(places: int, size: int, step: int, padding: int, dilation: int) ->
 
 
 def _turned_round(
-    lw: Lowering, out: Spec, grad: TensorValue, weight: TensorValue, window: Window
-) -> TensorValue:
+    lw: Lowering, out: Spec, grad: LoopTensor, weight: LoopTensor, window: Window
+) -> LoopTensor:
     """A convolution of the gradient for each residue of the places, as they meet other elements of
     the window."""
     axes = []
@@ -258,7 +258,7 @@ def _turned_round(
     return stored(buffer, out)
 
 
-def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> TensorValue:
+def _turned(lw: Lowering, weight: LoopTensor, residues: Sequence[_Residue]) -> LoopTensor:
     """The elements of the weight that meet these places, the result's channels for each of the
     images'."""
     steps = []
@@ -279,8 +279,8 @@ def _turned(lw: Lowering, weight: TensorValue, residues: Sequence[_Residue]) -> 
 
 
 def _of_weight(
-    lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window
-) -> TensorValue:
+    lw: Lowering, out: Spec, large: LoopTensor, small: LoopTensor, window: Window
+) -> LoopTensor:
     """The window moves over the images `large`; for each place, `small` has the result or its
     gradient."""
     if len(window.offsets()) == 1 or _is_large(out, small):
@@ -298,8 +298,8 @@ def _of_weight(
 
 
 def _of_large_weight(
-    lw: Lowering, out: Spec, large: TensorValue, small: TensorValue, window: Window
-) -> TensorValue:
+    lw: Lowering, out: Spec, large: LoopTensor, small: LoopTensor, window: Window
+) -> LoopTensor:
     """One product whose columns are the elements of the windows, taken out of the images."""
     padded = in_channels_last(lw, large, window.padding)
     sizes = (small.sizes[0], *small.sizes[2:], *out.sizes[1:])
@@ -307,7 +307,7 @@ def _of_large_weight(
     def under(index: Index) -> Index:
         return index[0], index[3], *window.place(index[1:3], index[4:])
 
-    windows: TensorValue = lw.mapped(padded, _row_major(sizes), under)
+    windows: LoopTensor = lw.mapped(padded, _row_major(sizes), under)
     if not window.takes_all:
         windows = lw.copied(windows)
     rows = transposed(lw, _pixel_rows(lw, small))

@@ -24,7 +24,14 @@ from ingot.loops.lowering.context import WINDOW, Lowering
 from ingot.loops.lowering.index_maps import compare, with_place
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
+from ingot.loops.lowering.values import (
+    Index,
+    LoopTensor,
+    Spec,
+    compute_dtype,
+    contiguous,
+    rounded,
+)
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -32,21 +39,21 @@ from ingot.torch_private import OpOverload, aten
 apply = ops.apply
 
 
-def full(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
+def full(lw: Lowering, out: Spec, *args: Any, **_: object) -> LoopTensor:
     """What is filled with the last argument."""
     return filled(lw, out, args[-1])
 
 
-def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
+def ones(lw: Lowering, out: Spec, *_: object, **__: object) -> LoopTensor:
     return filled(lw, out, 1)
 
 
-def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> TensorValue:
+def zeros(lw: Lowering, out: Spec, *_: object, **__: object) -> LoopTensor:
     """Zeros; an empty tensor may hold anything, so it holds zeros too."""
     return filled(lw, out, 0)
 
 
-def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
+def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> LoopTensor:
     if len(args) == 1:
         args = (0, *args)
     start, _end, step = (*args, 1)[:3]
@@ -74,29 +81,29 @@ def arange(lw: Lowering, out: Spec, *args: Any, **_: object) -> TensorValue:
 # -- putting together ------------------------------------------------------------------------------
 
 
-class Joined(TensorValue):
+class Joined(LoopTensor):
     """Tensors one after the other along `axis`. In memory, each piece is written straight into its
     place."""
 
-    parts: list[tuple[TensorValue, Expr]]  # each with where it starts along the axis
+    parts: list[tuple[LoopTensor, Expr]]  # each with where it starts along the axis
     axis: int
 
-    def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
+    def pieces(self, strides: Sequence[Expr]) -> list[tuple[LoopTensor, Expr]]:
         results = []
         for part, start in self.parts:
             results.append((part, start * strides[self.axis]))
         return results
 
 
-def cat(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+def cat(lw: Lowering, out: Spec, tensors: Sequence[LoopTensor], dim: int = 0) -> LoopTensor:
     rank = len(out.sizes)
     dim %= rank
     return join(lw, out, [t for t in tensors if len(t.sizes) == rank], dim)
 
 
-def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
+def join(lw: Lowering, out: Spec, tensors: Sequence[LoopTensor], dim: int) -> LoopTensor:
     """`tensors`, of `out`'s sizes but along `dim`, one after the other."""
-    parts: list[tuple[TensorValue, Expr]] = []
+    parts: list[tuple[LoopTensor, Expr]] = []
     start = ZERO
     for t in tensors:
         if t.sizes[dim] is ZERO:
@@ -124,7 +131,7 @@ def join(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int) -> T
     return joined
 
 
-def _joined_at(pieces: list[tuple[TensorValue, Expr]], dim: int, index: Index) -> int:
+def _joined_at(pieces: list[tuple[LoopTensor, Expr]], dim: int, index: Index) -> int:
     """The value at `index`, chosen among the parts from the last to the first."""
     result: int | None = None
     for part, start in reversed(pieces):
@@ -144,7 +151,7 @@ def _joined_at(pieces: list[tuple[TensorValue, Expr]], dim: int, index: Index) -
     return result
 
 
-def stack(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+def stack(lw: Lowering, out: Spec, tensors: Sequence[LoopTensor], dim: int = 0) -> LoopTensor:
     dim %= len(out.sizes)
     sizes = tuple(as_expr(1) if k == dim else size for k, size in enumerate(out.sizes))
     spec = out._replace(sizes=sizes)
@@ -153,7 +160,7 @@ def stack(lw: Lowering, out: Spec, tensors: Sequence[TensorValue], dim: int = 0)
     )
 
 
-def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> TensorValue:
+def repeat(lw: Lowering, out: Spec, x: LoopTensor, repeats: Sequence[Any]) -> LoopTensor:
     """Written with a loop for the copies and one for what is copied: a remainder in the index would
     be a gather."""
     lw.share(x)
@@ -176,7 +183,7 @@ def repeat(lw: Lowering, out: Spec, x: TensorValue, repeats: Sequence[Any]) -> T
     def index_map(index: Index) -> Index:
         return tuple(ZERO if k is None else index[k] for k in place)
 
-    written: TensorValue = lw.mapped(x, spec, index_map)
+    written: LoopTensor = lw.mapped(x, spec, index_map)
     if len(sizes) > len(repeats):
         written = lw.copied(written)
     return lw.reshaped(written, out)

@@ -11,7 +11,7 @@ from ingot.loops.lowering.pointwise import (
     constant_like,
     pointwise,
 )
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, rounded, rounded_number
+from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype, rounded, rounded_number
 from ingot.ops.op import binary, op, unary
 from ingot.torch_private import aten
 
@@ -23,7 +23,7 @@ _UNARY = (
 )  # fmt: skip
 
 
-def _logit(lw: Lowering, out: Spec, x: TensorValue, eps: float | None = None) -> TensorValue:
+def _logit(lw: Lowering, out: Spec, x: LoopTensor, eps: float | None = None) -> LoopTensor:
     """log(x / (1 - x)); where eager does so, every step is rounded, and so are the bounds."""
     step_dtype = compute_dtype(out.dtype)
     if lw.target.rounds_in_steps:

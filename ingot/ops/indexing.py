@@ -25,8 +25,8 @@ from ingot.loops.lowering.index_maps import compare, slice_start, with_place
 from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     broadcast_index,
     contiguous,
     numel,
@@ -54,17 +54,17 @@ def strict(position: int, extent: Expr, fault: Fault) -> Any:
     return ops.indirect(outside, extent, fault)
 
 
-def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+def of_vectors(rule: Callable[..., LoopTensor]) -> Callable[..., LoopTensor]:
     """A rule in which tensors without dimensions are vectors of one element."""
 
     def vector(lw: Lowering, value: Any) -> Any:
-        if not isinstance(value, TensorValue) or value.sizes:
+        if not isinstance(value, LoopTensor) or value.sizes:
             return value
         return lw.mapped(value, contiguous((ONE,), value.dtype), lambda index: ())
 
     def of_scalars(
-        lw: Lowering, out: Spec, x: TensorValue, *args: Any, **keywords: Any
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, *args: Any, **keywords: Any
+    ) -> LoopTensor:
         arguments = []
         for value in args:
             arguments.append(vector(lw, value))
@@ -81,10 +81,10 @@ def of_vectors(rule: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
 def looked_up(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    positions: Sequence[TensorValue],
+    x: LoopTensor,
+    positions: Sequence[LoopTensor],
     compute: Callable[[Index], int],
-) -> TensorValue:
+) -> LoopTensor:
     """A lazy value that reads `x` at places that other tensors name. `x` is computed there where
     they are few, else in memory before."""
     if any(p.dtype not in INDEX_TYPES for p in positions):
@@ -96,8 +96,8 @@ def looked_up(
 
 
 def embedding(
-    lw: Lowering, out: Spec, weight: TensorValue, indices: TensorValue, *_: object
-) -> TensorValue:
+    lw: Lowering, out: Spec, weight: LoopTensor, indices: LoopTensor, *_: object
+) -> LoopTensor:
     rank = len(indices.sizes)
     if ZERO in weight.sizes:
         raise NotLowered("a lookup in nothing")
@@ -113,12 +113,12 @@ def embedding(
 def gather(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dim: int,
-    indices: TensorValue,
+    indices: LoopTensor,
     *,
     sparse_grad: bool = False,
-) -> TensorValue:
+) -> LoopTensor:
     dim %= len(x.sizes)
     if x.sizes[dim] is ZERO:
         raise NotLowered("gather from nothing")
@@ -133,8 +133,8 @@ def gather(
 
 @of_vectors
 def index_select(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, indices: LoopTensor
+) -> LoopTensor:
     if ZERO in x.sizes:
         raise NotLowered("index_select of nothing")
     dim %= len(x.sizes)
@@ -151,8 +151,8 @@ def index_select(
 
 
 def index(
-    lw: Lowering, out: Spec, x: TensorValue, indices: Sequence[TensorValue | None]
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, indices: Sequence[LoopTensor | None]
+) -> LoopTensor:
     """Advanced indexing: the index tensors' broadcast dimensions replace those that are indexed.
 
     These stand where the first indexed dimension was if the indexed ones are adjacent, else in
@@ -183,7 +183,7 @@ def start_of(used: Mapping[int, object]) -> int:
 
 
 def places_named(
-    x: TensorValue, used: Mapping[int, TensorValue], start: int, rank: int
+    x: LoopTensor, used: Mapping[int, LoopTensor], start: int, rank: int
 ) -> Callable[[Index], Index]:
     """The map from a place in the result of indexing to the place in `x`.
 
@@ -215,11 +215,11 @@ def places_named(
 def overlaid(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    source: TensorValue,
+    x: LoopTensor,
+    source: LoopTensor,
     inside: Callable[[Index], int],
     at: Callable[[Index], Index],
-) -> TensorValue:
+) -> LoopTensor:
     """`source[at(index)]` where `inside(index)`, else `x[index]`."""
     lw.share(source)
 
@@ -233,8 +233,8 @@ def overlaid(
 
 
 def select_scatter(
-    lw: Lowering, out: Spec, x: TensorValue, source: TensorValue, dim: int, position: int | Expr
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, source: LoopTensor, dim: int, position: int | Expr
+) -> LoopTensor:
     dim %= len(x.sizes)
     chosen = as_expr(position)
     if (chosen.constant or 0) < 0:
@@ -252,13 +252,13 @@ def select_scatter(
 def slice_scatter(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    source: TensorValue,
+    x: LoopTensor,
+    source: LoopTensor,
     dim: int = 0,
     start: int | Expr | None = None,
     end: int | Expr | None = None,
     step: int = 1,
-) -> TensorValue:
+) -> LoopTensor:
     dim %= len(x.sizes)
     first = slice_start(start, x.sizes[dim])
     last = first + source.sizes[dim] * step
@@ -277,7 +277,7 @@ def slice_scatter(
 def _triangle(relation: str) -> Rule:
     """What is on one side of a diagonal: "le" below it, or "ge" above."""
 
-    def rule(lw: Lowering, out: Spec, x: TensorValue, diagonal: int | Expr = 0) -> TensorValue:
+    def rule(lw: Lowering, out: Spec, x: LoopTensor, diagonal: int | Expr = 0) -> LoopTensor:
         rows, columns = x.sizes[-2:]
         within = maximum(minimum(diagonal, columns), -rows)  # those beyond the corners are alike
 
@@ -293,12 +293,12 @@ def _triangle(relation: str) -> Rule:
 def diagonal_scatter(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    source: TensorValue,
+    x: LoopTensor,
+    source: LoopTensor,
     offset: int = 0,
     dim1: int = 0,
     dim2: int = 1,
-) -> TensorValue:
+) -> LoopTensor:
     rank = len(x.sizes)
     dim1, dim2 = dim1 % rank, dim2 % rank
     first = dim1 if offset >= 0 else dim2  # whose coordinate counts along the diagonal

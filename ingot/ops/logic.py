@@ -22,7 +22,7 @@ from ingot.loops.lowering.pointwise import (
     pointwise,
     simple,
 )
-from ingot.loops.lowering.values import Spec, TensorValue
+from ingot.loops.lowering.values import LoopTensor, Spec
 from ingot.ops.op import binary, op, unary
 from ingot.torch_private import aten
 
@@ -83,15 +83,15 @@ def _sign_bit(x: int) -> int:
     return apply("lt", x, constant_like(x, 0))
 
 
-def where(lw: Lowering, out: Spec, condition: TensorValue, a: Operand, b: Operand) -> TensorValue:
+def where(lw: Lowering, out: Spec, condition: LoopTensor, a: Operand, b: Operand) -> LoopTensor:
     return pointwise(
         lw, out, simple("where"), [condition, a, b], [torch.bool, out.dtype, out.dtype]
     )
 
 
 def masked_fill(
-    lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, value: Operand
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, mask: LoopTensor, value: Operand
+) -> LoopTensor:
     return where(lw, out, mask, value, x)
 
 

@@ -22,7 +22,7 @@ from ingot.graph.schemas import bind
 from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype
 from ingot.ops.op import op
 from ingot.ops.reductions import count_of_elements, dropped, moments
 from ingot.sequences import Args, Kwargs
@@ -302,12 +302,12 @@ def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, *arguments: Any) -> Any:
 def normalized(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    average: TensorValue | None,
-    scale: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-) -> TensorValue:
+    x: LoopTensor,
+    average: LoopTensor | None,
+    scale: LoopTensor,
+    weight: LoopTensor | None,
+    bias: LoopTensor | None,
+) -> LoopTensor:
     """(x - average) * scale * weight + bias, in the compute dtype, rounded once."""
     affine = [("sub", average), ("mul", scale), ("mul", weight), ("add", bias)]
     steps = [(name, operand) for name, operand in affine if operand is not None]
@@ -322,7 +322,7 @@ def normalized(
     return pointwise(lw, out, scalar, operands, [dtype] * len(operands))
 
 
-def reciprocal_root(lw: Lowering, variance: TensorValue, epsilon: float) -> TensorValue:
+def reciprocal_root(lw: Lowering, variance: LoopTensor, epsilon: float) -> LoopTensor:
     """1 / sqrt(variance + epsilon), in memory."""
 
     def scalar(v: int) -> int:
@@ -336,12 +336,12 @@ def reciprocal_root(lw: Lowering, variance: TensorValue, epsilon: float) -> Tens
 def native_layer_norm(
     lw: Lowering,
     outs: Sequence[Spec],
-    x: TensorValue,
+    x: LoopTensor,
     normalized_shape: Sequence[int],
-    weight: TensorValue | None,
-    bias: TensorValue | None,
+    weight: LoopTensor | None,
+    bias: LoopTensor | None,
     epsilon: float,
-) -> tuple[TensorValue, ...]:
+) -> tuple[LoopTensor, ...]:
     rank = len(x.sizes)
     dims = tuple(range(rank - len(normalized_shape), rank))
     variance, average = moments(lw, x, dims, compute_dtype(x.dtype))

@@ -34,8 +34,8 @@ from ingot.loops.lowering.pointwise import simple
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     channels_last_strides,
     compute_dtype,
     constants,
@@ -84,12 +84,12 @@ def _require_narrow(windows: Sequence[Window]) -> None:
 def _along(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dim: int,
     window: Window,
     combine: str,
     neutral: float,
-) -> TensorValue:
+) -> LoopTensor:
     """Combine windows along one dimension; outside of `x` lies `neutral`."""
     size, stride, padding, dilation = window
     dtype = compute_dtype(out.dtype)
@@ -112,13 +112,13 @@ def _max_pool(
     rank: int,
     lw: Lowering,
     outs: Sequence[Spec],
-    x: TensorValue,
+    x: LoopTensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] | int = 0,
     dilation: Sequence[int] | int = 1,
     ceil_mode: bool = False,
-) -> tuple[TensorValue | None, ...]:
+) -> tuple[LoopTensor | None, ...]:
     if not outs[0].dtype.is_floating_point:
         raise NotLowered("the largest of integers")
     windows = _windows(rank, kernel, stride, padding, dilation)
@@ -129,8 +129,8 @@ def _max_pool(
 
 
 def _largest(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, windows: Sequence[Window]
-) -> tuple[TensorValue, ...]:
+    lw: Lowering, outs: Sequence[Spec], x: LoopTensor, windows: Sequence[Window]
+) -> tuple[LoopTensor, ...]:
     """The largest elements of windows, and where they are in the flattened last dimensions: the
     first one, or the last NaN."""
     if prod(size for size, *_ in windows) > MOST_TAPS:
@@ -177,11 +177,11 @@ def _largest(
 def _pooled(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     windows: Sequence[Window],
     combine: str,
     neutral: float,
-) -> TensorValue:
+) -> LoopTensor:
     """Pool the last dimensions, the first of them first: there, neighbours in memory are neighbours
     in a vector."""
     first = len(x.sizes) - len(windows)
@@ -203,14 +203,14 @@ def _avg_pool(
     rank: int,
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] | int = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     windows = _windows(rank, kernel, stride, padding)
     _require_narrow(windows)
     extents = x.sizes[-rank:]
@@ -239,8 +239,8 @@ def _wide(out: Spec) -> Spec:
 
 
 def _averaged(
-    lw: Lowering, out: Spec, total: TensorValue, counts: Callable[[Index], Sequence[Expr]]
-) -> TensorValue:
+    lw: Lowering, out: Spec, total: LoopTensor, counts: Callable[[Index], Sequence[Expr]]
+) -> LoopTensor:
     """`total` by the product of the counts, which are small and so exact in any float type."""
     dtype = compute_dtype(out.dtype)
 
@@ -255,9 +255,7 @@ def _averaged(
     return lw.computed(out, compute, [total], cost=2)
 
 
-def adaptive_avg_pool(
-    lw: Lowering, out: Spec, x: TensorValue, target: Sequence[Any]
-) -> TensorValue:
+def adaptive_avg_pool(lw: Lowering, out: Spec, x: LoopTensor, target: Sequence[Any]) -> LoopTensor:
     """Window i of n elements in m reaches from i*n // m to the ceiling of (i+1)*n / m."""
     rank = len(target)
     known = constant_lengths(x, out, rank)
@@ -300,7 +298,7 @@ def _longest(n: int, m: int) -> int:
     return max((-(-(i + 1) * n // m)) - i * n // m for i in range(m))
 
 
-def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -> TensorValue:
+def _uneven(lw: Lowering, out: Spec, x: LoopTensor, dim: int, n: int, m: int) -> LoopTensor:
     """The sums of n elements in m windows of unequal lengths."""
     dtype = out.dtype
 
@@ -319,8 +317,8 @@ def _uneven(lw: Lowering, out: Spec, x: TensorValue, dim: int, n: int, m: int) -
 
 
 def _summed_blocks(
-    lw: Lowering, wide: Spec, x: TensorValue, first: int, known: Sequence[tuple[int, int]]
-) -> TensorValue:
+    lw: Lowering, wide: Spec, x: LoopTensor, first: int, known: Sequence[tuple[int, int]]
+) -> LoopTensor:
     """The sums of equal blocks, as a reduction over a dimension for each of them."""
     lw.realize_root(x)
     sizes: list[Expr] = list(x.sizes[:first])
@@ -339,7 +337,7 @@ def _summed_blocks(
     return lw.reduce(wide, "sum", blocks, inner, wide.dtype, lambda v: v)
 
 
-def constant_lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
+def constant_lengths(x: LoopTensor, out: Spec, rank: int) -> list[tuple[int, int]]:
     """The last sizes of a tensor, each with that of the result; NotLowered where one is a
     symbol."""
     pairs = []
@@ -368,8 +366,8 @@ def _count(size: int, window: Window) -> int:
 
 
 def im2col(
-    lw: Lowering, out: Spec, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> LoopTensor:
     """(batch, channels * windows' elements, windows), first with a dimension for each of these."""
     windows = _windows(2, kernel, stride, padding, dilation)
     (kh, sh, ph, dh), (kw, sw, pw, dw) = windows
@@ -398,13 +396,13 @@ def im2col(
 def col2im(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     size: Any,
     kernel: Any,
     dilation: Any,
     padding: Any,
     stride: Any,
-) -> TensorValue:
+) -> LoopTensor:
     """Each element is the sum of the windows' elements that lie on it, taken in the order of the
     window."""
     windows = _windows(2, kernel, stride, padding, dilation)

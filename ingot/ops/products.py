@@ -23,8 +23,8 @@ from ingot.loops.ir import Access, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
+    LoopTensor,
     Spec,
-    TensorValue,
     constants,
     contiguous,
     dense_strides,
@@ -55,7 +55,7 @@ def contracts_in_full() -> bool:
     return set(float32_precisions()) == {"ieee"}
 
 
-def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
+def contract(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor:
     """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as
     sums."""
     a, b = lw.view(left), lw.view(right)
@@ -71,7 +71,7 @@ def contract(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> 
     return lw.contraction(out._replace(strides=strides), loops, x, y, (*batch, row, column))
 
 
-def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> TensorValue:
+def _sums(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor:
     """The product as a loop nest, vectorized along the reduction."""
     sizes = (*out.sizes, left.sizes[-1])
 
@@ -79,7 +79,7 @@ def _sums(lw: Lowering, out: Spec, left: TensorValue, right: TensorValue) -> Ten
         *batch, row, column, at = index
         return ops.apply("mul", left.load((*batch, row, at)), right.load((*batch, at, column)))
 
-    products = TensorValue(sizes, contiguous_strides(sizes), out.dtype, compute)
+    products = LoopTensor(sizes, contiguous_strides(sizes), out.dtype, compute)
     return lw.reduce(out, "sum", products, (len(sizes) - 1,), out.dtype, lambda value: value)
 
 
@@ -88,8 +88,12 @@ def access(view: View, index: Sequence[Expr]) -> Access:
 
 
 def linear(
-    lw: Lowering, out: Spec, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
-) -> TensorValue:
+    lw: Lowering,
+    out: Spec,
+    x: LoopTensor,
+    weight: LoopTensor,
+    bias: LoopTensor | None = None,
+) -> LoopTensor:
     """x @ weight.T + bias over the last dimension, with the weight as it is."""
     if len(weight.sizes) != 2 or ZERO in out.sizes or ZERO in x.sizes:
         raise NotLowered("a linear of vectors, or of nothing")
@@ -100,14 +104,14 @@ def linear(
     return lw.reshaped(result, out)
 
 
-def mm(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+def mm(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> LoopTensor:
     """x @ y, for matrices or for batches of them."""
     if ZERO in (*x.sizes, *out.sizes):
         raise NotLowered("a product of nothing")
     return _product(lw, out, x, y, None)
 
 
-def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
+def mv(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> LoopTensor:
     """x @ y, for a matrix or a vector and a vector: one row times x.T."""
     if ZERO in (*x.sizes, *y.sizes) or not contracts(lw, out):
         raise NotLowered("a product that the library computes")
@@ -124,13 +128,13 @@ def mv(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> TensorValue:
 def addmm(
     lw: Lowering,
     out: Spec,
-    bias: TensorValue,
-    x: TensorValue,
-    y: TensorValue,
+    bias: LoopTensor,
+    x: LoopTensor,
+    y: LoopTensor,
     *,
     beta: Any = 1,
     alpha: Any = 1,
-) -> TensorValue:
+) -> LoopTensor:
     """beta * bias + alpha * (x @ y); with beta 0 the bias does not count, whatever it holds."""
     if ZERO in (*x.sizes, *out.sizes):
         raise NotLowered("a product of nothing")
@@ -168,8 +172,8 @@ def adds_apart(lw: Lowering, out: Spec) -> bool:
 
 
 def _product(
-    lw: Lowering, out: Spec, x: TensorValue, y: TensorValue, bias: TensorValue | None
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor, bias: LoopTensor | None
+) -> LoopTensor:
     if bias is not None and (contracts(lw, out) or adds_apart(lw, out)):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if contracts(lw, out):
@@ -187,8 +191,8 @@ def _product(
 
 
 def _scaled(
-    lw: Lowering, out: Spec, result: TensorValue, bias: TensorValue, beta: Any, alpha: Any
-) -> TensorValue:
+    lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor, beta: Any, alpha: Any
+) -> LoopTensor:
     """beta * bias + alpha * result, lazily: it becomes part of the contraction's epilogue."""
 
     def compute(index: tuple[Expr, ...]) -> int:
@@ -214,13 +218,13 @@ def _scaled(
     return value
 
 
-def transposed(lw: Lowering, x: TensorValue) -> TensorValue:
+def transposed(lw: Lowering, x: LoopTensor) -> LoopTensor:
     """The matrix x.T, a view."""
     spec = Spec(x.sizes[::-1], x.strides[::-1], x.dtype)
     return lw.mapped(x, spec, lambda index: index[::-1])
 
 
-def _comes_in_parts(lw: Lowering, out: Spec, x: TensorValue, y: TensorValue) -> bool:
+def _comes_in_parts(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> bool:
     """Whether a GPU computes the product in parts whose rows are aligned. Margins would have been
     given to it where they are faster."""
     if lw.target.device != "cuda" or len(out.sizes) != 2:

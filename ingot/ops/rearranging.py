@@ -23,7 +23,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr, known_less_equal, maximum
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.index_maps import compare, on_dim
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Margins, Spec, TensorValue, rounded_number
+from ingot.loops.lowering.values import Index, LoopTensor, Margins, Spec, rounded_number
 from ingot.ops.creation import join
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
@@ -31,8 +31,8 @@ from ingot.torch_private import OpOverload, aten
 
 
 def roll(
-    lw: Lowering, out: Spec, x: TensorValue, shifts: Sequence[int], dims: Sequence[int] = ()
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, shifts: Sequence[int], dims: Sequence[int] = ()
+) -> LoopTensor:
     if not dims:
         raise NotLowered("roll over the flattened tensor")
     moved = dict(zip((d % len(x.sizes) for d in dims), shifts))
@@ -75,11 +75,11 @@ def _reflected(i: Expr, size: Expr) -> Expr:
 def _padded(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     pad: Sequence[Any],
     position: Callable[[Expr, Expr], Expr],
     mirrored: bool,
-) -> TensorValue:
+) -> LoopTensor:
     """`position(i, size)` is the element that stands at place `i` of a dimension, where 0 is the
     first one.
 
@@ -96,7 +96,7 @@ def _padded(
     lw.realize_root(x)
     first, last = max(left.constant, 0), max(right.constant, 0)
 
-    def part(length: Expr, at: Callable[[Expr], Expr]) -> TensorValue:
+    def part(length: Expr, at: Callable[[Expr], Expr]) -> LoopTensor:
         def index_map(index: Index) -> Index:
             places = [*index[:-1], at(index[-1])]
             for k, size in enumerate(x.sizes[:-1]):
@@ -117,16 +117,16 @@ def _padded(
     return join(lw, out, pieces, rank - 1)
 
 
-def _rule(position: Callable[[Expr, Expr], Expr], mirrored: bool) -> Callable[..., TensorValue]:
-    def rule(lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any]) -> TensorValue:
+def _rule(position: Callable[[Expr, Expr], Expr], mirrored: bool) -> Callable[..., LoopTensor]:
+    def rule(lw: Lowering, out: Spec, x: LoopTensor, pad: Sequence[Any]) -> LoopTensor:
         return _padded(lw, out, x, pad, position, mirrored)
 
     return rule
 
 
 def constant_pad(
-    lw: Lowering, out: Spec, x: TensorValue, pad: Sequence[Any], number: Any = 0
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, pad: Sequence[Any], number: Any = 0
+) -> LoopTensor:
     rank = len(x.sizes)
     before: list[Any] = [0] * rank
     for k in range(len(pad) // 2):
@@ -164,7 +164,7 @@ def constant_pad(
     return value
 
 
-def flip(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+def flip(lw: Lowering, out: Spec, x: LoopTensor, dims: Sequence[int]) -> LoopTensor:
     if x.sizes:
         flipped = {d % len(x.sizes) for d in dims}
     else:

@@ -26,7 +26,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, product
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise, simple
 from ingot.loops.lowering.rules import NotLowered, Rule
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
+from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype, contiguous
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -48,11 +48,11 @@ def same(value: int) -> int:
     return value
 
 
-def count_of(x: TensorValue, dims: Sequence[int]) -> Expr:
+def count_of(x: LoopTensor, dims: Sequence[int]) -> Expr:
     return product(x.sizes[d] for d in dims)
 
 
-def kept(x: TensorValue, dims: Sequence[int], dtype: torch.dtype) -> Spec:
+def kept(x: LoopTensor, dims: Sequence[int], dtype: torch.dtype) -> Spec:
     """The spec of a reduction of `x` that keeps its dimensions."""
     return contiguous([ONE if k in dims else size for k, size in enumerate(x.sizes)], dtype)
 
@@ -64,24 +64,24 @@ def reduce_rounded(
     lw: Lowering,
     out: Spec,
     kind: str,
-    x: TensorValue,
+    x: LoopTensor,
     dims: Dims,
     element: Callable[[int], int] = same,
-) -> TensorValue:
+) -> LoopTensor:
     """Accumulate in the compute dtype of `out.dtype`, round once at the end."""
     result = lw.reduce(out, kind, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), element)
     return lw.rounded_to(out, result)
 
 
 def sum_(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
+) -> LoopTensor:
     return reduce_rounded(lw, out, "sum", x, dims)
 
 
 def prod(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
+) -> LoopTensor:
     """In float64 for float32: each factor adds its rounding to the error, in whatever order they
     are multiplied."""
     if out.dtype is torch.float32:
@@ -93,14 +93,14 @@ def prod(
 
 
 def mean(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
+) -> LoopTensor:
     axes = dims_of(dims, len(x.sizes))
     total = lw.reduce(out, "sum", x, axes, compute_dtype(out.dtype), same)
     return divided(lw, out, total, count_of(x, axes))
 
 
-def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorValue:
+def divided(lw: Lowering, out: Spec, total: LoopTensor, count: Expr) -> LoopTensor:
     """total / count, in the dtype of `total`, rounded to `out.dtype`."""
     return pointwise(
         lw,
@@ -113,8 +113,8 @@ def divided(lw: Lowering, out: Spec, total: TensorValue, count: Expr) -> TensorV
 
 def _extreme(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
+    ) -> LoopTensor:
         return reduce_rounded(lw, out, kind, x, dims)
 
     return rule
@@ -122,8 +122,8 @@ def _extreme(kind: str) -> Rule:
 
 def _truth(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dims: Dims = None, *_: object, **__: object
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
+    ) -> LoopTensor:
         axes, held = dims_of(dims, len(x.sizes)), out._replace(dtype=torch.bool)
         result = lw.reduce(held, kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
         return lw.rounded_to(out, result)  # of uint8 these are uint8
@@ -133,22 +133,22 @@ def _truth(kind: str) -> Rule:
 
 def _position(kind: str) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dim: int | None = None, *_: object, **__: object
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, dim: int | None = None, *_: object, **__: object
+    ) -> LoopTensor:
         return position(lw, out, kind, x, dim)
 
     return rule
 
 
-def position(lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int | None) -> TensorValue:
+def position(lw: Lowering, out: Spec, kind: str, x: LoopTensor, dim: int | None) -> LoopTensor:
     dims = dims_of(dim, len(x.sizes))
     return lw.reduce(out, kind, x, dims, compute_dtype(x.dtype), same, result_dtype=torch.int64)
 
 
 def _with_position(kind: str) -> Rule:
     def rule(
-        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int, *_: object, **__: object
-    ) -> tuple[TensorValue, ...]:
+        lw: Lowering, outs: Sequence[Spec], x: LoopTensor, dim: int, *_: object, **__: object
+    ) -> tuple[LoopTensor, ...]:
         lw.share(x)
         extreme = reduce_rounded(lw, outs[0], kind, x, dim)
         return extreme, position(lw, outs[1], "arg" + kind, x, dim)
@@ -161,11 +161,11 @@ def _with_position(kind: str) -> Rule:
 
 def moments(
     lw: Lowering,
-    x: TensorValue,
+    x: LoopTensor,
     dims: Sequence[int],
     dtype: torch.dtype,
     correction: Any = 0,
-) -> tuple[TensorValue, TensorValue]:
+) -> tuple[LoopTensor, LoopTensor]:
     """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes."""
     lw.share(x)
     spec = kept(x, dims, dtype)
@@ -183,8 +183,8 @@ def moments(
 
 
 def _corrected(
-    lw: Lowering, spec: Spec, squares: TensorValue, count: Expr, correction: Any
-) -> TensorValue:
+    lw: Lowering, spec: Spec, squares: LoopTensor, count: Expr, correction: Any
+) -> LoopTensor:
     if isinstance(correction, float) and not correction.is_integer():
         raise NotLowered("a fractional correction")
     freedom = count - int(correction)
@@ -198,7 +198,7 @@ def _square(v: int) -> int:
     return apply("mul", v, v)
 
 
-def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+def dropped(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
     """`x` with or without its dimensions of size 1, as `out` has them, rounded to `out.dtype`."""
     at = []
     for k, size in enumerate(out.sizes):
@@ -215,24 +215,24 @@ def dropped(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
 def lower_var(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dims: Any = None,
     *,
     correction: Any = None,
     **_: object,
-) -> TensorValue:
+) -> LoopTensor:
     return dropped(lw, out, _variance(lw, out, x, dims, correction)[0])
 
 
 def lower_std(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dims: Any = None,
     *,
     correction: Any = None,
     **_: object,
-) -> TensorValue:
+) -> LoopTensor:
     variance = _variance(lw, out, x, dims, correction)[0]
     spec = Spec(variance.sizes, variance.strides, variance.dtype)
     return dropped(lw, out, pointwise(lw, spec, simple("sqrt"), [variance]))
@@ -241,19 +241,19 @@ def lower_std(
 def lower_var_mean(
     lw: Lowering,
     outs: Sequence[Spec],
-    x: TensorValue,
+    x: LoopTensor,
     dims: Any = None,
     *,
     correction: Any = None,
     **_: object,
-) -> tuple[TensorValue, ...]:
+) -> tuple[LoopTensor, ...]:
     results = _variance(lw, outs[0], x, dims, correction)
     return tuple(dropped(lw, out, value) for out, value in zip(outs, results))
 
 
 def _variance(
-    lw: Lowering, out: Spec, x: TensorValue, dims: Any, correction: Any
-) -> tuple[TensorValue, TensorValue]:
+    lw: Lowering, out: Spec, x: LoopTensor, dims: Any, correction: Any
+) -> tuple[LoopTensor, LoopTensor]:
     if correction is None:
         correction = 1
     return moments(lw, x, dims_of(dims, len(x.sizes)), compute_dtype(out.dtype), correction)

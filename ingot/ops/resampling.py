@@ -26,8 +26,8 @@ from ingot.loops.lowering.index_maps import with_place
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     compute_dtype,
     contiguous,
     exprs,
@@ -61,14 +61,14 @@ KEPT = Taps(torch.zeros((0, 0), dtype=torch.int64), None)
 """Of a dimension that keeps its size, whose elements eager multiplies by 1 and by 0, and adds."""
 
 
-def lengths(x: TensorValue, out: Spec, rank: int) -> list[tuple[int, int]]:
+def lengths(x: LoopTensor, out: Spec, rank: int) -> list[tuple[int, int]]:
     pairs = constant_lengths(x, out, rank)
     if any(n == 0 or not 0 < m <= LONGEST_TABLE for n, m in pairs):
         raise NotLowered("resampling of nothing, or to very many places")
     return pairs
 
 
-def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
+def resampled(lw: Lowering, out: Spec, x: LoopTensor, taps: Sequence[Taps | None]) -> LoopTensor:
     """`x` with its last dimensions resampled; None leaves one as it is. What is between two passes
     is not rounded."""
     first = len(x.sizes) - len(taps)
@@ -89,7 +89,7 @@ def resampled(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | Non
     return lw.rounded_to(out, lw.mapped(x, out._replace(dtype=x.dtype), lambda index: index))
 
 
-def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
+def _kept(lw: Lowering, x: LoopTensor, out: Spec) -> LoopTensor:
     spec = spec_like(x.sizes, out, compute_dtype(out.dtype))
 
     def compute(index: Index) -> int:
@@ -99,7 +99,7 @@ def _kept(lw: Lowering, x: TensorValue, out: Spec) -> TensorValue:
     return lw.computed(spec, compute, [x], cost=2)
 
 
-def _along(lw: Lowering, out: Spec, x: TensorValue, dim: int, taps: Taps) -> TensorValue:
+def _along(lw: Lowering, out: Spec, x: LoopTensor, dim: int, taps: Taps) -> LoopTensor:
     count, extent = len(taps.positions), x.sizes[dim]
     places = []
     for row in taps.positions:
@@ -147,7 +147,7 @@ def _place(lw: Lowering, positions: torch.Tensor, extent: Expr) -> Callable[[Exp
     return lambda i: ops.indirect(table.load((i,)), extent, _INSIDE)
 
 
-def _table(lw: Lowering, values: torch.Tensor) -> TensorValue:
+def _table(lw: Lowering, values: torch.Tensor) -> LoopTensor:
     """A constant of the program."""
     graph = lw.graph
     for name, known in graph.constants.items():
@@ -174,10 +174,10 @@ def nearest_taps(
     return Taps(row[None], None)
 
 
-def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., TensorValue]:
+def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., LoopTensor]:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, size: Any, *scales: float | None
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, size: Any, *scales: float | None
+    ) -> LoopTensor:
         pairs = zip(lengths(x, out, rank), scales or (None,) * rank)
         return _copied(
             lw, out, x, [nearest_taps(n, m, scale, out.dtype, eager) for (n, m), scale in pairs]
@@ -186,7 +186,7 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Callable[..., Ten
     return rule
 
 
-def _copied(lw: Lowering, out: Spec, x: TensorValue, taps: Sequence[Taps | None]) -> TensorValue:
+def _copied(lw: Lowering, out: Spec, x: LoopTensor, taps: Sequence[Taps | None]) -> LoopTensor:
     """One tap in each dimension, without weights: a single pass."""
     first = len(x.sizes) - len(taps)
     places = {}
@@ -260,10 +260,10 @@ def weighted_taps(
     ]
 
 
-def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., TensorValue]:
+def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Callable[..., LoopTensor]:
     def rule(
-        lw: Lowering, out: Spec, x: TensorValue, size: Any, corners: bool, *scales: float | None
-    ) -> TensorValue:
+        lw: Lowering, out: Spec, x: LoopTensor, size: Any, corners: bool, *scales: float | None
+    ) -> LoopTensor:
         if not out.dtype.is_floating_point:
             raise NotLowered("weights for integers, which eager keeps in fixed point")
         scales, dtype = scales or (None,) * rank, compute_dtype(out.dtype)

@@ -16,7 +16,7 @@ import torch
 
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, Rule
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype
+from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype
 from ingot.ops.op import Op, op
 from ingot.ops.resampling import (
     KEPT,
@@ -65,18 +65,18 @@ def transposed(taps: Taps | None, n: int, dtype: torch.dtype) -> Taps | None:
 
 
 def _backward(
-    lw: Lowering, out: Spec, grad: TensorValue, rank: int, taps_of: Callable[..., Taps | None]
+    lw: Lowering, out: Spec, grad: LoopTensor, rank: int, taps_of: Callable[..., Taps | None]
 ) -> Any:
     """`taps_of(dimension, n, m)` are the forward's, from n elements to m places."""
     pairs = _lengths(out, grad, rank)
     return _scattered(lw, out, grad, [taps_of(d, n, m) for d, (n, m) in enumerate(pairs)])
 
 
-def _lengths(out: Spec, grad: TensorValue, rank: int) -> list[tuple[int, int]]:
+def _lengths(out: Spec, grad: LoopTensor, rank: int) -> list[tuple[int, int]]:
     return [(n, m) for m, n in lengths(grad, out, rank)]
 
 
-def _scattered(lw: Lowering, out: Spec, grad: TensorValue, taps: Sequence[Taps | None]) -> Any:
+def _scattered(lw: Lowering, out: Spec, grad: LoopTensor, taps: Sequence[Taps | None]) -> Any:
     if not out.dtype.is_floating_point:
         raise NotLowered("gradients of integers")
     dtype, pairs = compute_dtype(out.dtype), _lengths(out, grad, len(taps))
@@ -88,7 +88,7 @@ def _scattered(lw: Lowering, out: Spec, grad: TensorValue, taps: Sequence[Taps |
 
 def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, grad: TensorValue, size: Any, sizes: Any, *scales: float | None
+        lw: Lowering, out: Spec, grad: LoopTensor, size: Any, sizes: Any, *scales: float | None
     ) -> Any:
         given = scales or (None,) * rank
         return _backward(
@@ -102,7 +102,7 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Rule:
     def rule(
         lw: Lowering,
         out: Spec,
-        grad: TensorValue,
+        grad: LoopTensor,
         size: Any,
         sizes: Any,
         corners: bool,
@@ -142,7 +142,7 @@ def _window_taps(windows: Sequence[tuple[int, int]], counts: Sequence[int]) -> T
 
 def _avg_pool(rank: int) -> Rule:
     def rule(
-        lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, kernel: Sequence[int],
+        lw: Lowering, out: Spec, grad: LoopTensor, x: LoopTensor, kernel: Sequence[int],
         stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
         divisor: int | None = None,
     ) -> Any:  # fmt: skip
@@ -171,7 +171,7 @@ def _avg_pool(rank: int) -> Rule:
 
 
 def _adaptive_avg_pool(rank: int) -> Rule:
-    def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue) -> Any:
+    def rule(lw: Lowering, out: Spec, grad: LoopTensor, x: LoopTensor) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             windows = []
             for i in range(m):
@@ -189,7 +189,7 @@ def _adaptive_avg_pool(rank: int) -> Rule:
 
 
 def _pad(rank: int, eager: Callable[..., torch.Tensor]) -> Rule:
-    def rule(lw: Lowering, out: Spec, grad: TensorValue, x: TensorValue, pad: Sequence[Any]) -> Any:
+    def rule(lw: Lowering, out: Spec, grad: LoopTensor, x: LoopTensor, pad: Sequence[Any]) -> Any:
         def taps_of(d: int, n: int, m: int) -> Taps | None:
             before, after = pad[2 * (rank - 1 - d) : 2 * (rank - d)]
             counted = torch.arange(n, dtype=torch.float64)[None, None]

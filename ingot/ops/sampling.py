@@ -20,7 +20,14 @@ from ingot.loops.expr import ONE, ZERO, Expr, as_expr
 from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, contiguous, rounded
+from ingot.loops.lowering.values import (
+    Index,
+    LoopTensor,
+    Spec,
+    compute_dtype,
+    contiguous,
+    rounded,
+)
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -33,9 +40,9 @@ _INSIDE = Fault(IndexError, "a sampled place is inside of the image", False)  # 
 
 
 def grid_sampler_2d(
-    lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue, interpolation: int, padding: int,
+    lw: Lowering, out: Spec, x: LoopTensor, grid: LoopTensor, interpolation: int, padding: int,
     corners: bool, by_cudnn: bool = False,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     """`x` (N, C, H, W) at the places of `grid` (N, rows, columns, 2), which are (column, row) from
     -1 to 1."""
     on_gpu = lw.target.device == "cuda"
@@ -86,19 +93,19 @@ def grid_sampler_2d(
     return lw.computed(out, compute, [x, *places], cost=40, heavy=True)
 
 
-def cudnn_grid_sampler(lw: Lowering, out: Spec, x: TensorValue, grid: TensorValue) -> TensorValue:
+def cudnn_grid_sampler(lw: Lowering, out: Spec, x: LoopTensor, grid: LoopTensor) -> LoopTensor:
     return grid_sampler_2d(lw, out, x, grid, BILINEAR, ZEROS, True, by_cudnn=True)
 
 
 def _places(
     lw: Lowering,
-    x: TensorValue,
-    grid: TensorValue,
+    x: LoopTensor,
+    grid: LoopTensor,
     number: int,
     padding: int,
     corners: bool,
     by_cudnn: bool,
-) -> TensorValue:
+) -> LoopTensor:
     """One of the grid's two coordinates as a place in the image; on a CPU in memory, where several
     channels need it."""
     sizes, last = grid.sizes[:-1], x.sizes[3 - number]

@@ -23,8 +23,8 @@ from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     broadcast_index,
     dense_strides,
     loop_symbols,
@@ -44,8 +44,8 @@ FEWEST_ROWS = 4  # that are worth computing side by side where each step takes l
 
 
 def scan(
-    lw: Lowering, out: Spec, kind: str, x: TensorValue, dim: int, element: Callable[[int], int]
-) -> TensorValue:
+    lw: Lowering, out: Spec, kind: str, x: LoopTensor, dim: int, element: Callable[[int], int]
+) -> LoopTensor:
     """`element(x)`, of the type to accumulate in, scanned along `dim`; rounded to `out.dtype` at
     each step."""
     if not lw.target.scatters:
@@ -74,10 +74,8 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.int64
 
 
-def _cumulative(kind: str) -> Callable[..., TensorValue]:
-    def rule(
-        lw: Lowering, out: Spec, x: TensorValue, dim: int, *, dtype: Any = None
-    ) -> TensorValue:
+def _cumulative(kind: str) -> Callable[..., LoopTensor]:
+    def rule(lw: Lowering, out: Spec, x: LoopTensor, dim: int, *, dtype: Any = None) -> LoopTensor:
         accumulator = _accumulator(out.dtype)
 
         def element(value: int) -> int:
@@ -109,10 +107,10 @@ def _alone(kind: str) -> Callable[[int], int]:
     return scalar
 
 
-def _cumulative_extreme(kind: str) -> Callable[..., tuple[TensorValue, TensorValue]]:
+def _cumulative_extreme(kind: str) -> Callable[..., tuple[LoopTensor, LoopTensor]]:
     def rule(
-        lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int
-    ) -> tuple[TensorValue, TensorValue]:
+        lw: Lowering, outs: Sequence[Spec], x: LoopTensor, dim: int
+    ) -> tuple[LoopTensor, LoopTensor]:
         if not x.sizes or x.sizes[dim] is ONE or any(out is None for out in outs):
             raise NotLowered("a scan of single elements")
         if ZERO in x.sizes:
@@ -133,8 +131,8 @@ def _comparable(value: int) -> int:
 
 
 def masked_scatter(
-    lw: Lowering, out: Spec, x: TensorValue, mask: TensorValue, source: TensorValue
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, mask: LoopTensor, source: LoopTensor
+) -> LoopTensor:
     """Elements of `source`, one after the other, where the mask holds: how many come before is
     counted by a scan."""
     whole, there = numel(out.sizes), numel(source.sizes)
@@ -149,7 +147,7 @@ def masked_scatter(
     def in_order(index: Index) -> int:
         return holds(unflattened(index[0], out.sizes))
 
-    listed = TensorValue((whole,), (ONE,), torch.bool, in_order, cost=1, origin=lw.origin)
+    listed = LoopTensor((whole,), (ONE,), torch.bool, in_order, cost=1, origin=lw.origin)
     count = scan(lw, flat, "sum", listed, 0, lambda value: ops.to(value, torch.int64))
     lw.realize_root(source)
     fault = Fault(RuntimeError, "Number of elements of source < number of ones in mask")

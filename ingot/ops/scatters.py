@@ -27,8 +27,8 @@ from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     broadcast_index,
     compute_dtype,
     dense_strides,
@@ -55,18 +55,18 @@ Places = Callable[[Index], Index]  # from the index into what is written to wher
 Values = Callable[[Index], int]
 
 
-def copied(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+def copied(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
     """A fresh copy of `x`, laid out as `out` is, to `write` to; NotLowered where that is not for
     loops to do."""
     if not lw.target.scatters:
         raise NotLowered("a scatter for the library")
     strides = dense_strides(out.sizes, out.strides)
-    return lw.realize(TensorValue(out.sizes, strides, out.dtype, x.load, cost=1, origin=lw.origin))
+    return lw.realize(LoopTensor(out.sizes, strides, out.dtype, x.load, cost=1, origin=lw.origin))
 
 
 def write(
     lw: Lowering,
-    target: TensorValue,
+    target: LoopTensor,
     sizes: Sequence[Expr],
     places: Places,
     values: Values,
@@ -92,12 +92,12 @@ def write(
 def _written(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     sizes: Sequence[Expr],
     places: Places,
     values: Values,
     mode: str = "store",
-) -> TensorValue:
+) -> LoopTensor:
     """A copy of `x` with values written to their places."""
     result = copied(lw, out, x)
     write(lw, result, sizes, places, values, mode)
@@ -113,11 +113,11 @@ def _mode(accumulate: bool) -> str:
 _OUT_OF_RANGE = Fault(IndexError, "index out of range in self")
 
 
-def _out_of_bounds(x: TensorValue, dim: int) -> str:
+def _out_of_bounds(x: LoopTensor, dim: int) -> str:
     return f"index out of bounds for dimension {dim} with size {x.sizes[dim]}"
 
 
-def _check_indices(*indices: TensorValue) -> None:
+def _check_indices(*indices: LoopTensor) -> None:
     if any(i.dtype not in INDEX_TYPES for i in indices):
         raise NotLowered("an index that is not an integer")
 
@@ -128,11 +128,11 @@ def _check_indices(*indices: TensorValue) -> None:
 def index_put(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    indices: Sequence[TensorValue | None],
-    source: TensorValue,
+    x: LoopTensor,
+    indices: Sequence[LoopTensor | None],
+    source: LoopTensor,
     accumulate: bool = False,
-) -> TensorValue:
+) -> LoopTensor:
     used = by_dimension(indices)
     if len(used) == 1 and not accumulate and source.dtype is out.dtype:
         ((first, mask),) = used.items()
@@ -165,8 +165,13 @@ def index_put(
 
 
 def _put_where(
-    lw: Lowering, out: Spec, x: TensorValue, first: int, mask: TensorValue, source: TensorValue
-) -> TensorValue:
+    lw: Lowering,
+    out: Spec,
+    x: LoopTensor,
+    first: int,
+    mask: LoopTensor,
+    source: LoopTensor,
+) -> LoopTensor:
     """What is alike for all places of a mask over the dimensions of `x` from `first` on."""
     last = first + len(mask.sizes)
     _check(_broadcasts(source.sizes, (*x.sizes[:first], ONE, *x.sizes[last:])))
@@ -204,11 +209,11 @@ def _broadcast(shapes: Sequence[Sequence[Expr]]) -> tuple[Expr, ...]:
 def put(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    indices: TensorValue,
-    source: TensorValue,
+    x: LoopTensor,
+    indices: LoopTensor,
+    source: LoopTensor,
     accumulate: bool = False,
-) -> TensorValue:
+) -> LoopTensor:
     if indices.dtype is not torch.int64 or ZERO in x.sizes:
         raise NotLowered("an index that is not an integer, or into nothing")
     _check(product(indices.sizes) is product(source.sizes))
@@ -236,7 +241,12 @@ def put(
 
 
 def _rows(
-    lw: Lowering, x: TensorValue, dim: int, indices: TensorValue, fault: Fault, wraps: bool = False
+    lw: Lowering,
+    x: LoopTensor,
+    dim: int,
+    indices: LoopTensor,
+    fault: Fault,
+    wraps: bool = False,
 ) -> Places:
     """Where element `index` of a source goes whose slices along `dim` belong at `indices`."""
     _check_indices(indices)
@@ -251,7 +261,7 @@ def _rows(
     return places
 
 
-def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorValue) -> None:
+def _check_rows(x: LoopTensor, dim: int, indices: LoopTensor, source: LoopTensor) -> None:
     _check(len(indices.sizes) == 1 and source.sizes == with_place(x.sizes, dim, indices.sizes[0]))
 
 
@@ -259,13 +269,13 @@ def _check_rows(x: TensorValue, dim: int, indices: TensorValue, source: TensorVa
 def index_add(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dim: int,
-    indices: TensorValue,
-    source: TensorValue,
+    indices: LoopTensor,
+    source: LoopTensor,
     *,
     alpha: Any = 1,
-) -> TensorValue:
+) -> LoopTensor:
     dim %= len(x.sizes)
     _check_rows(x, dim, indices, source)
     if isinstance(alpha, Expr) or (out.dtype is torch.bool and alpha != 1):
@@ -291,8 +301,13 @@ def index_add(
 
 @of_vectors
 def index_copy(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
-) -> TensorValue:
+    lw: Lowering,
+    out: Spec,
+    x: LoopTensor,
+    dim: int,
+    indices: LoopTensor,
+    source: LoopTensor,
+) -> LoopTensor:
     dim %= len(x.sizes)
     _check_rows(x, dim, indices, source)
     fault = Fault(IndexError, f"index_copy_(): {_out_of_bounds(x, dim)}")
@@ -303,8 +318,8 @@ def index_copy(
 
 @of_vectors
 def index_fill(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, number: Any
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, indices: LoopTensor, number: Any
+) -> LoopTensor:
     dim %= len(x.sizes)
     places = _rows(lw, x, dim, indices, Fault(IndexError, _out_of_bounds(x, dim)), wraps=True)
     sizes = with_place(x.sizes, dim, indices.sizes[0])
@@ -315,17 +330,17 @@ def _number(dtype: torch.dtype, number: Any) -> Values:
     """A number, or a tensor without dimensions, as it is stored in a tensor of `dtype`."""
     if isinstance(number, Expr):
         return lambda index: ops.index(number, dtype)
-    if isinstance(number, TensorValue):
+    if isinstance(number, LoopTensor):
         return lambda index: rounded(number.load((ZERO,) * len(number.sizes)), dtype)
     return lambda index: rounded(ops.constant(number, compute_dtype(dtype)), dtype)
 
 
 @of_vectors
 def index_reduce(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, indices: LoopTensor, source: LoopTensor,
     reduce: str, *,
     include_self: bool = True,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     dim %= len(x.sizes)
     _check_rows(x, dim, indices, source)
     if out.dtype in ops.HALVES:
@@ -341,7 +356,7 @@ def index_reduce(
 # -- along one dimension, at the places that a tensor of the same rank names -----------------------
 
 
-def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
+def _elements(x: LoopTensor, dim: int, indices: LoopTensor) -> Places:
     _check_indices(indices)
     _check(len(indices.sizes) == len(x.sizes) and x.sizes[dim] is not ZERO)
     _check(
@@ -354,7 +369,7 @@ def _elements(x: TensorValue, dim: int, indices: TensorValue) -> Places:
     return lambda index: with_place(index, dim, strict(indices.load(index), x.sizes[dim], fault))
 
 
-def _check_source(indices: TensorValue, source: TensorValue) -> None:
+def _check_source(indices: LoopTensor, source: LoopTensor) -> None:
     _check(
         len(indices.sizes) == len(source.sizes)
         and all(map(known_less_equal, indices.sizes, source.sizes))
@@ -368,20 +383,20 @@ _REDUCTIONS = {"add": "add", "multiply": "mul"}
 def scatter(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dim: int,
-    indices: TensorValue,
+    indices: LoopTensor,
     source: Any,
     *,
     reduce: str | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     dim %= len(x.sizes)
     places = _elements(x, dim, indices)
     mode = "store"
     if reduce is not None:
         mode = _REDUCTIONS[reduce]
     value = _number(out.dtype, source)
-    if isinstance(source, TensorValue):
+    if isinstance(source, LoopTensor):
         _check_source(indices, source)
         value = lw.share(source).load
     if mode == "store":
@@ -397,17 +412,22 @@ def _wide(out: Spec) -> Spec:
 
 @of_vectors
 def scatter_add(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
-) -> TensorValue:
+    lw: Lowering,
+    out: Spec,
+    x: LoopTensor,
+    dim: int,
+    indices: LoopTensor,
+    source: LoopTensor,
+) -> LoopTensor:
     return scatter(lw, out, x, dim, indices, source, reduce="add")
 
 
 @of_vectors
 def scatter_reduce(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue,
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, indices: LoopTensor, source: LoopTensor,
     reduce: str, *,
     include_self: bool = True,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     dim %= len(x.sizes)
     places = _elements(x, dim, indices)
     _check_source(indices, source)
@@ -420,15 +440,15 @@ _MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "mi
 
 
 def _reduced(
-    lw: Lowering, out: Spec, x: TensorValue, sizes: Sequence[Expr], places: Places, values: Values,
+    lw: Lowering, out: Spec, x: LoopTensor, sizes: Sequence[Expr], places: Places, values: Values,
     reduce: str,
     include_self: bool, filled: Places | None = None,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     """Elements of `x` combined with the values that come to them; without `include_self`, replaced
     by those, which are `filled` with what changes nothing before."""
     wide = _wide(out)
 
-    def accumulated(start: TensorValue, neutral: Any, value: Values) -> TensorValue:
+    def accumulated(start: LoopTensor, neutral: Any, value: Values) -> LoopTensor:
         result = copied(lw, wide, start)
         if not include_self:
             write(lw, result, sizes, filled or places, _number(wide.dtype, neutral))
@@ -448,8 +468,8 @@ def _reduced(
     return pointwise(lw, out, divided, [result, count], [wide.dtype, wide.dtype])
 
 
-def _filled(out: Spec, number: Any) -> TensorValue:
-    return TensorValue(out.sizes, out.strides, out.dtype, _number(out.dtype, number))
+def _filled(out: Spec, number: Any) -> LoopTensor:
+    return LoopTensor(out.sizes, out.strides, out.dtype, _number(out.dtype, number))
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> Any:

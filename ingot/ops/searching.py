@@ -17,7 +17,7 @@ from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import Operand
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, Spec, TensorValue, compute_dtype, rounded
+from ingot.loops.lowering.values import Index, LoopTensor, Spec, compute_dtype, rounded
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -28,22 +28,20 @@ LONGEST_ROW = 1 << 20
 _INSIDE = Fault(IndexError, "a step of a search is inside of the row")  # cannot happen
 
 
-def _searched(
-    lw: Lowering, out: Spec, row: TensorValue, value: Operand, right: bool
-) -> TensorValue:
+def _searched(lw: Lowering, out: Spec, row: LoopTensor, value: Operand, right: bool) -> LoopTensor:
     """How many elements of the row come before the value: those less than it or, from the right,
     not greater."""
     length = row.sizes[-1].constant
     if length is None or not 0 < length < LONGEST_ROW:
         raise NotLowered("a row of symbolic length, of none, or a very long one")
-    if isinstance(value, Expr) or (isinstance(value, TensorValue) and value.dtype is not row.dtype):
+    if isinstance(value, Expr) or (isinstance(value, LoopTensor) and value.dtype is not row.dtype):
         raise NotLowered("a symbolic number, or a row and values of two types")
     lw.realize_root(row)
     dtype = compute_dtype(row.dtype)
     i64, steps = torch.int64, length.bit_length()
 
     def compute(index: Index) -> int:
-        if isinstance(value, TensorValue):
+        if isinstance(value, LoopTensor):
             target = ops.to(value.load(index), dtype)
         else:
             target = rounded(ops.constant(value, dtype), row.dtype)
@@ -61,7 +59,7 @@ def _searched(
             end = apply("where", moves, end, middle)
         return ops.to(first, out.dtype)
 
-    if isinstance(value, TensorValue):
+    if isinstance(value, LoopTensor):
         operands = [row, value]
     else:
         operands = [row]
@@ -72,24 +70,24 @@ def bucketize(
     lw: Lowering,
     out: Spec,
     value: Operand,
-    boundaries: TensorValue,
+    boundaries: LoopTensor,
     *,
     out_int32: bool = False,
     right: bool = False,
-) -> TensorValue:
+) -> LoopTensor:
     if len(boundaries.sizes) != 1:
         raise NotLowered("boundaries that are no vector")
     return _searched(lw, out, boundaries, value, right)
 
 
 def searchsorted(
-    lw: Lowering, out: Spec, row: TensorValue, value: Operand, *, out_int32: bool = False,
+    lw: Lowering, out: Spec, row: LoopTensor, value: Operand, *, out_int32: bool = False,
     right: bool = False,
     side: str | None = None, sorter: Any = None,
-) -> TensorValue:  # fmt: skip
+) -> LoopTensor:  # fmt: skip
     if sorter is not None or side not in (None, "left", "right") or (side == "left" and right):
         raise NotLowered("a row given unsorted, or sides that disagree")
-    sizes = value.sizes if isinstance(value, TensorValue) else ()
+    sizes = value.sizes if isinstance(value, LoopTensor) else ()
     if not row.sizes or ZERO in row.sizes:
         raise NotLowered("a search in nothing")
     if len(row.sizes) > 1 and (len(sizes) != len(row.sizes) or sizes[:-1] != row.sizes[:-1]):

@@ -17,7 +17,7 @@ from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise, simple
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue, compute_dtype, contiguous
+from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype, contiguous
 from ingot.ops.op import op
 from ingot.ops.reductions import kept, reduction_meta, same
 from ingot.sequences import Args, Kwargs
@@ -78,7 +78,7 @@ def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) 
 # -- as loops: what has no elements, or is widened -------------------------------------------------
 
 
-def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+def _powers(lw: Lowering, out: Spec, x: LoopTensor, dim: int) -> tuple[LoopTensor, LoopTensor]:
     """The terms of a softmax over `dim`, e^(x - largest element), and the largest elements."""
     lw.share(x)
     dtype = compute_dtype(out.dtype)
@@ -90,20 +90,20 @@ def _powers(lw: Lowering, out: Spec, x: TensorValue, dim: int) -> tuple[TensorVa
     return pointwise(lw, contiguous(x.sizes, dtype), power, [x, largest]), largest
 
 
-def _summed(lw: Lowering, powers: TensorValue, dim: int) -> TensorValue:
+def _summed(lw: Lowering, powers: LoopTensor, dim: int) -> LoopTensor:
     spec = kept(powers, (dim,), powers.dtype)
     return lw.reduce(spec, "sum", powers, (dim,), powers.dtype, same)
 
 
-def _dim_of(x: TensorValue, dim: int) -> int:
+def _dim_of(x: LoopTensor, dim: int) -> int:
     if not x.sizes:
         raise NotLowered("softmax of a scalar")
     return dim % len(x.sizes)
 
 
 def lower_softmax(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, half_to_float: bool = False
+) -> LoopTensor:
     dim = _dim_of(x, dim)
     powers = lw.realize(_powers(lw, out, x, dim)[0])
     total = _summed(lw, powers, dim)
@@ -115,8 +115,8 @@ def _share(power: int, total: int) -> int:
 
 
 def safe_softmax(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, dtype: torch.dtype | None = None
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, dtype: torch.dtype | None = None
+) -> LoopTensor:
     """A softmax that is zero where all are -inf."""
     if dtype not in (None, x.dtype):
         raise NotLowered("a softmax in another dtype")
@@ -133,8 +133,8 @@ def safe_softmax(
 
 
 def lower_log_softmax(
-    lw: Lowering, out: Spec, x: TensorValue, dim: int, half_to_float: bool = False
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, dim: int, half_to_float: bool = False
+) -> LoopTensor:
     dim = _dim_of(x, dim)
     powers, largest = _powers(lw, out, x, dim)
     total = _summed(lw, powers, dim)

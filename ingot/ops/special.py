@@ -19,7 +19,7 @@ from ingot.loops import ops
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Spec, TensorValue
+from ingot.loops.lowering.values import LoopTensor, Spec
 from ingot.ops.op import op
 from ingot.torch_private import aten
 
@@ -140,8 +140,8 @@ def _bessel(order: int, scaled: bool, wide: bool) -> Function:
 # -- the table -------------------------------------------------------------------------------------
 
 
-def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
-    def lower(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+def _lower_bessel(order: int, scaled: bool) -> Callable[..., LoopTensor]:
+    def lower(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
         """The function in double, rounded once."""
         if out.dtype is torch.float64:
             stored = out.dtype
@@ -157,7 +157,7 @@ def _lower_bessel(order: int, scaled: bool) -> Callable[..., TensorValue]:
     return lower
 
 
-def polygamma(lw: Lowering, out: Spec, order: int, x: TensorValue) -> TensorValue:
+def polygamma(lw: Lowering, out: Spec, order: int, x: LoopTensor) -> LoopTensor:
     if order != 0:  # near its poles eager's answer for the others is a matter of its own rounding
         raise NotLowered("a higher derivative of the gamma function")
     return pointwise(lw, out, lambda value: apply("digamma", value), [x])

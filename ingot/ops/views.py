@@ -19,8 +19,8 @@ from ingot.loops.lowering.index_maps import on_dim, slice_start
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     broadcast_index,
     numel,
     same_strides,
@@ -31,17 +31,17 @@ from ingot.ops.op import Op, op
 from ingot.torch_private import OpOverload, aten
 
 
-def view(lw: Lowering, out: Spec, x: TensorValue, *_: object) -> TensorValue:
+def view(lw: Lowering, out: Spec, x: LoopTensor, *_: object) -> LoopTensor:
     return lw.reshaped(x, out)
 
 
-def permute(lw: Lowering, out: Spec, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+def permute(lw: Lowering, out: Spec, x: LoopTensor, dims: Sequence[int]) -> LoopTensor:
     inverse = {d % len(dims): k for k, d in enumerate(dims)}
     order = [inverse[k] for k in range(len(dims))]
     return lw.mapped(x, out, lambda index: tuple(index[k] for k in order))
 
 
-def transpose(lw: Lowering, out: Spec, x: TensorValue, dim0: int, dim1: int) -> TensorValue:
+def transpose(lw: Lowering, out: Spec, x: LoopTensor, dim0: int, dim1: int) -> LoopTensor:
     if not x.sizes:
         return x
     dims = list(range(len(x.sizes)))
@@ -49,34 +49,34 @@ def transpose(lw: Lowering, out: Spec, x: TensorValue, dim0: int, dim1: int) -> 
     return permute(lw, out, x, dims)
 
 
-def t(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+def t(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
     return permute(lw, out, x, list(range(len(x.sizes)))[::-1])
 
 
-def expand(lw: Lowering, out: Spec, x: TensorValue, *_: object, **__: object) -> TensorValue:
+def expand(lw: Lowering, out: Spec, x: LoopTensor, *_: object, **__: object) -> LoopTensor:
     if product(out.sizes) is not product(x.sizes):
         lw.share(x)  # it would be computed once per copy
     return lw.mapped(x, out, lambda index: broadcast_index(index, x.sizes))
 
 
-def alias(lw: Lowering, out: Spec, x: TensorValue) -> TensorValue:
+def alias(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
     return x
 
 
 def slice_(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     dim: int = 0,
     start: int | Expr | None = None,
     end: object = None,
     step: int = 1,
-) -> TensorValue:
+) -> LoopTensor:
     first = slice_start(start, x.sizes[dim])
     return lw.mapped(x, out, on_dim(dim, len(x.sizes), lambda i: i * step + first))
 
 
-def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
+def select(lw: Lowering, out: Spec, x: LoopTensor, dim: int, index: int | Expr) -> LoopTensor:
     dim %= len(x.sizes)
     position = as_expr(index)  # one that varies counts from the start
     if (position.constant or 0) < 0:
@@ -85,8 +85,8 @@ def select(lw: Lowering, out: Spec, x: TensorValue, dim: int, index: int | Expr)
 
 
 def split(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, sizes: object, dim: int = 0
-) -> tuple[TensorValue, ...]:
+    lw: Lowering, outs: Sequence[Spec], x: LoopTensor, sizes: object, dim: int = 0
+) -> tuple[LoopTensor, ...]:
     """The pieces of `x` along `dim`, one after the other."""
     pieces = []
     start = ZERO
@@ -98,14 +98,14 @@ def split(
 
 
 def unbind(
-    lw: Lowering, outs: Sequence[Spec], x: TensorValue, dim: int = 0
-) -> tuple[TensorValue, ...]:
+    lw: Lowering, outs: Sequence[Spec], x: LoopTensor, dim: int = 0
+) -> tuple[LoopTensor, ...]:
     return tuple(select(lw, out, x, dim, k) for k, out in enumerate(outs))
 
 
 def diagonal(
-    lw: Lowering, out: Spec, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> TensorValue:
+    lw: Lowering, out: Spec, x: LoopTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> LoopTensor:
     rank = len(x.sizes)
     dim1, dim2 = dim1 % rank, dim2 % rank
 
@@ -117,7 +117,7 @@ def diagonal(
     return lw.mapped(x, out, index_map)
 
 
-def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
+def unfold(lw: Lowering, out: Spec, x: LoopTensor, dim: int, size: int, step: int) -> LoopTensor:
     if not x.sizes:
         raise NotLowered("unfold of a scalar")
     dim %= len(x.sizes)
@@ -127,11 +127,11 @@ def unfold(lw: Lowering, out: Spec, x: TensorValue, dim: int, size: int, step: i
 def as_strided(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
+    x: LoopTensor,
     sizes: object,
     strides: Sequence[int | Expr],
     offset: int | Expr | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     """A window on the storage under `x`, which must then be in memory, laid out as in eager."""
     buffer = _laid_out(lw, x).buffer or ""
     if offset is None:
@@ -146,12 +146,12 @@ def as_strided(
 def as_strided_scatter(
     lw: Lowering,
     out: Spec,
-    x: TensorValue,
-    source: TensorValue,
+    x: LoopTensor,
+    source: LoopTensor,
     sizes: Sequence[int | Expr],
     strides: Sequence[int | Expr],
     offset: int | Expr | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     """A copy of `x` in which a window is `source`: what lies under `x` is copied, and shown as `x`
     shows it. The window counts from where the storage begins, which is another place for a part of
     the arena than for eager's tensor."""
@@ -180,7 +180,7 @@ def _with_window(
     return aten.as_strided_scatter.default(x, source, sizes, strides, x.storage_offset() + begin)
 
 
-def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
+def _laid_out(lw: Lowering, x: LoopTensor) -> LoopTensor:
     """What `x` is a view of, in memory, laid out as in eager."""
     root = lw.realize(x.root)
     if not _has_own_strides(lw, root):
@@ -192,7 +192,7 @@ def _laid_out(lw: Lowering, x: TensorValue) -> TensorValue:
     return root
 
 
-def _has_own_strides(lw: Lowering, root: TensorValue) -> bool:
+def _has_own_strides(lw: Lowering, root: LoopTensor) -> bool:
     held = lw.graph.buffers[root.buffer or ""].strides
     return same_strides(root.sizes, root.strides, held)
 

@@ -26,9 +26,9 @@ from ingot.loops.ir import (
 from ingot.loops.lowering.index_maps import reshape_map
 from ingot.loops.lowering.values import (
     Index,
-    MappedValue,
+    LoopTensor,
+    MappedTensor,
     Spec,
-    TensorValue,
     compute_dtype,
     dense_strides,
     loop_symbols,
@@ -74,7 +74,7 @@ class Lowering:
         # of input buffers: where they start in their tensor's storage
         self.storage_offsets: dict[str, Expr] = {}
         # images with margins that are in memory, by what they are made of
-        self.padded: dict[Any, TensorValue] = {}
+        self.padded: dict[Any, LoopTensor] = {}
         self._count = 0
 
     # -- buffers -----------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Lowering:
         self.graph.buffers[name] = buffer
         return name
 
-    def declared(self, name: str, spec: Spec, role: str, on_host: bool = False) -> TensorValue:
+    def declared(self, name: str, spec: Spec, role: str, on_host: bool = False) -> LoopTensor:
         """A tensor that is in memory before the program runs."""
         self.graph.buffers[name] = Buffer(
             name, spec.dtype, spec.sizes, spec.strides, role, spec.device, on_host
@@ -106,7 +106,7 @@ class Lowering:
     def node_name(self) -> str:
         return f"n{len(self.graph.nodes)}"
 
-    def realize(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+    def realize(self, value: LoopTensor, strides: Sequence[Expr] | None = None) -> LoopTensor:
         """Put `value` in memory unless it is there, laid out by `strides` or as eager would;
         returns it."""
         if value.buffer is None:
@@ -122,7 +122,7 @@ class Lowering:
             value.place(buffer, strides)
         return value
 
-    def write(self, value: TensorValue, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
+    def write(self, value: LoopTensor, buffer: str, strides: Sequence[Expr], offset: Expr) -> None:
         """Add the node that writes `value` to a strided window of `buffer`."""
         if value.dtype not in ops.STORED:
             raise unsupported(
@@ -139,7 +139,7 @@ class Lowering:
             Pointwise(self.node_name(), origin, loop_symbols(index), body, buffer, target)
         )
 
-    def body_of(self, value: TensorValue, index: Index) -> Body:
+    def body_of(self, value: LoopTensor, index: Index) -> Body:
         with ops.recording() as recorder:
             return recorder.body(ops.to(value.load(index), value.dtype))
 
@@ -149,10 +149,10 @@ class Lowering:
         self,
         out: Spec,
         compute: Callable[[Index], int],
-        args: Sequence[TensorValue],
+        args: Sequence[LoopTensor],
         cost: int = 1,
         heavy: bool = False,
-    ) -> TensorValue:
+    ) -> LoopTensor:
         """A lazy value made from `args`, whose cost adds to its own."""
         origin = self.origin
         roots = list(dict.fromkeys(a.root for a in args))
@@ -163,7 +163,7 @@ class Lowering:
             heavy = heavy or arg.heavy
             if arg.origin.ops and not arg.finishes:  # the contraction tells of the op
                 origin = arg.origin.merged(origin)
-        return TensorValue(
+        return LoopTensor(
             out.sizes,
             out.strides,
             out.dtype,
@@ -174,14 +174,14 @@ class Lowering:
             origin=origin,
         )
 
-    def share(self, value: TensorValue) -> TensorValue:
+    def share(self, value: LoopTensor) -> LoopTensor:
         """`value`, in memory if it is worth more than computing it again at each use."""
         root = value.root
         if root.buffer is None and (root.heavy or root.joins or root.cost > CHEAP_TO_REPEAT):
             self.realize_root(value)
         return value
 
-    def realize_root(self, value: TensorValue) -> TensorValue:
+    def realize_root(self, value: LoopTensor) -> LoopTensor:
         """Put what `value` is a view of in memory if that is hardly more work, else `value` itself.
 
         Gives which of the two, whose sizes may be others than those of `value`.
@@ -191,7 +191,7 @@ class Lowering:
             value = root
         return self.realize(value, self.strides_of_loads(value) if value.buffer is None else None)
 
-    def strides_of_loads(self, value: TensorValue, least: int = WINDOW) -> tuple[Expr, ...] | None:
+    def strides_of_loads(self, value: LoopTensor, least: int = WINDOW) -> tuple[Expr, ...] | None:
         """Another layout than eager's for a value that is made of many elements each.
 
         A convolution's is such a value: what is loaded for neighbours lies side by side along
@@ -203,10 +203,10 @@ class Lowering:
         places = self.body_of(value, index).load_places
         return laid_by_loads(value.sizes, value.strides, index, places, least)
 
-    def steps_of_loads(self, value: TensorValue, index: Index) -> dict[int, list[int | None]]:
+    def steps_of_loads(self, value: LoopTensor, index: Index) -> dict[int, list[int | None]]:
         return _steps_of_loads(index, self.body_of(value, index).load_places)
 
-    def finish(self, value: TensorValue, users: int) -> TensorValue:
+    def finish(self, value: LoopTensor, users: int) -> LoopTensor:
         """Decide for a node's value whether it stays lazy."""
         if value.root.cost > LARGEST_BODY:
             self.realize_root(value)
@@ -218,12 +218,12 @@ class Lowering:
         self,
         out: Spec,
         kind: str,
-        value: TensorValue,
+        value: LoopTensor,
         dims: Sequence[int],
         dtype: torch.dtype,
         element: Callable[[int], int],
         result_dtype: torch.dtype | None = None,
-    ) -> TensorValue:
+    ) -> LoopTensor:
         """Reduce `element(value)` of `dtype` over `dims`; gives a tensor with `out`'s sizes, with
         or without kept dimensions.
 
@@ -269,7 +269,7 @@ class Lowering:
             result.place(buffer, laid)
         return result
 
-    def rounded_to(self, out: Spec, value: TensorValue) -> TensorValue:
+    def rounded_to(self, out: Spec, value: LoopTensor) -> LoopTensor:
         """`value` (of another dtype, same sizes) converted to `out.dtype`."""
         if value.dtype is out.dtype:
             return value
@@ -288,7 +288,7 @@ class Lowering:
         left: Access,
         right: Access,
         place: Sequence[Expr],
-    ) -> TensorValue:
+    ) -> LoopTensor:
         """A new tensor that holds a sum of products, left * right, at `place`.
 
         `loops` are those of the batch, of rows, of columns and of the sum.
@@ -305,7 +305,7 @@ class Lowering:
 
     # -- library calls -----------------------------------------------------------------------------
 
-    def view(self, value: TensorValue) -> View:
+    def view(self, value: LoopTensor) -> View:
         """A strided window of memory that holds `value`, put there if need be."""
         window = view_of(value)
         if window is None and value.buffer is None:
@@ -319,9 +319,9 @@ class Lowering:
             )
         return window
 
-    def copied(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+    def copied(self, value: LoopTensor, strides: Sequence[Expr] | None = None) -> LoopTensor:
         """A fresh copy of `value` in memory of its own, in the order of `strides` if given."""
-        copy = TensorValue(
+        copy = LoopTensor(
             value.sizes,
             strides or value.strides,
             value.dtype,
@@ -331,7 +331,7 @@ class Lowering:
         )
         return self.realize(copy)
 
-    def relaid(self, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+    def relaid(self, value: LoopTensor, strides: Sequence[Expr] | None = None) -> LoopTensor:
         """`copied` for what is only read: that of a constant is a constant too."""
         window = view_of(value)
         constant = None
@@ -363,8 +363,8 @@ class Lowering:
         kwargs: dict[str, Any] | None = None,
         out: str | None = None,
         binds: tuple[tuple[Symbol, int, int], ...] = (),
-    ) -> list[TensorValue | None]:
-        """Call a library: `args` may hold `TensorValue`s. One result per entry of `outs` (None:
+    ) -> list[LoopTensor | None]:
+        """Call a library: `args` may hold `LoopTensor`s. One result per entry of `outs` (None:
         unused). Of a view, the result is a copy."""
         if isinstance(function, OpOverload) and any(
             r.alias_info is not None for r in function._schema.returns
@@ -392,15 +392,15 @@ class Lowering:
 
     def result_of(
         self, function: Any, spec: Spec, args: Sequence[Any], out: str | None = None
-    ) -> TensorValue:
+    ) -> LoopTensor:
         """The only result of a call of a library."""
         (result,) = self.call(function, [spec], args, out=out)
         assert result is not None
         return result
 
     def call_in_place(
-        self, function: Any, start: TensorValue, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> TensorValue:
+        self, function: Any, start: LoopTensor, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> LoopTensor:
         """Call a library that writes to its first argument, which nobody else has; it then has the
         result."""
         arguments, keywords = self.arguments((start, *args)), self.arguments(kwargs)
@@ -412,21 +412,21 @@ class Lowering:
         return start
 
     def arguments(self, tree: Any) -> Any:
-        """`tree` with every `TensorValue` in it as a `View`."""
+        """`tree` with every `LoopTensor` in it as a `View`."""
 
         def argument(value: Any) -> Any:
-            if isinstance(value, TensorValue):
+            if isinstance(value, LoopTensor):
                 return self.view(value)
             return value
 
         return map_leaves(argument, tree)
 
     def mapped(
-        self, base: TensorValue, out: Spec, index_map: Callable[[Index], Index]
-    ) -> MappedValue:
-        return MappedValue(base, out.sizes, out.strides, index_map)
+        self, base: LoopTensor, out: Spec, index_map: Callable[[Index], Index]
+    ) -> MappedTensor:
+        return MappedTensor(base, out.sizes, out.strides, index_map)
 
-    def reshaped(self, base: TensorValue, out: Spec) -> MappedValue:
+    def reshaped(self, base: LoopTensor, out: Spec) -> MappedTensor:
         """A view of as many elements, in row-major order."""
         return self.mapped(base, out, reshape_map(out.sizes, base.sizes))
 

@@ -18,7 +18,7 @@ from ingot.loops.expr import (
     minimum,
 )
 from ingot.loops.lowering.rules import NotLowered
-from ingot.loops.lowering.values import Index, TensorValue
+from ingot.loops.lowering.values import Index, LoopTensor
 from ingot.loops.spaces import contiguous_strides
 
 
@@ -145,7 +145,7 @@ def windows_on(
 
 
 def load_where(
-    condition: int, x: TensorValue, index: Index, dtype: torch.dtype, other: float = 0.0
+    condition: int, x: LoopTensor, index: Index, dtype: torch.dtype, other: float = 0.0
 ) -> int:
     """The element of `x` at an index where `condition` holds, else `other`."""
     with ops.masked(condition):

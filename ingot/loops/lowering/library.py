@@ -11,8 +11,8 @@ from ingot.loops.expr import ONE, ZERO
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
 from ingot.loops.lowering.values import (
+    LoopTensor,
     Spec,
-    TensorValue,
     dense_strides,
     numel,
     same_strides,
@@ -75,7 +75,7 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
     """
 
     def relaid(value: Any) -> Any:
-        if not isinstance(value, TensorValue) or not _is_dense(value):
+        if not isinstance(value, LoopTensor) or not _is_dense(value):
             return value
         if same_strides(value.sizes, value.strides, lw.view(value).strides):
             return value
@@ -84,7 +84,7 @@ def laid_out(lw: Lowering, tree: Any) -> Any:
     return map_leaves(relaid, tree)
 
 
-def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue | None:
+def _in_rows(lw: Lowering, value: LoopTensor | None, unit: int) -> LoopTensor | None:
     """`value` in memory where neighbours of a row lie side by side, and all else at multiples of
     `unit` elements."""
     if value is None:
@@ -106,16 +106,14 @@ def _in_rows(lw: Lowering, value: TensorValue | None, unit: int) -> TensorValue 
         ZERO if again else stride for again, stride in zip(repeated, contiguous_strides(wide))
     )
     buffer = lw.new_buffer(Spec(sizes, laid, value.dtype), laid)
-    lw.write(
-        TensorValue(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO
-    )
+    lw.write(LoopTensor(sizes, laid, value.dtype, value.load, origin=lw.origin), buffer, laid, ZERO)
     if value.root is value and value.buffer is not None:
         return stored(buffer, Spec(value.sizes, laid, value.dtype))
     value.place(buffer, laid)  # for other calls as well
     return value
 
 
-def _is_dense(spec: Spec | TensorValue) -> bool:
+def _is_dense(spec: Spec | LoopTensor) -> bool:
     return same_strides(spec.sizes, spec.strides, dense_strides(spec.sizes, spec.strides))
 
 

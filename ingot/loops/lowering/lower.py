@@ -21,8 +21,8 @@ from ingot.loops.lowering.library import call_aten, laid_out
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import READS_PART, RULES, NotLowered
 from ingot.loops.lowering.values import (
+    LoopTensor,
     Spec,
-    TensorValue,
     channels_last_strides,
     dense_strides,
     loops_over,
@@ -126,11 +126,11 @@ class _Walk:
         it to the GPU's.
         """
         buffer = None
-        if isinstance(value, TensorValue):
+        if isinstance(value, LoopTensor):
             buffer = value.buffer
         if buffer is None or not self.lw.graph.buffers[buffer].on_host:
             return value
-        return TensorValue(value.sizes, value.strides, value.dtype, value.load, cost=1)
+        return LoopTensor(value.sizes, value.strides, value.dtype, value.load, cost=1)
 
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
@@ -266,7 +266,7 @@ class _Walk:
             len(args) != 1
             or kwargs
             or not isinstance(out, Spec)
-            or not isinstance(args[0], TensorValue)
+            or not isinstance(args[0], LoopTensor)
         ):
             return False
         elements = numel(out.sizes).constant
@@ -292,7 +292,7 @@ class _Walk:
         """The arguments with copies of those to which a pass gave another layout: a library's
         result may lie as its argument does."""
         kept = {n: self.values[n] for n in node.all_input_nodes if "layout" in n.meta}
-        kept = {n: value for n, value in kept.items() if isinstance(value, TensorValue)}
+        kept = {n: value for n, value in kept.items() if isinstance(value, LoopTensor)}
         if not kept:
             return args, kwargs
         for n, value in kept.items():
@@ -324,12 +324,12 @@ class _Walk:
         self.lw.graph.inputs.append(name)
         return self.outside_tensor(node, name, "input")
 
-    def constant(self, node: torch.fx.Node) -> TensorValue:
+    def constant(self, node: torch.fx.Node) -> LoopTensor:
         name = f"c_{node.target}"
         self.lw.graph.constants[name] = self.aten.constants[node.target]
         return self.outside_tensor(node, name, "constant")
 
-    def outside_tensor(self, node: torch.fx.Node, name: str, role: str) -> TensorValue:
+    def outside_tensor(self, node: torch.fx.Node, name: str, role: str) -> LoopTensor:
         spec = _spec(node.meta["val"])
         self.lw.storage_offsets[name] = spec.offset
         return self.lw.declared(name, spec, role, node in self.hosts)
@@ -397,7 +397,7 @@ class _Walk:
         sizes, strides = _exprs(spec.sizes), _exprs(spec.strides)
         return View(value.buffer or "", sizes, strides, _to_expr(spec.offset), spec.dtype)
 
-    def spread(self, value: TensorValue) -> TensorValue:
+    def spread(self, value: LoopTensor) -> LoopTensor:
         """`value` in memory of the strides that eager gives it, where its elements lie apart."""
         spec = Spec(value.sizes, value.strides, value.dtype)
         name = value.buffer or ""
@@ -407,7 +407,7 @@ class _Walk:
             self.spreads.add(name)
         return stored(name, spec)
 
-    def owned(self, value: TensorValue, spec: Any, owners: dict[str, Any]) -> TensorValue:
+    def owned(self, value: LoopTensor, spec: Any, owners: dict[str, Any]) -> LoopTensor:
         """`value` filling a temporary buffer that is returned for this storage only, laid out as
         eager lays it out."""
         graph = self.lw.graph
@@ -433,7 +433,7 @@ class _Walk:
             owners[value.buffer or ""] = storage
         return value
 
-    def write_back(self, finals: list[tuple[str, TensorValue]]) -> None:
+    def write_back(self, finals: list[tuple[str, LoopTensor]]) -> None:
         """Store final values into input buffers. A value that reads what a store overwrites is
         completed elsewhere first."""
         written = {name for name, _ in finals}
@@ -449,7 +449,7 @@ class _Walk:
             if window is None or not _equal_strides(value.sizes, window.strides, strides):
                 self.lw.write(value, name, strides, ZERO)
 
-    def reads_others(self, value: TensorValue, target: str, written: set[str]) -> bool:
+    def reads_others(self, value: LoopTensor, target: str, written: set[str]) -> bool:
         """Whether computing `value` element by element reads a written input elsewhere than at the
         element written."""
         index = loops_over(value.sizes)
@@ -467,10 +467,10 @@ def _reads_part(node: torch.fx.Node) -> bool:
     return _is_empty(node)
 
 
-def _tensors(value: Any) -> list[TensorValue]:
+def _tensors(value: Any) -> list[LoopTensor]:
     """The tensors among the results of a node."""
     results = value if isinstance(value, tuple) else (value,)
-    return [result for result in results if isinstance(result, TensorValue)]
+    return [result for result in results if isinstance(result, LoopTensor)]
 
 
 def _listed(outs: Any) -> tuple[Spec | None, ...]:
@@ -523,7 +523,7 @@ def _storable(args: Any, outs: Any) -> bool:
 
 
 def _all_storable(tree: Any) -> bool:
-    if isinstance(tree, TensorValue):
+    if isinstance(tree, LoopTensor):
         return tree.dtype in ops.STORED
     if isinstance(tree, (tuple, list)):
         return all(_all_storable(item) for item in tree)
@@ -559,7 +559,7 @@ def _specs(fake: Any, layout: str | None) -> Any:
     return spec._replace(strides=strides(spec.sizes))
 
 
-def _has_gaps(value: TensorValue) -> bool:
+def _has_gaps(value: LoopTensor) -> bool:
     """Whether the elements of a result lie apart in eager's memory; those of an expanded one lie on
     each other."""
     if ZERO in value.sizes or ZERO in value.strides:

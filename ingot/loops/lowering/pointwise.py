@@ -14,8 +14,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered, Rule
 from ingot.loops.lowering.values import (
     Index,
+    LoopTensor,
     Spec,
-    TensorValue,
     broadcast_index,
     compute_dtype,
     rounded,
@@ -25,7 +25,7 @@ from ingot.loops.lowering.values import (
 apply, constant = ops.apply, ops.constant
 
 Number = bool | int | float | Expr
-Operand = TensorValue | Number
+Operand = LoopTensor | Number
 Scalar = Callable[..., int]  # from recorded values to a recorded value
 
 
@@ -51,7 +51,7 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
     result: torch.dtype | None = None
     ranks: list[list[torch.dtype]] = [[], [], []]
     for operand in operands:
-        if isinstance(operand, TensorValue):
+        if isinstance(operand, LoopTensor):
             ranks[0 if operand.sizes else 1].append(operand.dtype)
         else:
             kind = Expr if isinstance(operand, Expr) else type(operand)
@@ -76,7 +76,7 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
 def read(operand: Operand, index: Index, dtype: torch.dtype) -> int:
     """The operand's value at `index` of the broadcast result, as eager would convert it to `dtype`,
     to be computed with."""
-    if isinstance(operand, TensorValue):
+    if isinstance(operand, LoopTensor):
         value = operand.load(broadcast_index(index, operand.sizes))
         if operand.dtype is dtype:
             return value
@@ -92,7 +92,7 @@ def pointwise(
     scalar: Scalar,
     operands: Sequence[Operand],
     dtypes: Sequence[torch.dtype] | None = None,
-) -> TensorValue:
+) -> LoopTensor:
     """The lazy tensor `scalar(*operands)`, operand k computed with as `dtypes[k]`, or all as
     `out.dtype`, to which the result is rounded.
 
@@ -103,7 +103,7 @@ def pointwise(
     cost, heavy = measure(lw, scalar, tuple(compute_dtype(d) for d in dtypes))
     tensors = []
     for operand in operands:
-        if isinstance(operand, TensorValue):
+        if isinstance(operand, LoopTensor):
             tensors.append(operand)
     for tensor in tensors:
         if tensor.sizes != out.sizes:
@@ -135,7 +135,7 @@ def measure(lw: Lowering, scalar: Scalar, dtypes: tuple[torch.dtype, ...]) -> tu
     return cost, heavy
 
 
-def filled(lw: Lowering, out: Spec, number: Any) -> TensorValue:
+def filled(lw: Lowering, out: Spec, number: Any) -> LoopTensor:
     dtype = compute_dtype(out.dtype)
 
     def compute(index: Index) -> int:
@@ -176,7 +176,7 @@ def elementwise(scalar: Scalar, operands: int, dtype: str = "result") -> Rule:
     "own" (each operand's), "scaled" (the result's, but a last operand that is a number or a 0-dim
     tensor is not rounded to a half), "summed" (the result's, and so is alpha)."""
 
-    def rule(lw: Lowering, out: Spec, *args: Any, **kwargs: Any) -> TensorValue:
+    def rule(lw: Lowering, out: Spec, *args: Any, **kwargs: Any) -> LoopTensor:
         values, rest = args[:operands], args[operands:]
         if dtype == "summed":
             rest = tuple(_alpha(v, out.dtype) for v in rest)
@@ -197,7 +197,7 @@ def _computed_in(dtype: str, out: Spec, operands: Sequence[Operand]) -> list[tor
         return [promoted([operand]) for operand in operands]
     dtypes = [out.dtype] * len(operands)
     last = operands[-1]
-    if dtype == "scaled" and not (isinstance(last, TensorValue) and last.sizes):
+    if dtype == "scaled" and not (isinstance(last, LoopTensor) and last.sizes):
         dtypes[-1] = compute_dtype(out.dtype)
     return dtypes
 

@@ -85,13 +85,13 @@ class Margins(NamedTuple):
     """How a padded tensor is made: `inner` with so many elements of `number` before and after each
     dimension."""
 
-    inner: TensorValue
+    inner: LoopTensor
     before: Sequence[int]
     after: Sequence[int]
     number: float | int | bool
 
 
-class TensorValue:
+class LoopTensor:
     """A tensor that is computed where it is used, until `home` says where it is in memory.
 
     `compute` gives the value at an index, in the compute dtype. `cost` counts the scalar ops it
@@ -160,21 +160,25 @@ class TensorValue:
         self.compute = lambda index: widen(ops.load(buffer, address(index), self.dtype))
         self.cost, self.heavy, self.joins, self.origin = 0, False, False, NOWHERE
 
-    def pieces(self, strides: Sequence[Expr]) -> list[tuple[TensorValue, Expr]]:
+    def pieces(self, strides: Sequence[Expr]) -> list[tuple[LoopTensor, Expr]]:
         """What to write, and at which offset, to lay the whole tensor out by `strides`."""
         return [(self, ZERO)]
 
     @property
-    def root(self) -> TensorValue:
+    def root(self) -> LoopTensor:
         """The value this is a view of; itself if it is none."""
         return self
 
 
-class MappedValue(TensorValue):
+class MappedTensor(LoopTensor):
     """A view: the elements of `base` at other indices. It is in memory when its base is."""
 
     def __init__(
-        self, base: TensorValue, sizes: Sequence[Expr], strides: Sequence[Expr], index_map: IndexMap
+        self,
+        base: LoopTensor,
+        sizes: Sequence[Expr],
+        strides: Sequence[Expr],
+        index_map: IndexMap,
     ) -> None:
         self.base = base
         self.index_map = index_map
@@ -190,15 +194,15 @@ class MappedValue(TensorValue):
         return Home(base.buffer, lambda index: base.address(self.index_map(index)))
 
     @property
-    def root(self) -> TensorValue:
+    def root(self) -> LoopTensor:
         if self._home is not None:
             return self
         return self.base.root
 
 
-def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> TensorValue:
+def stored(buffer: str, spec: Spec, offset: Expr = ZERO) -> LoopTensor:
     """The tensor that is in `buffer` at `offset`, laid out as `spec` says."""
-    value = TensorValue(spec.sizes, spec.strides, spec.dtype, lambda index: 0)
+    value = LoopTensor(spec.sizes, spec.strides, spec.dtype, lambda index: 0)
     value.place(buffer, spec.strides, offset)
     return value
 
@@ -214,7 +218,7 @@ def loop_symbols(index: Index) -> tuple[Symbol, ...]:
     return tuple(i for i in index if isinstance(i, Symbol))
 
 
-def view_of(value: TensorValue) -> View | None:
+def view_of(value: LoopTensor) -> View | None:
     """The strided window of memory that `value` is, or None if it is not in memory or not one
     window."""
     home = value.home
