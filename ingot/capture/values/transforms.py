@@ -15,7 +15,6 @@ from ingot.capture.values.base import Arguments, Keywords, Leaf, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
-from ingot.sequences import at
 from ingot.torch_private import (
     add_batch_dim,
     create_batched_inputs,
@@ -227,9 +226,9 @@ def gradients_of(
             chosen.append(k)
     if not chosen:
         return [torch.zeros_like(t) for t in inputs]
-    heads = at(outputs, chosen)
+    heads = [outputs[k] for k in chosen]
     if tangents is not None:
-        tangents = at(tangents, chosen)
+        tangents = [tangents[k] for k in chosen]
     gradients = torch.autograd.grad(
         heads, inputs, tangents, retain_graph, create_graph, allow_unused=True
     )
