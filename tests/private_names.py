@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "ingot" / "torch_private.py"
+# of the package that is tested, which may be an installed one; it is not imported here
+SOURCE = Path(importlib.util.find_spec("ingot").origin).with_name("torch_private.py")
 
 
 def paths() -> dict[str, tuple[str, str]]:
@@ -66,7 +67,7 @@ def optional() -> set[str]:
 def operators() -> list[str]:
     """The private operators that Ingot's tables name."""
     found = set()
-    for file in (ROOT / "ingot").rglob("*.py"):
+    for file in SOURCE.parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if (
                 isinstance(node, ast.Attribute)
