@@ -563,13 +563,24 @@ class NativeMethod(Value):
             raise wrong_arguments(session, self, error, model, args, kwargs) from None
 
 
+PASSES_ON: set[CodeType] = set()
+"""The code of wrappers of rules that only pass their arguments on: a TypeError of the rule's
+signature comes by way of them."""
+
+
 def wrong_arguments(
     session: Session, callee: Value, error: TypeError, model: Any, args: Arguments, kwargs: Keywords
 ) -> Exception:
     """What to raise for a TypeError of a call of a rule. One that comes from its signature is the
     program's mistake: then `model` is called for real, which has no effects, to raise it as Python
     does."""
-    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+    traceback = error.__traceback__
+    inside = None
+    if traceback is not None:
+        inside = traceback.tb_next
+    while inside is not None and inside.tb_frame.f_code in PASSES_ON:
+        inside = inside.tb_next
+    if inside is not None:
         return error
     if model is not None:
         session.python(model, *map(session.stand_in, args), **map_values(session.stand_in, kwargs))

@@ -21,6 +21,7 @@ from ingot.capture.sources import AttrSource, Source, find_in_class
 from ingot.capture.values.base import (
     NO_DICT,
     NULL,
+    PASSES_ON,
     Arguments,
     Callee,
     Keywords,
@@ -127,6 +128,7 @@ def asks_once(method: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             HashedKey.answers = None
 
+    PASSES_ON.add(answer.__code__)  # type: ignore[attr-defined]
     return answer
 
 
