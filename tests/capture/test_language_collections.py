@@ -503,27 +503,29 @@ def subclasses_of_collections(x, y):
     return x + 1, MyCounter("aab").top(), MyDeque([1, 2]).last()
 
 
-test_program = TABLE.test()
-
-
 @whole
 def look_ups_with_wrong_arguments(x, y):
     s, d = {1, 2}, {1: 2}
     found = errors_of(
-        lambda: s.remove(1, 2),
-        lambda: s.remove(),
-        lambda: s.discard(1, 2),
-        lambda: s.add(1, 2),
-        lambda: d.pop(),
-        lambda: d.pop(1, 2, 3),
-        lambda: d.setdefault(),
-        lambda: d.get(1, 2, 3),
-        lambda: s.remove(3),
-        lambda: d.pop(3),
-        lambda: s.remove([]),
-        lambda: d.pop([]),
+        (
+            lambda: s.remove(1, 2),
+            lambda: s.remove(),
+            lambda: s.discard(1, 2),
+            lambda: s.add(1, 2),
+            lambda: d.pop(),
+            lambda: d.pop(1, 2, 3),
+            lambda: d.setdefault(),
+            lambda: d.get(1, 2, 3),
+            lambda: s.remove(3),
+            lambda: d.pop(3),
+            lambda: s.remove([]),
+            lambda: d.pop([]),
+        )
     )
     return x + 1, found, s, d
+
+
+test_program = TABLE.test()
 
 
 def test_coverage():
