@@ -8,11 +8,12 @@ import collections
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import ingot
 from ingot.compiler import Compiler
@@ -278,3 +279,89 @@ def test_the_hint_of_a_length_is_asked_where_there_is_no_length(
         return function(torch.ones(1))[0], list(NOTES)
 
     assert outcome(ingot.compile(space["program"], backend="eager")) == outcome(space["program"])
+
+
+ARITHMETIC = "add sub mul truediv floordiv mod pow lshift rshift and or xor".split()
+SIDES: dict[str, Any] = {
+    "right": lambda f, inplace, v, c: f(v, c),
+    "left": lambda f, inplace, v, c: f(c, v),
+    "in place": lambda f, inplace, v, c: inplace(v * 2, c),
+    "in its place": lambda f, inplace, v, c: inplace(c, v),
+}
+
+
+def telling_class(base: type, method: str, answer: Any) -> type:
+    """A subclass that tells when one of its methods is asked."""
+
+    def asked(self: Any, *others: Any) -> Any:
+        NOTES.append(method)
+        return answer
+
+    return type(f"{base.__name__}{method}", (base,), {method: asked})
+
+
+def assert_asked_alike(program: Any, numbers: Iterable[Any]) -> None:
+    """As in eager: the result or the kind of error, and which methods are asked."""
+
+    def outcome(function: Any, number: Any) -> tuple[str, list[Any]]:
+        NOTES.clear()
+        try:
+            result = str(function(number))
+        except Exception as error:
+            result = type(error).__name__
+        return result, [*NOTES]
+
+    compiled = ingot.compile(program, backend="eager")
+    for number in numbers:
+        assert outcome(compiled, number) == outcome(program, number)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", ARITHMETIC)
+@pytest.mark.parametrize("base", [float, int])
+def test_a_tensor_beside_a_number_of_a_subclass(base: type, name: str, side: str) -> None:
+    function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
+    inplace = getattr(operator, f"i{name}")
+
+    def program_of(dtype: torch.dtype, cls: type) -> Any:
+        tensor = torch.ones(3, dtype=dtype)
+        return lambda number: SIDES[side](function, inplace, tensor, cls(number))
+
+    for method in (f"__{name}__", f"__r{name}__", f"__i{name}__"):
+        for dtype in (torch.float32, torch.int64):
+            program = program_of(dtype, telling_class(base, method, 24))
+            assert_asked_alike(program, map(base, (1, 2, 3)))
+
+
+TAKE_NUMBERS: dict[str, Any] = {
+    "dropout": lambda v, c: F.dropout(v, c, False),
+    "alpha_dropout": lambda v, c: F.alpha_dropout(v, c, False),
+    "layer_norm": lambda v, c: F.layer_norm(v, (3,), eps=c),
+    "group_norm": lambda v, c: F.group_norm(v.view(1, 3), 3, eps=c),
+    "normalize": lambda v, c: F.normalize(v, p=c, dim=0),
+    "huber_loss": lambda v, c: F.huber_loss(v, v, delta=c),
+    "smooth_l1_loss": lambda v, c: F.smooth_l1_loss(v, v + 1, beta=c),
+    "cosine_similarity": lambda v, c: F.cosine_similarity(v, v, dim=0, eps=c),
+    "nan_to_num": torch.nan_to_num,
+    "leaky_relu": F.leaky_relu,
+    "full": lambda v, c: torch.full((2,), c),
+    "clamp": torch.clamp,
+}
+ANSWERS = {"__float__": 2.5, "__int__": 3, "__index__": 3, "__bool__": False, "__lt__": 24}
+ANSWERS |= {"__gt__": 24, "__eq__": 24, "__ne__": 24}
+
+
+@pytest.mark.parametrize("name", TAKE_NUMBERS)
+@pytest.mark.parametrize("method", ANSWERS)
+@pytest.mark.parametrize("base", [float, int])
+def test_torch_asks_a_number_of_a_subclass(base: type, method: str, name: str) -> None:
+    cls = telling_class(base, method, ANSWERS[method])
+
+    def made(number: Any) -> Any:
+        return TAKE_NUMBERS[name](torch.ones(3), cls(number))
+
+    def given(number: Any) -> Any:
+        return TAKE_NUMBERS[name](torch.ones(3), number)
+
+    assert_asked_alike(made, map(base, (1, 2)))
+    assert_asked_alike(given, map(cls, (1, 2)))

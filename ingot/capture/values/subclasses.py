@@ -146,28 +146,45 @@ _WITHOUT_HOOKS = frozenset("full view sum expand".split())
 _READS_DATA = frozenset("tensor new_tensor as_tensor asarray".split())
 _READ_AS_SEQUENCE = ("__len__", "__iter__", "__getitem__")
 
+_COMPARED = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__", "__hash__")
+
+_OF_NUMBERS = frozenset(
+    {"getitem", "setitem", *(f.__name__ for f in (*BINARY_METHODS, *INPLACE_METHODS))}
+)
+"""Functions of torch that read an int as an int."""
+
+
+def _takes_floats(name: str) -> bool:
+    """Whether a function of torch may read an int as a float."""
+    return name == "new_tensor" or name not in _OF_NUMBERS | _READS_DATA
+
 
 def refuse_overrides(
-    session: Session, name: str, args: Iterable[Value], kwargs: dict[str, Value]
+    session: Session,
+    name: str,
+    args: Iterable[Value],
+    kwargs: dict[str, Value],
+    in_python: bool = False,
 ) -> None:
     """Breaks the graph before a torch function that would call a method which an argument's class
-    overrides: only torch knows which, and how often."""
+    overrides: only torch knows which, and how often.
+
+    `in_python`: the function is written in Python, where numbers are compared before use."""
     for arg in (*args, *kwargs.values()):
         held = getattr(arg, "items", None)
         if isinstance(held, list):
-            refuse_overrides(session, name, held, {})
+            refuse_overrides(session, name, held, {}, in_python)
         if isinstance(arg, BuiltinObject):
-            asked = []
-            for n in _asked_by_torch(arg, name, kwargs):
-                if arg.overrides(session, n):
-                    asked.append(n)
-            if asked:
-                raise session.unsupported(
-                    "foreign-object", f"{name} may ask {asked[0]} of {arg.describe()}"
-                )
+            for asked in _asked_by_torch(arg, name, kwargs, in_python):
+                if arg.overrides(session, asked):
+                    raise session.unsupported(
+                        "foreign-object", f"{name} may ask {asked} of {arg.describe()}"
+                    )
 
 
-def _asked_by_torch(value: BuiltinObject, name: str, kwargs: dict[str, Value]) -> Iterator[str]:
+def _asked_by_torch(
+    value: BuiltinObject, name: str, kwargs: dict[str, Value], in_python: bool
+) -> Iterator[str]:
     base = plain_base(value.cls)
     is_list = base in (list, tuple)
     is_index = name in ("__getitem__", "getitem", "__setitem__", "setitem")
@@ -175,10 +192,12 @@ def _asked_by_torch(value: BuiltinObject, name: str, kwargs: dict[str, Value]) -
         yield from _HOOKS
     if name in _READS_DATA or is_list and is_index:
         yield from _READ_AS_SEQUENCE if is_list else ("__getitem__",)
-    if base is int and name in _READS_DATA and (name == "new_tensor" or kwargs):
+    if base is int and (_takes_floats(name) or name in _READS_DATA and kwargs):
         yield "__float__"
     if is_list:
         yield "__index__"
+    if in_python:
+        yield from _COMPARED
 
 
 class NamespaceObject(ObjectValue):

@@ -329,6 +329,10 @@ class TensorValue(Value):
     ) -> Value | None:
         if type(other) is TensorValue:
             return session.call_function(function, *in_order(self, other, reflected))
+        if isinstance(other, BuiltinObject):
+            if not reflected:
+                refuse_overrides(session, function.__name__, [other], {})
+            other = other.content
         made = other.with_tensor(session, function, self, reflected)
         if made is not NotImplemented:
             return made
@@ -343,10 +347,6 @@ class TensorValue(Value):
     ) -> Value | None:
         """What an operator takes in place of a Python object; None where a tensor has no say."""
         other = other.as_operand(session)
-        if isinstance(other, BuiltinObject):
-            if not reflected:
-                refuse_overrides(session, function.__name__, [other], {})
-            other = other.content
         if isinstance(other, EnumValue) and isinstance(other.object, int):
             return ConstantValue(int(other.object))
         if _is_in_graph(other):

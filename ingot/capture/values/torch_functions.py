@@ -108,7 +108,8 @@ class TorchFunction(KnownObject):
         if result is not None:
             return result
         values, named = list(map(session.deep, args)), map_values(session.deep, kwargs)
-        refuse_overrides(session, name, values, named)
+        in_python = isinstance(self.object, FunctionType)
+        refuse_overrides(session, name, values, named, in_python)
         try:
             return session.call_function(self.object, *values, **named)
         except NotConstant as unknown:
