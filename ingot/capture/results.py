@@ -315,10 +315,10 @@ class Results:
         return made
 
     def _deque(self, value: DequeValue) -> Recipe:
-        made = self._new(deque, (), value.held.maxlen)
+        made = self._new(deque, (), value.elements.maxlen)
 
         def fill() -> None:
-            for item in value.held:
+            for item in value.elements:
                 self._then(made, deque.append, item)
 
         self._later(fill)
@@ -493,8 +493,8 @@ class Results:
         else:
             put = base.extend
         if isinstance(content, DequeValue):
-            self._then(made, base.__init__, (), content.held.maxlen)
-            items: Iterable[Value] = content.held
+            self._then(made, base.__init__, (), content.elements.maxlen)
+            items: Iterable[Value] = content.elements
         elif isinstance(content, ListValue):
             items = content.items
         else:
@@ -522,7 +522,7 @@ class Results:
 
     def _exception(self, value: ExceptionValue) -> Recipe:
         base: Any = next(filter(is_c_class, value.cls.__mro__))
-        args = self._arguments(value.given)
+        args = self._arguments(value.field_args)
         made = self._new(base.__new__, value.cls, *args)
         self._then(made, base.__init__, *args)
 
@@ -534,7 +534,7 @@ class Results:
                 self._then(made, fields["args"].__set__, others_tuple)
             if value.was_raised and value.raised_at is not None:
                 self._then(made, give_traceback, value.raiser())
-            for name, part in value.remaining_parts().items():
+            for name, part in value.remaining_base_fields().items():
                 self._then(made, fields[name].__set__, part)
             self._fill_attributes(made, value)
 

@@ -653,8 +653,8 @@ class Semantics:
         """The error in place of a StopIteration that a generator raises."""
         session: Any = self
         made = ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")])
-        made.set_part(session, "__cause__", stop)
-        made.set_part(session, "__context__", stop)
+        made.set_base_field(session, "__cause__", stop)
+        made.set_base_field(session, "__context__", stop)
         made.was_raised = True
         return made
 

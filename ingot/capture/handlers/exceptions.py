@@ -45,7 +45,7 @@ def raise_varargs(frame: InterpreterFrame, count: int) -> None:
     if cause is not None:
         if cause.identity() is not None:
             cause = _exception(frame, cause, "exception causes")
-        raised.set_part(session, "__cause__", cause)
+        raised.set_base_field(session, "__cause__", cause)
     raise session.raising(raised)
 
 

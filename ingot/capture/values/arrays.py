@@ -60,13 +60,13 @@ class ArrayValue(OutsideOrMade):
         if self._tensor is None:
             assert self.source is not None
             try:
-                held = tensor_over(self.object)
+                tensor = tensor_over(self.object)
             except (TypeError, ValueError) as error:
                 raise session.unsupported(
                     "numpy", f"the array {self.source.name}: {error}"
                 ) from None
             self._tensor = session.graph.inputs.tensor(
-                session, held, DerivedSource(self.source, tensor_over)
+                session, tensor, DerivedSource(self.source, tensor_over)
             )
         return self._tensor
 
@@ -168,17 +168,17 @@ def _tensor_of_array(copies: bool) -> OptionalRule:
 def _of_known_integers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.tensor and the like of data with symbolic integers in it, of which torch would take 32
     bits."""
-    found: list[SymIntValue] = []
+    symbolic: list[SymIntValue] = []
 
     def leaf(value: Any) -> Any:
         if isinstance(value, SymIntValue):
-            found.append(value)
+            symbolic.append(value)
         return None
 
     with contextlib.suppress(NotConstant):
         for value in (*args, *kwargs.values()):
             session.deep(value).argument(leaf)
-    for value in found:
+    for value in symbolic:
         value.specialize(session)
     return None
 
@@ -273,7 +273,9 @@ wraps(np.ufunc, type(np.prod), guards=Kind.IDENTITY)(held_in(NumpyFunction))
 def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     if kwargs or not issubclass(cls, (np.floating, np.integer)):
         raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
-    made = session.python(cls, *map(session.known, args))
-    if type(made) is not cls:
-        raise session.unsupported("numpy", f"numpy.{cls.__name__}() gives a {type(made).__name__}")
-    return session.wrap_constant(made)
+    number = session.python(cls, *map(session.known, args))
+    if type(number) is not cls:
+        raise session.unsupported(
+            "numpy", f"numpy.{cls.__name__}() gives a {type(number).__name__}"
+        )
+    return session.wrap_constant(number)

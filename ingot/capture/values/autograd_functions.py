@@ -76,15 +76,15 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
     dirty = getattr(context, "dirty_tensors", ())
     constant = getattr(context, "non_differentiable", ())
     if isinstance(result, tuple):
-        parts = result
+        outputs = result
     else:
-        parts = (result,)
+        outputs = (result,)
     without = []
-    for part in parts:
-        if isinstance(part, torch.Tensor):
-            without.append(_is_among(part, constant))
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            without.append(_is_among(output, constant))
     if isinstance(result, tuple):
-        result = tuple([_returned(part, args, dirty, constant) for part in result])
+        result = tuple([_returned(output, args, dirty, constant) for output in result])
     else:
         result = _returned(result, args, dirty, constant)
     zeros = getattr(context, "materialize_grads", True)
@@ -110,19 +110,23 @@ def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
     return (gradients,)
 
 
-def _returned(part: Any, args: Any, dirty: Any, constant: Any) -> Any:
+def _returned(output: Any, args: Any, dirty: Any, constant: Any) -> Any:
     """An argument that is returned is a view of itself, unless it was written. It is detached
     where it is said to have no gradient."""
-    if not isinstance(part, torch.Tensor) or not _is_among(part, args) or _is_among(part, dirty):
-        return part
-    if part.requires_grad and _is_among(part, constant):
-        return part.detach()
-    return part.view_as(part)
+    if (
+        not isinstance(output, torch.Tensor)
+        or not _is_among(output, args)
+        or _is_among(output, dirty)
+    ):
+        return output
+    if output.requires_grad and _is_among(output, constant):
+        return output.detach()
+    return output.view_as(output)
 
 
-def _is_among(part: Any, tensors: Any) -> bool:
+def _is_among(tensor: Any, tensors: Any) -> bool:
     for other in tensors:
-        if other is part:
+        if other is tensor:
             return True
     return False
 
@@ -170,8 +174,9 @@ def _with_gradients(
         raise session.unsupported("autograd-function", f"{function.describe()}, which has a vjp")
     needed = TupleValue(map(ConstantValue, map(wants_gradient, args)), tuple)
     before = session.graph.last
-    made = session.call_builtin(run_forward, function, needed, *args)
-    context, result, writes, without, zeros, saved = session.realized_items(made)
+    context, result, writes, without, zeros, saved = session.realized_items(
+        session.call_builtin(run_forward, function, needed, *args)
+    )
     if session.truth(writes):
         raise session.unsupported(
             "autograd-function-gradients",

@@ -142,23 +142,23 @@ def _captured(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The graphs of the hooks where the gradients of the outputs `present` are there: of those
     that see these alone, and of the others."""
-    seen: list[Value] = []
+    output_gradients: list[Value] = []
 
     def of_outputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradients = _gradients_or_none(tangents, outputs)
-        seen[:] = _hooks_called(session, hooked.call, "user_pre_hooks", gradients)
-        return _gradients(session, what, outputs, seen)
+        output_gradients[:] = _hooks_called(session, hooked.call, "user_pre_hooks", gradients)
+        return _gradients(session, what, outputs, output_gradients)
 
     def of_inputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradients = _gradients_or_none(tangents, hooked.inputs)
-        behind = TupleValue([tangents.get(id(value), value) for value in seen], tuple)
-        found = _hooks_called(session, hooked.call, "user_hooks", gradients, behind)
-        return _gradients(session, what, hooked.inputs, found)
+        behind = TupleValue([tangents.get(id(value), value) for value in output_gradients], tuple)
+        input_gradients = _hooks_called(session, hooked.call, "user_hooks", gradients, behind)
+        return _gradients(session, what, hooked.inputs, input_gradients)
 
     modes = Modes.now()._replace(grad=False)
     first, reads = captured_backward(session, what, present, of_outputs, modes)
-    watched = tensors_in([*hooked.inputs, *filter(None, _gradients(session, what, outputs, seen))])
-    second, more_reads = captured_backward(session, what, watched, of_inputs, modes)
+    watched = [*hooked.inputs, *filter(None, _gradients(session, what, outputs, output_gradients))]
+    second, more_reads = captured_backward(session, what, tensors_in(watched), of_inputs, modes)
     if reads or more_reads or sets_mode(first) or sets_mode(second):
         raise session.unsupported(
             "module-hook", f"{what} reads more than the gradients, or sets a mode"
@@ -259,7 +259,7 @@ def stays(session: Session, namespace: dict[str, Any], name: str) -> bool:
     torch's or Python's own."""
     if name not in namespace:
         return True  # a built-in
-    found = namespace[name]
-    if isinstance(found, ModuleType):
-        return is_trusted(found.__name__)
-    return isinstance(found, (type, FunctionType, BuiltinFunctionType)) and trusts_function(found)
+    value = namespace[name]
+    if isinstance(value, ModuleType):
+        return is_trusted(value.__name__)
+    return isinstance(value, (type, FunctionType, BuiltinFunctionType)) and trusts_function(value)

@@ -120,12 +120,12 @@ def callable_(session: Session, value: Value) -> Value:
 def _name(session: Session, name: Value, function: Any) -> str:
     if not issubclass(name.python_type(), str):
         session.python(function, None, session.refused(name))
-    found = session.known(name)
-    if type(found) is not str:
+    text = session.known(name)
+    if type(text) is not str:
         raise session.unsupported(
             "library-function", f"{function.__name__}() of a name that is no plain str"
         )
-    return found
+    return text
 
 
 @means(builtins.hasattr)
@@ -183,10 +183,10 @@ def object_delattr(session: Session, owner: Value, name: Value) -> Value:
 def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
     if not isinstance(owner, ObjectValue):
         return owner.get_attribute(session, session.known(name))
-    found = owner.plain_attribute(session, session.known(name))
-    if found is None:
+    value = owner.plain_attribute(session, session.known(name))
+    if value is None:
         raise owner.lost(session, session.known(name))
-    return found
+    return value
 
 
 # -- what object has -------------------------------------------------------------------------------
@@ -233,9 +233,9 @@ def dir_(session: Session, *values: Value) -> Value:
     if not values:
         return session.list_of(session.call_builtin(sorted, locals_(session)))
     (value,) = values
-    found = special_first(session, value, "__dir__")
-    if found is not None:
-        return session.call_builtin(sorted, found)
+    answer = special_first(session, value, "__dir__")
+    if answer is not None:
+        return session.call_builtin(sorted, answer)
     if not isinstance(value, ObjectValue):
         return session.wrap_result(dir, session.known(value))
     names = {*dir(value.cls), *value.attributes}
@@ -262,12 +262,12 @@ def vars_(session: Session, value: Value | None = None) -> Value:
 def locals_(session: Session) -> Value:
     """A new dict at each call, as it is from Python 3.13 on."""
     frame = session.frames[-1]
-    found = {}
+    variables = {}
     for name, value in zip(frame.program.names, frame.slots):
         content = getattr(value, "content", value)
         if content is not NULL and value is not NULL and not name.startswith("."):
-            found[name] = content
-    return session.dict_of_values(found)
+            variables[name] = content
+    return session.dict_of_values(variables)
 
 
 @means(builtins.globals)
@@ -375,13 +375,13 @@ def concat(session: Session, a: Value, b: Value) -> Value:
     kind, name = plain_base(a.python_type()), "__add__"
     if kind in SEQUENCES and not (isinstance(a, ObjectValue) and a.overrides(session, name)):
         left, right = getattr(a, "content", a), getattr(b, "content", b)
-        made = left.binary(session, operator.add, right, False)
-        if made is None:
+        result = left.binary(session, operator.add, right, False)
+        if result is None:
             session.python(operator.concat, session.refused(a), session.refused(b))
             raise session.unsupported(
                 "operator", f"operator.concat() of {a.describe()} and {b.describe()}"
             )
-        return made
+        return result
     if not (_is_sequence(a.python_type()) and _is_sequence(b.python_type())):
         named = type_name(a.python_type())
         raise session.raised(TypeError, f"'{named}' object can't be concatenated")
@@ -404,9 +404,9 @@ if hasattr(operator, "call"):
 def pow_(session: Session, base: Value, exp: Value, mod: Value = NONE) -> Value:
     if mod.identity() is None:
         return session.binary(operator.pow, base, exp)
-    found = special_first(session, base, "__pow__", exp, mod)
-    if found is not None:
-        return found
+    answer = special_first(session, base, "__pow__", exp, mod)
+    if answer is not None:
+        return answer
     return session.wrap_constant(session.really(pow, [base, exp, mod], {}))
 
 
@@ -420,9 +420,9 @@ def _is_real(value: Value) -> bool:
 @means(builtins.divmod)
 def divmod_(session: Session, a: Value, b: Value) -> Value:
     for owner, name, other in ((a, "__divmod__", b), (b, "__rdivmod__", a)):
-        found = special_first(session, owner, name, other)
-        if found is not None and not is_not_implemented(found):
-            return found
+        answer = special_first(session, owner, name, other)
+        if answer is not None and not is_not_implemented(answer):
+            return answer
     are_objects = isinstance(a, _OBJECTS) and isinstance(b, _OBJECTS)
     if not are_objects and _is_real(a) and _is_real(b):
         quotient = session.binary(operator.floordiv, a, b)
@@ -436,11 +436,11 @@ def round_(session: Session, number: Value, ndigits: Value = NONE) -> Value:
         digits = []
     else:
         digits = [ndigits]
-    found = special_first(session, number, "__round__", *digits)
-    if found is not None:
-        return found
-    made = of_number_in_graph(session, round, [number, *digits], {})
-    return made or session.wrap_constant(session.really(round, [number, *digits], {}))
+    answer = special_first(session, number, "__round__", *digits)
+    if answer is not None:
+        return answer
+    result = of_number_in_graph(session, round, [number, *digits], {})
+    return result or session.wrap_constant(session.really(round, [number, *digits], {}))
 
 
 def _to_integer(function: Any, name: str) -> None:
@@ -496,9 +496,9 @@ def next_(session: Session, iterator: Value, default: Value = NULL) -> Value:
         return iterator.next(session) or default
     if isinstance(iterator, ObjectValue):
         return iterator.step(session)
-    found = iterator.next(session)
-    if found is not None:
-        return found
+    element = iterator.next(session)
+    if element is not None:
+        return element
     if isinstance(iterator, GeneratorValue):
         raise iterator.stopped(session)
     raise session.raised(StopIteration)

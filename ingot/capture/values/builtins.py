@@ -84,8 +84,8 @@ class BuiltinValue(KnownObject):
         if name == "__get__" and not find_missing(type(self.object), name):
             return session.builtin(_get_method)
         if isinstance(self.object, property):
-            found = session.python(getattr, self.object, name)
-            return session.wrap_constant(found)
+            value = session.python(getattr, self.object, name)
+            return session.wrap_constant(value)
         return super().get_attribute(session, name)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
@@ -117,10 +117,10 @@ def _call_rule(
     session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value:
     try:
-        made: Value = meaning.rule(
+        result: Value = meaning.rule(
             session, *map(session.realize, args), **session.realize_all(kwargs)
         )
-        return made
+        return result
     except NotConstant as unknown:
         raise _unknown(session, function, unknown) from None
     except TypeError as error:
@@ -133,8 +133,8 @@ def _call_rule(
 def _call_unrealized(
     session: Session, meaning: Meaning, function: Any, args: Arguments, kwargs: Keywords
 ) -> Value:
-    made: Value = meaning.rule(session, args, kwargs)
-    return made
+    result: Value = meaning.rule(session, args, kwargs)
+    return result
 
 
 def _call_forward(
@@ -144,8 +144,8 @@ def _call_forward(
     if target is not None:
         return session.call(*target)
     assert meaning.otherwise is not None
-    made: Value = meaning.otherwise(session, args, kwargs)
-    return made
+    result: Value = meaning.otherwise(session, args, kwargs)
+    return result
 
 
 def _call_polyfill(
@@ -237,10 +237,10 @@ def _check_arguments(session: Session, function: Any, args: Arguments, kwargs: K
     """Raises what a C function raises for a wrong number of arguments, or wrong names."""
     if not signatures.refuses(function, len(args), tuple(kwargs)):
         return
-    given: list[Any] = [None] * len(args)
+    models: list[Any] = [None] * len(args)
     if getattr(function, "__objclass__", None) is not None and args:
-        given[0] = signatures.model_of(session.realize(args[0]).python_type())
-    session.python(function, *given, **dict.fromkeys(kwargs))
+        models[0] = signatures.model_of(session.realize(args[0]).python_type())
+    session.python(function, *models, **dict.fromkeys(kwargs))
 
 
 def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:

@@ -114,8 +114,8 @@ class Hit:
         if not isinstance(result, ConstantValue):
             return False
         try:
-            found = self._function(*self._args, **self._kwargs)
-            return type(found) is type(result.object) and bool(found == result.object)
+            answer = self._function(*self._args, **self._kwargs)
+            return type(answer) is type(result.object) and bool(answer == result.object)
         except Exception:  # of what it finds as it was
             return False
 
@@ -163,9 +163,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 def _cache_of(function: Any) -> dict[Any, Any]:
     """The dict that holds its results, which is not an attribute: of the dicts it refers to, the
     last but its own."""
-    for held in gc.get_referents(function):
-        if type(held) is dict and held is not function.__dict__:
-            results = held
+    for referent in gc.get_referents(function):
+        if type(referent) is dict and referent is not function.__dict__:
+            results = referent
     assert len(results) == function.cache_info().currsize
     return results
 

@@ -200,8 +200,8 @@ def _results(session: Session, result: Value, before: fx.Node) -> list[Value]:
         results = session.realized_items(result)
     if not are_new(tensors_in(results), before):
         raise _refused(session, "returns what it has not made")
-    for part in results:
-        if not isinstance(part, TensorValue) and not part.is_constant():
+    for element in results:
+        if not isinstance(element, TensorValue) and not element.is_constant():
             raise _refused(session, "gives containers")
     return results
 

@@ -87,8 +87,8 @@ class ClassValue(KnownObject):
         if method is not None:
             return NativeMethod(self, name, method)
         if isinstance(raw, (GetSetDescriptorType, MemberDescriptorType)):
-            found = session.python(getattr, self.object, name)
-            return session.wrap(found, ConstSource(found))
+            value = session.python(getattr, self.object, name)
+            return session.wrap(value, ConstSource(value))
         return bind_member(session, raw, self, type(self.object), name)
 
     def method_mro(self, session: Session) -> Value:
@@ -126,9 +126,9 @@ class ClassValue(KnownObject):
         return True
 
     def get_item(self, session: Session, key: Value) -> Value:
-        found = self.special(session, "__getitem__", key)
-        if found is not None:
-            return found
+        answer = self.special(session, "__getitem__", key)
+        if answer is not None:
+            return answer
         raw = session.class_lookup(self.object, "__class_getitem__")
         if isinstance(raw, classmethod) and not trusts_function(raw.__func__):
             return session.call(
@@ -192,10 +192,10 @@ class ClassDict(Value):
         return self._find(session, item) is not None
 
     def get_item(self, session: Session, key: Value) -> Value:
-        found = self._find(session, key)
-        if found is None:
+        value = self._find(session, key)
+        if value is None:
             raise session.raised(KeyError, key)
-        return session.realize(found)
+        return session.realize(value)
 
     def method_get(self, session: Session, key: Value, default: Value = NONE) -> Value:
         return self._find(session, key) or default
@@ -297,9 +297,9 @@ class ModuleObject(ObjectHolder):
             )
         if not is_trusted(self.object.__name__):
             session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
-        found = session.python(getattr, self.object, name)
+        value = session.python(getattr, self.object, name)
         if is_trusted(self.object.__name__):
-            return session.wrap(found, ConstSource(found))
+            return session.wrap(value, ConstSource(value))
         raise session.unsupported(
             "attribute", f"attribute {name!r} of {self.describe()}, which is computed"
         )

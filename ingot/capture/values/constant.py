@@ -53,10 +53,10 @@ class ConstantValue(KnownObject):
         return session.python(len, self.object)
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        found = session.python(getattr, self.object, name)
-        if getattr(found, "__self__", self) is self.object:
+        value = session.python(getattr, self.object, name)
+        if getattr(value, "__self__", self) is self.object:
             return ConstantMethod(self, name)
-        return session.wrap_constant(found)
+        return session.wrap_constant(value)
 
     def get_item(self, session: Session, key: Value) -> Value:
         if type(self.object) in (str, bytes):

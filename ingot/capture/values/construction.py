@@ -71,40 +71,40 @@ def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keyw
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
     meaning = meaning_of_construction(cls)
     if meaning is not None:
-        made: Value = meaning.rule(session, cls, args, kwargs)
-        return made
+        instance: Value = meaning.rule(session, cls, args, kwargs)
+        return instance
     raw = session.class_lookup(cls, "__new__")
     maker = raw
     if isinstance(raw, staticmethod):
         maker = raw.__func__
     if isinstance(maker, FunctionType):
-        made = session.realize(
+        instance = session.realize(
             session.call(session.wrap_class_member(maker), [ClassValue(cls), *args], kwargs)
         )
     else:
-        made = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
-    if isinstance(made, StandIn):
-        kind = made.cls
+        instance = session.new(getattr(maker, "__self__", object), [ClassValue(cls), *args], kwargs)
+    if isinstance(instance, StandIn):
+        kind = instance.cls
     else:
-        kind = made.python_type()
+        kind = instance.python_type()
     if cls in kind.__mro__:
-        _initialize(session, kind, made, args, kwargs)
-    return made
+        _initialize(session, kind, instance, args, kwargs)
+    return instance
 
 
 def _initialize(
-    session: Session, cls: type, made: Value, args: Arguments, kwargs: Keywords
+    session: Session, cls: type, instance: Value, args: Arguments, kwargs: Keywords
 ) -> None:
     init = session.class_lookup(cls, "__init__")
     if init is vars(object)["__init__"]:
         if (args or kwargs) and session.class_lookup(cls, "__new__") is vars(object)["__new__"]:
             raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
         return
-    if not isinstance(made, ObjectValue):
+    if not isinstance(instance, ObjectValue):
         raise session.unsupported(
             "construction", f"an instance of {cls.__qualname__} is made, which has an __init__"
         )
-    result = session.realize(session.call(made.bind(session, init, "__init__"), args, kwargs))
+    result = session.realize(session.call(instance.bind(session, init, "__init__"), args, kwargs))
     if result.identity() is not None:
         kind = type_name(result.python_type())
         raise session.raised(TypeError, f"__init__() should return None, not '{kind}'")
@@ -130,8 +130,8 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
     for owner in native.__mro__:
         meaning = stated(owner.__new__)
         if meaning is not None:
-            made: Value = meaning.rule(session, cls, args, kwargs)
-            return made
+            instance: Value = meaning.rule(session, cls, args, kwargs)
+            return instance
     raise session.unsupported(
         "construction",
         f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}",
@@ -170,10 +170,10 @@ def _new_exception(session: Session, cls: type, native: type, args: Arguments) -
             cls = type(OSError(known.constant(), ""))
     elif issubclass(native, BaseExceptionGroup):
         raise session.unsupported("construction", "an exception group is made")
-    made = ExceptionValue(cls, args)
+    exception = ExceptionValue(cls, args)
     if issubclass(cls, OSError):
-        made.take(session, [] if _is_made_by_init(session, cls) else args)
-    return made
+        exception.take(session, [] if _is_made_by_init(session, cls) else args)
+    return exception
 
 
 def _exception_init(init: Any) -> Rule:
@@ -183,9 +183,9 @@ def _exception_init(init: Any) -> Rule:
         assert isinstance(exception, ExceptionValue)
         cls = exception.cls
         if not has_fields:
-            exception.set_part(session, "args", session.tuple_of_values(args))
+            exception.set_base_field(session, "args", session.tuple_of_values(args))
             if not (exception.initialized and fields_of(plain_base(cls))):
-                exception.given = list(args)
+                exception.field_args = list(args)
         elif not issubclass(cls, OSError) or _is_made_by_init(session, cls):
             if exception.initialized:
                 raise session.unsupported(
@@ -320,9 +320,9 @@ def _number(cls: type, *methods: str) -> Rule:
     return convert
 
 
-def _checked(session: Session, cls: type, owner: Value, method: str, found: Value) -> Value:
+def _checked(session: Session, cls: type, owner: Value, method: str, answer: Value) -> Value:
     """What `__int__` or a kin of it gave, as a plain number, or the error for what is none."""
-    number = session.known(found)
+    number = session.known(answer)
     if type(number) is cls and method == f"__{cls.__name__}__":
         return ConstantValue(number)
     if isinstance(number, (int, float, complex)) and type(number) not in (int, float, complex):
@@ -353,15 +353,15 @@ def str_(session: Session, object: Value | None = None, *rest: Value, **named: V
 
 @means(bytes)
 def bytes_(session: Session, *args: Value, **kwargs: Value) -> Value:
-    found = None
+    answer = None
     if args:
-        found = special_first(session, args[0], "__bytes__")
-    if found is not None:
-        return found
+        answer = special_first(session, args[0], "__bytes__")
+    if answer is not None:
+        return answer
     if len(args) == 1 and not kwargs and isinstance(args[0], ObjectValue):
-        made = _bytes_of_object(session, args[0])
-        if made is not None:
-            return ConstantValue(made)
+        content = _bytes_of_object(session, args[0])
+        if content is not None:
+            return ConstantValue(content)
     if len(args) == 1 and not args[0].is_constant():
         if not isinstance(args[0], ObjectValue) and hasattr(args[0].python_type(), "__index__"):
             return call_pure(session, bytes, (ConstantValue(session.integer(args[0])),), kwargs)
@@ -423,12 +423,12 @@ def _is_known_before(bound: Value) -> bool:
 
 
 @means(slice)
-def slice_(session: Session, *parts: Value) -> Value:
-    if not 1 <= len(parts) <= 3:
-        session.python(slice, *[None] * len(parts))
-    if len(parts) == 1:
-        parts = (NONE, *parts)
-    start, stop, step = (*parts, NONE)[:3]
+def slice_(session: Session, *bounds: Value) -> Value:
+    if not 1 <= len(bounds) <= 3:
+        session.python(slice, *[None] * len(bounds))
+    if len(bounds) == 1:
+        bounds = (NONE, *bounds)
+    start, stop, step = (*bounds, NONE)[:3]
     return SliceValue(start, stop, step)
 
 
@@ -461,9 +461,9 @@ def frozenset_(session: Session, iterable: Value | None = None, /) -> Value:
 
 def _dict_class(cls: type) -> Rule:
     def make(session: Session, items: Value | None = None, /, **named: Value) -> Value:
-        made = DictValue((), cls)
-        made.method_update(session, items, **named)
-        return made
+        result = DictValue((), cls)
+        result.method_update(session, items, **named)
+        return result
 
     return make
 
@@ -478,10 +478,10 @@ def defaultdict_(
 ) -> Value:
     if factory.python_type() is not type(None) and find_missing(factory.python_type(), "__call__"):
         raise session.raised(TypeError, "first argument must be callable or None")
-    made = _dict_class(collections.defaultdict)(session, items, **named)
-    assert isinstance(made, DictValue)
-    made.factory = factory
-    return made
+    result = _dict_class(collections.defaultdict)(session, items, **named)
+    assert isinstance(result, DictValue)
+    result.factory = factory
+    return result
 
 
 @means(super)
@@ -490,15 +490,15 @@ def super_(session: Session, cls: Value = NULL, instance: Value = NULL) -> Value
         cls, instance = _surrounding(session)
     if instance is NULL:
         raise session.unsupported("construction-rule", "super() of a class alone")
-    made = SuperValue(cls.constant(), session.realize(instance))
-    if isinstance(made.cls, type) and made.cls not in made.start()[0].__mro__:
-        said = session.said_class(made.instance)
-        if said is not None and made.cls in said.__mro__:
-            made.said = said
+    proxy = SuperValue(cls.constant(), session.realize(instance))
+    if isinstance(proxy.cls, type) and proxy.cls not in proxy.start()[0].__mro__:
+        said = session.said_class(proxy.instance)
+        if said is not None and proxy.cls in said.__mro__:
+            proxy.said = said
         else:
-            made.said = None
-    made.check(session)
-    return made
+            proxy.said = None
+    proxy.check(session)
+    return proxy
 
 
 def _surrounding(session: Session) -> tuple[Value, Value]:

@@ -66,9 +66,9 @@ class DictValue(Hashed):
     @asks_once
     def find(self, session: Session, key: Any) -> Value | None:
         """What it holds for a key; None where it has no such key."""
-        found = self._entries.get(key)
-        if found is not None:
-            return found
+        value = self._entries.get(key)
+        if value is not None:
+            return value
         return self._entries.get(matching_key(session, key, self._entries))
 
     @asks_once
@@ -85,24 +85,24 @@ class DictValue(Hashed):
     @asks_once
     def remove(self, session: Session, key: Any) -> Value | None:
         """Deletes a key, and gives what it held; None where it has no such key."""
-        found = self.find(session, key)
-        if found is not None:
+        value = self.find(session, key)
+        if value is not None:
             self.write(session, key, NULL)
-        return found
+        return value
 
     def contains(self, session: Session, item: Value) -> bool:
         return self.find(session, item.key(session)) is not None
 
     def get_item(self, session: Session, key: Value) -> Value:
-        found = self.find(session, key.key(session))
-        if found is not None:
-            return found
+        value = self.find(session, key.key(session))
+        if value is not None:
+            return value
         factory = session.realize(self.factory)
         if factory.is_constant() and factory.constant() is None:
             raise session.raised(KeyError, key)
-        made = session.call(factory, [], {})
-        self.set_item(session, key, made)
-        return made
+        default = session.call(factory, [], {})
+        self.set_item(session, key, default)
+        return default
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
         self.write(session, key.key(session), value)
@@ -147,9 +147,9 @@ class DictValue(Hashed):
         kind = left
         if left.cls is dict:
             kind = self
-        made = DictValue({**left.entries, **right.entries}.items(), kind.cls)
-        made.factory = kind.factory
-        return made
+        union = DictValue({**left.entries, **right.entries}.items(), kind.cls)
+        union.factory = kind.factory
+        return union
 
     def clear(self, session: Session) -> None:
         """Deletes all keys."""
@@ -172,12 +172,12 @@ class DictValue(Hashed):
         return self.find(session, key.key(session)) or default
 
     def method_pop(self, session: Session, key: Value, default: Value | None = None) -> Value:
-        found = self.remove(session, key.key(session)) or default
-        if found is None:
+        value = self.remove(session, key.key(session)) or default
+        if value is None:
             if self.cls is OrderedDict:
                 raise ordered_key_error(session, key)
             raise session.raised(KeyError, key)
-        return found
+        return value
 
     def method_popitem(self, session: Session, last: Value | None = None) -> Value:
         if not self.entries:
@@ -193,10 +193,10 @@ class DictValue(Hashed):
     @asks_once
     def method_setdefault(self, session: Session, key: Value, default: Value = NONE) -> Value:
         name = key.key(session)
-        found = self.find(session, name)
-        if found is None:
+        value = self.find(session, name)
+        if value is None:
             self.write(session, name, default)
-        return found or default
+        return value or default
 
     def method_update(
         self, session: Session, other: Value | None = None, /, **named: Value
@@ -214,9 +214,9 @@ class DictValue(Hashed):
         return NONE
 
     def method_copy(self, session: Session) -> Value:
-        made = DictValue(self.entries.items(), self.cls)
-        made.factory = self.factory
-        return made
+        copy = DictValue(self.entries.items(), self.cls)
+        copy.factory = self.factory
+        return copy
 
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
         if self.cls not in (OrderedDict, defaultdict):
@@ -225,15 +225,9 @@ class DictValue(Hashed):
             factory = []
         else:
             factory = [self.factory]
+        args = session.tuple_of_values(factory)
         items = self.method_items(session).iterate(session)
-        made = (
-            session.wrap_constant(self.cls),
-            session.tuple_of_values(factory),
-            NONE,
-            NONE,
-            items,
-        )
-        return session.tuple_of_values(made)
+        return session.tuple_of_values((session.wrap_constant(self.cls), args, NONE, NONE, items))
 
     def method_move_to_end(self, session: Session, key: Value, last: Value | None = None) -> Value:
         name = key.key(session)
@@ -245,9 +239,9 @@ class DictValue(Hashed):
         else:
             others = list(self.entries.items())
         self.write(session, name, value)
-        for other, held in others:  # all that lay before it is put behind it
+        for other, other_value in others:  # all that lay before it is put behind it
             self.write(session, other, NULL)
-            self.write(session, other, held)
+            self.write(session, other, other_value)
         return NONE
 
 
@@ -339,9 +333,9 @@ class DictView(Value):
             or len(item.items) != 2
         ):
             return False
-        key, value = map(session.realize, item.items)
-        found = self.owner.find(session, key.key(session))
-        return found is not None and session.equal(session.realize(found), value)
+        key, expected = map(session.realize, item.items)
+        value = self.owner.find(session, key.key(session))
+        return value is not None and session.equal(session.realize(value), expected)
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
@@ -360,9 +354,9 @@ class DictView(Value):
         if function not in SET_RESULTS:
             return None
         first, second = in_order(self, other, reflected)
-        made = session.set_of(first)
-        getattr(made, f"method_{SET_UPDATES_OF[function]}")(session, second)
-        return made
+        result = session.set_of(first)
+        getattr(result, f"method_{SET_UPDATES_OF[function]}")(session, second)
+        return result
 
     def _common(self, session: Session, other: Value) -> Value:
         """The elements of the other one that are here too, as they are read."""
@@ -372,7 +366,7 @@ class DictView(Value):
             and self.length(session) <= other.length(session)
         ):
             return other.method_intersection(session, self)
-        made = SetValue([], set)
+        common = SetValue([], set)
         longer = (
             isinstance(other, DictView)
             and other.kind != "values"
@@ -381,5 +375,5 @@ class DictView(Value):
         walked, asked = in_order(other, self, longer)
         for element in session.elements(walked):
             if session.contains(asked, element):
-                made.method_add(session, session.realize(element))
-        return made
+                common.method_add(session, session.realize(element))
+        return common

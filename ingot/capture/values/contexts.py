@@ -31,18 +31,20 @@ def _content(variable: Any) -> Any:
 
 
 class ContextVariable(ObjectHolder):
-    """A contextvars.ContextVar. `content` is what it holds now, None while nobody has asked; `held`
-    what it holds for real once the operations so far are done; `tokens` are those of calls of `set`
-    since then; `resets` the tokens that are there for real, or will be, by which it has been reset
-    since then."""
+    """A contextvars.ContextVar.
 
-    __slots__ = ("content", "held", "resets", "tokens", "was_reset")
+    `content` is what it holds now, None while nobody has asked; `real_content` what it holds for
+    real once the operations so far are done; `tokens` are those of calls of `set` since then;
+    `resets` the tokens that are there for real, or will be, by which it has been reset since
+    then."""
+
+    __slots__ = ("content", "real_content", "resets", "tokens", "was_reset")
     is_shared = True
 
     def __init__(self, object_: Any, source: Source) -> None:
         super().__init__(object_, source)
         self.content: Value | None = None
-        self.held: Value | None = None
+        self.real_content: Value | None = None
         self.tokens: list[TokenValue] = []
         self.resets: list[TokenValue | OutsideToken] = []
         self.was_reset = False
@@ -59,10 +61,10 @@ class ContextVariable(ObjectHolder):
         """What it holds in this context, NULL if nothing."""
         if self.content is None:
             assert self.source is not None
-            held: Value = NULL
+            content: Value = NULL
             if session.guard_derived(_is_set, self.object, self.source):
-                held = session.wrap_derived(_content, self.object, self.source)
-            self.content = self.held = held
+                content = session.wrap_derived(_content, self.object, self.source)
+            self.content = self.real_content = content
         return self.content
 
     def method_get(self, session: Session, default: Value | None = None) -> Value:
@@ -108,16 +110,16 @@ class ContextVariable(ObjectHolder):
         remembers the content before it."""
         for token in self.resets:
             yield Operation(contextvars.ContextVar.reset, (self, token))
-            self.held = token.before
+            self.real_content = token.before
         self.resets.clear()
         content = self.content
-        if content is None or content is NULL or content is self.held and not self.tokens:
+        if content is None or content is NULL or content is self.real_content and not self.tokens:
             return
         yield Operation(_set_at_last, (self, *self.tokens, content))
-        for made in self.tokens:
-            made.is_made = True
+        for token in self.tokens:
+            token.is_made = True
         self.tokens.clear()
-        self.held = content
+        self.real_content = content
 
 
 def _set_at_last(variable: Any, *tokens_and_content: Any) -> None:

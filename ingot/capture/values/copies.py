@@ -32,7 +32,7 @@ def _deepcopy(
 ) -> Value | None:
     """Tensor.__deepcopy__(memo). None for what is more than its elements: a leaf, attributes of its
     own."""
-    made: TensorValue | None = None
+    copy: TensorValue | None = None
     memo = None
     if len(args) == 1 and not kwargs:
         memo = session.realize(args[0])
@@ -43,13 +43,13 @@ def _deepcopy(
     if base is None:  # copies share memory as the originals do
         base = _call(session, "clone", _whole(session, tensor))
         session.state(_Copies)[place] = memo, base
-        made = base
+        copy = base
     if base.fake.dtype != tensor.fake.dtype:
         return None
-    if made is None or _geometry(made) != _geometry(tensor):
-        made = _call(session, "as_strided", base, *_geometry(tensor))
-    memo.set_item(session, IdentityNumber(tensor), made)
-    return made
+    if copy is None or _geometry(copy) != _geometry(tensor):
+        copy = _call(session, "as_strided", base, *_geometry(tensor))
+    memo.set_item(session, IdentityNumber(tensor), copy)
+    return copy
 
 
 def _is_plain(session: Session, tensor: TensorValue) -> bool:
@@ -86,9 +86,9 @@ def _whole(session: Session, tensor: TensorValue) -> TensorValue:
 
 
 def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = session.call_method(name, tensor, *map(session.wrap_constant, args))
-    assert isinstance(made, TensorValue)
-    return made
+    result = session.call_method(name, tensor, *map(session.wrap_constant, args))
+    assert isinstance(result, TensorValue)
+    return result
 
 
 @means(torch.Tensor.as_subclass, how=How.METHOD)

@@ -110,12 +110,12 @@ def _snapshot_of_sequence(session: Session, value: ListValue | TupleValue) -> Va
 
 
 def _required(session: Session, value: Value, action: str) -> Value:
-    found = snapshot(session, value)
-    if found is None:
+    shot = snapshot(session, value)
+    if shot is None:
         raise session.unsupported(
             "text", f"{action} {session.realize(value).describe()}, whose text is not settled yet"
         )
-    return found
+    return shot
 
 
 # -- who shows it ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def seen_from(
     """A function of one line that seems to stand in the innermost of some frames, which call each
     other."""
     innermost, *callers = frames
-    made: Callable[..., Any] = user_function(
+    function: Callable[..., Any] = user_function(
         innermost.program.code,
         innermost.line,
         body,
@@ -163,8 +163,10 @@ def seen_from(
         helpers,
     )
     for frame in callers:
-        made = caller_function(made, frame.program.code, frame.line, frame.function.namespace)
-    return made
+        function = caller_function(
+            function, frame.program.code, frame.line, frame.function.namespace
+        )
+    return function
 
 
 def logged_call(
@@ -204,8 +206,8 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("print", "side effect: print to a file")
-    given = map({**_PRINT_DEFAULTS, **kwargs}.__getitem__, _PRINT_DEFAULTS)
-    how = list(map(ConstantValue, map(session.known, given)))
+    options = map({**_PRINT_DEFAULTS, **kwargs}.__getitem__, _PRINT_DEFAULTS)
+    how = list(map(ConstantValue, map(session.known, options)))
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
         raise session.unsupported("print", "side effect: print with other arguments than it knows")
     texts = []
@@ -260,8 +262,8 @@ def _warn_as_from(
 @means(warnings.warn, how=How.UNREALIZED)
 def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     names = ("message", "category", "stacklevel", "source")
-    given = {**dict(zip(names, args)), **kwargs}
-    if len(args) > len(names) or given.keys() - set(names) or "message" not in given:
+    arguments = {**dict(zip(names, args)), **kwargs}
+    if len(args) > len(names) or arguments.keys() - set(names) or "message" not in arguments:
         raise session.unsupported(
             "warning", "side effect: warnings.warn with other arguments than it knows"
         )
@@ -272,7 +274,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(
             "warning", "side effect: warnings.warn, where the filters of warnings were changed"
         )
-    level = session.known(given.get("stacklevel", ConstantValue(1)))
+    level = session.known(arguments.get("stacklevel", ConstantValue(1)))
     frames = user_frames(session)
     if (
         not isinstance(level, int)
@@ -283,9 +285,9 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
             "warning", "side effect: warnings.warn for a caller outside the compiled function"
         )
     frame = frames[max(level, 1) - 1]
-    message = _message(session, given["message"])
-    category = session.known(given.get("category", NONE))
-    source = given.get("source", NONE)
+    message = _message(session, arguments["message"])
+    category = session.known(arguments.get("category", NONE))
+    source = arguments.get("source", NONE)
     if not is_none(session, source):
         raise session.unsupported("warning", "side effect: warnings.warn with a source")
     category = _category(session, message, category)

@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 class DequeValue(Container):
-    """A deque: `held` is a real one, of values."""
+    """A deque: `elements` is a real one, of values."""
 
-    __slots__ = ("_held", "changes")
+    __slots__ = ("_elements", "changes")
 
     def __init__(
-        self, held: deque[Value], source: Source | None = None, object: Any = None
+        self, elements: deque[Value], source: Source | None = None, object: Any = None
     ) -> None:
         super().__init__(source, object)
-        self._held = held
+        self._elements = elements
         self.changes = 0  # an iterator ends when there was one
 
     @property
-    def held(self) -> deque[Value]:
+    def elements(self) -> deque[Value]:
         """What it holds now."""
-        return self._held
+        return self._elements
 
     def python_type(self) -> type:
         return deque
@@ -56,17 +56,17 @@ class DequeValue(Container):
     # -- questions ---------------------------------------------------------------------------------
 
     def length(self, session: Session) -> int:
-        return len(self.held)
+        return len(self.elements)
 
     def get_item(self, session: Session, key: Value) -> Value:
-        return session.python(operator.getitem, self.held, session.index(key))
+        return session.python(operator.getitem, self.elements, session.index(key))
 
     def iterate(self, session: Session) -> Value:
         return DequeIterator(self, False)
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "maxlen":
-            return ConstantValue(self.held.maxlen)
+            return ConstantValue(self.elements.maxlen)
         return super().get_attribute(session, name)
 
     def binary(
@@ -80,13 +80,15 @@ class DequeValue(Container):
             self.change(session, "__imul__", other)
             return self
         if function is operator.mul and is_count:
-            return DequeValue(session.python(operator.mul, self.held, session.integer(other)))
+            return DequeValue(session.python(operator.mul, self.elements, session.integer(other)))
         if not isinstance(other, DequeValue) or reflected:
             return None
         if function is operator.add:
-            return DequeValue(self.held + other.held)
+            return DequeValue(self.elements + other.elements)
         if function in COMPARISONS:
-            return session.binary(function, ListValue(self.held, list), ListValue(other.held, list))
+            return session.binary(
+                function, ListValue(self.elements, list), ListValue(other.elements, list)
+            )
         return None
 
     def method___getitem__(self, session: Session, key: Value) -> Value:
@@ -96,35 +98,30 @@ class DequeValue(Container):
 
     def python_object(self, session: Session) -> deque[Any]:
         """The deque itself, where all that it holds is known."""
-        return deque(map(session.known, self.held), self.held.maxlen)
+        return deque(map(session.known, self.elements), self.elements.maxlen)
 
     def method_index(self, session: Session, item: Value, *bounds: Value) -> Value:
         start, stop = (*map(session.position, bounds), None, None)[:2]
-        start, stop, _ = slice(start, stop).indices(len(self.held))
+        start, stop, _ = slice(start, stop).indices(len(self.elements))
         for i in range(start, stop):
-            if session.equal(session.realize(self.held[i]), item):
+            if session.equal(session.realize(self.elements[i]), item):
                 return ConstantValue(i)
         raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
 
     def method_count(self, session: Session, item: Value) -> Value:
-        return session.count_of(self.held, item)
+        return session.count_of(self.elements, item)
 
     def method_copy(self, session: Session) -> Value:
-        return DequeValue(self.held.copy())
+        return DequeValue(self.elements.copy())
 
     def method___reduce_ex__(self, session: Session, protocol: Value) -> Value:
-        limit = self.held.maxlen
+        limit = self.elements.maxlen
         if limit is None:
-            args = []
+            args = session.tuple_of_values([])
         else:
-            args = [session.tuple_of_values([]), ConstantValue(limit)]
-        made = (
-            session.wrap_constant(deque),
-            session.tuple_of_values(args),
-            NONE,
-            self.iterate(session),
-        )
-        return session.tuple_of_values(made)
+            args = session.tuple_of_values([session.tuple_of_values([]), ConstantValue(limit)])
+        cls, items = session.wrap_constant(deque), self.iterate(session)
+        return session.tuple_of_values((cls, args, NONE, items))
 
     def method___reversed__(self, session: Session) -> Value:
         return DequeIterator(self, True)
@@ -136,27 +133,29 @@ class DequeValue(Container):
         operands: list[Any] = list(args)
         if args and name in ("insert", "rotate", "__setitem__", "__delitem__", "__imul__"):
             operands[0] = session.known(args[0])
-        witness = iter(self.held)
-        result = session.python(getattr(self.held, name), *operands)
+        witness = iter(self.elements)
+        result = session.python(getattr(self.elements, name), *operands)
         self.changes += _is_stale(witness)
         return result
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        session.python(operator.setitem, deque([None] * len(self.held)), session.index(key), None)
+        session.python(
+            operator.setitem, deque([None] * len(self.elements)), session.index(key), None
+        )
         self.change(session, "__setitem__", key, value)
 
     def delete_item(self, session: Session, key: Value) -> None:
-        session.python(operator.delitem, deque([None] * len(self.held)), session.index(key))
+        session.python(operator.delitem, deque([None] * len(self.elements)), session.index(key))
         self.change(session, "__delitem__", key)
 
     def method___delitem__(self, session: Session, key: Value) -> Value:
         """Unlike `del`, the method has the error of what cannot be made an integer."""
-        session.python(deque.__delitem__, deque([None] * len(self.held)), session.index(key))
+        session.python(deque.__delitem__, deque([None] * len(self.elements)), session.index(key))
         self.change(session, "__delitem__", key)
         return NONE
 
     def method_remove(self, session: Session, item: Value) -> Value:
-        for i, element in enumerate(self.held):
+        for i, element in enumerate(self.elements):
             if session.equal(session.realize(element), item):
                 self.change(session, "__delitem__", ConstantValue(i))
                 return NONE
@@ -172,8 +171,8 @@ class DequeValue(Container):
 
     def _put_all(self, session: Session, name: str, items: Value) -> None:
         items = session.realize(items)
-        for element in list(self.held) if items is self else session.elements(items):
-            if self._held.maxlen != 0:  # else no iterator over the deque notices
+        for element in list(self.elements) if items is self else session.elements(items):
+            if self._elements.maxlen != 0:  # else no iterator over the deque notices
                 self.change(session, name, element)
 
 
@@ -213,7 +212,7 @@ class OutsideDeque(DequeValue):
         self.pending: list[Operation] = []
 
     @property
-    def held(self) -> deque[Value]:
+    def elements(self) -> deque[Value]:
         if not self._whole:
             session = alive(self._session)
             assert self.source is not None
@@ -222,11 +221,11 @@ class OutsideDeque(DequeValue):
             session.guard(
                 AttrSource(self.source, "maxlen", "slot"), Kind.EQUALS, self.object.maxlen
             )
-            self._held, self._whole = deque(maxlen=self.object.maxlen), True
-            self._held.extend(session.wrap_items(self.object, items))
+            self._elements, self._whole = deque(maxlen=self.object.maxlen), True
+            self._elements.extend(session.wrap_items(self.object, items))
             for name, args in self._since:
                 super().change(session, name, *args)
-        return self._held
+        return self._elements
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         session.effects.change(session, self, self.object, self)
@@ -271,16 +270,16 @@ class DequeIterator(IteratorValue):
         return type(iter(deque()))
 
     def next(self, session: Session) -> Value | None:
-        held = self.owner.held
+        elements = self.owner.elements
         if self.changes != self.owner.changes:
             raise session.raised(RuntimeError, "deque mutated during iteration")
-        if self.ended or self.position == len(held):
+        if self.ended or self.position == len(elements):
             self.ended = True
             return None
         self.position += 1
         if self.backwards:
-            return held[-self.position]
-        return held[self.position - 1]
+            return elements[-self.position]
+        return elements[self.position - 1]
 
 
 @wraps(deque)
@@ -296,10 +295,10 @@ def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
 @means(deque)
 def make_deque(session: Session, items: Value = NONE, maxlen: Value = NONE) -> Value:
     limit = session.known(maxlen)
-    made = DequeValue(session.python(deque, (), limit))
+    result = DequeValue(session.python(deque, (), limit))
     if items is not NONE:
-        made.method_extend(session, items)
-    return made
+        result.method_extend(session, items)
+    return result
 
 
 @means(deque.__new__, how=How.NEW)

@@ -42,42 +42,42 @@ _PARAMETERS_OF_METHOD = "gradient retain_graph create_graph inputs".split()
 def _grad(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.autograd.grad: an operation of the graph, given that all that autograd does for it is
     seen there."""
-    given = dict(zip(_PARAMETERS_OF_GRAD, args)) | kwargs
-    if len(args) > len(_PARAMETERS_OF_GRAD) or not {"outputs", "inputs"} <= given.keys():
+    arguments = dict(zip(_PARAMETERS_OF_GRAD, args)) | kwargs
+    if len(args) > len(_PARAMETERS_OF_GRAD) or not {"outputs", "inputs"} <= arguments.keys():
         raise session.unsupported(
             "wrong-arguments", "torch.autograd.grad is called with the wrong arguments", action=SKIP
         )
-    if "is_grads_batched" in given and session.known(given["is_grads_batched"]):
+    if "is_grads_batched" in arguments and session.known(arguments["is_grads_batched"]):
         raise session.unsupported("inner-gradients", "torch.autograd.grad of a batch of tangents")
     refuse_changed(session)
-    heads = _tensors(session, given["outputs"])
+    heads = _tensors(session, arguments["outputs"])
     if session.frames[-1].function.namespace["__name__"] != __name__:  # as `add_gradients` is
         _refuse_reentrant(session, heads)
-    _refuse_unseen(session, heads, _tensors(session, given["inputs"]))
+    _refuse_unseen(session, heads, _tensors(session, arguments["inputs"]))
     return None
 
 
 @means(torch.Tensor.backward, how=How.METHOD)
 def _backward_of(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
-    given = dict(zip(_PARAMETERS_OF_METHOD, args)) | kwargs
-    return _backward(session, [tensor], [given.pop("gradient", NONE)], given)
+    arguments = dict(zip(_PARAMETERS_OF_METHOD, args)) | kwargs
+    return _backward(session, [tensor], [arguments.pop("gradient", NONE)], arguments)
 
 
 @means(torch.autograd.backward, how=How.OPERATION)
 def _backward_function(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    given = dict(zip(_PARAMETERS_OF_BACKWARD, args)) | kwargs
+    arguments = dict(zip(_PARAMETERS_OF_BACKWARD, args)) | kwargs
     heads, tangents = (
-        _tensors(session, given.pop("tensors")),
-        session.realize(given.pop("grad_tensors", NONE)),
+        _tensors(session, arguments.pop("tensors")),
+        session.realize(arguments.pop("grad_tensors", NONE)),
     )
-    if session.known(given.pop("grad_variables", NONE)) is not None:
+    if session.known(arguments.pop("grad_variables", NONE)) is not None:
         raise session.unsupported("inner-gradients", "torch.autograd.backward with grad_variables")
     items: list[Value] = [tangents]
     if is_none(tangents):
         items *= len(heads)
     elif not isinstance(tangents, TensorValue):
         items = session.unpacked(tangents)
-    return _backward(session, heads, items, given)
+    return _backward(session, heads, items, arguments)
 
 
 def _backward(
@@ -199,13 +199,13 @@ def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
     for h in heads:
         if h.fake.requires_grad and not h.fake.is_leaf:
             stack.append(h.fake.grad_fn)
-    seen = set(stack)
+    visited = set(stack)
     while stack:
         node = stack.pop()
         yield node
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 stack.append(following)
 
 

@@ -24,7 +24,7 @@ from ingot.capture.values.objects import ObjectValue, plain_base
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
-_PARTS = ("args", "__cause__", "__context__", "__suppress_context__")
+_BASE_FIELDS = ("args", "__cause__", "__context__", "__suppress_context__")
 _LOOKED_UP = (AttributeError, NameError, ImportError)
 """Where the interpreter raises these, it says in attributes what was looked for."""
 
@@ -43,12 +43,12 @@ class TracebackValue(Value):
 
 
 class ExceptionValue(ObjectValue):
-    """An exception, raised or not. Its parts (see `_PARTS`) of one from outside are read, and
+    """An exception, raised or not. The fields `_BASE_FIELDS` of one from outside are read, and
     guarded, when they are asked for; None stands for one that was not read."""
 
     __slots__ = (
-        "_parts",
-        "given",
+        "_base_fields",
+        "field_args",
         "initialized",
         "raised_at",
         "_session",
@@ -64,11 +64,11 @@ class ExceptionValue(ObjectValue):
         self._session: Session | None = None
         self._traceback: Value | None = None
         self.raised_at: Any = None  # code, line and globals of where it was raised
-        self._parts: dict[str, Any] = {}
-        self.given = list(args)  # what the fields of the built-in class were made of
+        self._base_fields: dict[str, Any] = {}
+        self.field_args = list(args)  # of which the built-in class makes its fields
         self.initialized = source is not None  # whether that has run its `__init__`
         if source is None:
-            self._parts = {
+            self._base_fields = {
                 "args": list(args),
                 "__cause__": NONE,
                 "__context__": NONE,
@@ -78,87 +78,87 @@ class ExceptionValue(ObjectValue):
     @classmethod
     def outside(cls, session: Session, object_: BaseException, source: Source) -> ExceptionValue:
         """An exception that existed before the call."""
-        made = cls(type(object_), (), source, object_)
-        made._session = session
-        return made
+        exception = cls(type(object_), (), source, object_)
+        exception._session = session
+        return exception
 
-    # -- the parts ---------------------------------------------------------------------------------
+    # -- the fields of BaseException ---------------------------------------------------------------
 
     @property
     def args(self) -> list[Value]:
-        if "args" not in self._parts:
+        if "args" not in self._base_fields:
             assert self._session is not None
-            self._parts["args"] = self._session.unpacked(self._load("args"))
-        return self._parts["args"]
+            self._base_fields["args"] = self._session.unpacked(self._load("args"))
+        return self._base_fields["args"]
 
     @property
     def cause(self) -> Value:
-        return self._part("__cause__")
+        return self._base_field("__cause__")
 
-    def _part(self, name: str) -> Value:
+    def _base_field(self, name: str) -> Value:
         if name == "args":
             assert self.args is not None
             return NONE
-        if name not in self._parts:
-            self._parts[name] = self._load(name)
-        return self._parts[name]
+        if name not in self._base_fields:
+            self._base_fields[name] = self._load(name)
+        return self._base_fields[name]
 
     def _load(self, name: str) -> Value:
         assert self.source is not None and self._session is not None
-        found = vars(BaseException)[name].__get__(self.object)
-        return self._session.wrap(found, AttrSource(self.source, name, "slot"))
+        value = vars(BaseException)[name].__get__(self.object)
+        return self._session.wrap(value, AttrSource(self.source, name, "slot"))
 
     def take(self, session: Session, args: Arguments) -> None:
         """The `__init__` of the built-in class: OSError keeps no file names in `args`."""
-        self.given = list(args)
+        self.field_args = list(args)
         has_file = len(args) in (3, 4, 5) and session.realize(args[2]).identity() is not None
         if has_file and issubclass(self.cls, OSError) and self.cls is not BlockingIOError:
             args = args[:2]
-        self._parts["args"] = list(args)
+        self._base_fields["args"] = list(args)
 
     def remaining_args(self, session: Session) -> list[Value] | None:
         """The args of one made during capture, where the built-in class would have others."""
         plain = ExceptionValue(self.cls)
-        plain.take(session, self.given)
+        plain.take(session, self.field_args)
         if len(plain.args) == len(self.args) and all(map(operator.is_, plain.args, self.args)):
             return None
         return self.args
 
-    def set_part(self, session: Session, name: str, value: Value) -> None:
+    def set_base_field(self, session: Session, name: str, value: Value) -> None:
         """Sets args (to a sequence), the cause, the context, or whether the context is not
         shown."""
-        part: Any = value
+        content: Any = value
         if name == "args":
-            part = session.unpacked(value)
-        self._parts[name] = part
+            content = session.unpacked(value)
+        self._base_fields[name] = content
         if self.source is not None:
             session.effects.change(session, self, self.object, self)  # type: ignore[arg-type]
         if name == "__cause__":
-            self.set_part(session, "__suppress_context__", ConstantValue(True))
+            self.set_base_field(session, "__suppress_context__", ConstantValue(True))
 
     def operations(self) -> list[Operation]:
-        """What gives an exception from outside the parts that were set."""
-        made = []
-        for name in _PARTS:
-            value = self._parts.get(name)
+        """What gives an exception from outside the fields of BaseException that were set."""
+        operations = []
+        for name in _BASE_FIELDS:
+            value = self._base_fields.get(name)
             if value is not None and name == "args" and self._session is not None:
                 value = self._session.tuple_of_values(value)
             own = AttrSource(self.source, name, "slot")  # type: ignore[arg-type]
             if value is not None and getattr(value, "source", None) is not own:
-                made.append(Operation(vars(BaseException)[name].__set__, (self, value)))
-        return made
+                operations.append(Operation(vars(BaseException)[name].__set__, (self, value)))
+        return operations
 
-    def remaining_parts(self) -> dict[str, Value]:
+    def remaining_base_fields(self) -> dict[str, Value]:
         """What one made during capture has besides its class, args and attributes."""
-        parts = {}
+        fields = {}
         for name in ("__cause__", "__context__"):
-            value = self._parts[name]
+            value = self._base_fields[name]
             if value is not NONE:
-                parts[name] = value
-        suppressed = self._parts["__suppress_context__"]
-        if suppressed.constant() != ("__cause__" in parts):
-            parts["__suppress_context__"] = suppressed
-        return parts
+                fields[name] = value
+        suppressed = self._base_fields["__suppress_context__"]
+        if suppressed.constant() != ("__cause__" in fields):
+            fields["__suppress_context__"] = suppressed
+        return fields
 
     def raise_while(self, session: Session, handled: Value) -> None:
         """Takes note that it is raised while another one, or none, is handled."""
@@ -169,15 +169,17 @@ class ExceptionValue(ObjectValue):
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
         before, passed = handled, set[int]()
-        while isinstance(context := session.realize(before._part("__context__")), ExceptionValue):
+        while isinstance(
+            context := session.realize(before._base_field("__context__")), ExceptionValue
+        ):
             if context is self:  # no cycle is made
-                before.set_part(session, "__context__", NONE)
+                before.set_base_field(session, "__context__", NONE)
                 break
             if id(context) in passed:  # there is one, which self is not on
                 break
             passed.add(id(context))
             before = context
-        self.set_part(session, "__context__", handled)
+        self.set_base_field(session, "__context__", handled)
 
     def traceback(self) -> Value:
         """Its `__traceback__`."""
@@ -204,8 +206,8 @@ class ExceptionValue(ObjectValue):
             return super().bind(session, raw, name)
         if name == "args":
             return session.tuple_of_values(self.args)
-        if name in _PARTS:
-            return session.realize(self._part(name))
+        if name in _BASE_FIELDS:
+            return session.realize(self._base_field(name))
         if name == "__traceback__":
             return self.traceback()
         if self.source is not None:
@@ -213,9 +215,9 @@ class ExceptionValue(ObjectValue):
                 session.python(raw.__get__, self.object), AttrSource(self.source, name, "slot")
             )
         if name in ("value", "code") and issubclass(self.cls, (StopIteration, SystemExit)):
-            if name == "code" and len(self.given) > 1:
-                return session.tuple_of_values(self.given)
-            return [*self.given, NONE][0]
+            if name == "code" and len(self.field_args) > 1:
+                return session.tuple_of_values(self.field_args)
+            return [*self.field_args, NONE][0]
         if name in self.members:
             return self.members[name]
         if self.was_raised and issubclass(self.cls, _LOOKED_UP):
@@ -226,7 +228,7 @@ class ExceptionValue(ObjectValue):
         """An exception of the built-in class beneath, with these arguments and fields."""
         base, args = plain_base(self.cls), session.textual_all(self.args)
         if self.source is None:
-            real = session.python(base, *session.textual_all(self.given))
+            real = session.python(base, *session.textual_all(self.field_args))
         else:
             real = session.python(base.__new__, base)
             for name, raw in fields_of(base):
@@ -244,10 +246,10 @@ class ExceptionValue(ObjectValue):
         )
         if python or not c_field:
             super().set_attribute(session, name, value)
-        elif name in _PARTS:
+        elif name in _BASE_FIELDS:
             value = session.realize(value)
-            _check_part(session, name, value)
-            self.set_part(session, name, value)
+            _check_base_field(session, name, value)
+            self.set_base_field(session, name, value)
         elif (
             name == "__traceback__"
             and (value := session.realize(value)).identity() is None
@@ -316,8 +318,8 @@ def fields_of(base: type) -> list[tuple[str, Any]]:
     return fields
 
 
-def _check_part(session: Session, name: str, value: Value) -> None:
-    """Raises TypeError for what a part of an exception may not be."""
+def _check_base_field(session: Session, name: str, value: Value) -> None:
+    """Raises TypeError for what a field of BaseException may not be."""
     cls = value.python_type()
     if name in ("__cause__", "__context__") and not issubclass(cls, (BaseException, type(None))):
         message = f"exception {name.strip('_')} must be None or derive from BaseException"

@@ -66,9 +66,9 @@ def _distributed(
     tensors, *others = map(shares, args or [TupleValue([], tuple)])
     named = map_values(shares, kwargs)
     lengths = set()
-    for part in (tensors, *others, *named.values()):
-        if isinstance(part, list):
-            lengths.add(len(part))
+    for argument in (tensors, *others, *named.values()):
+        if isinstance(argument, list):
+            lengths.add(len(argument))
     if not isinstance(tensors, list) or not tensors or len(lengths) > 1:
         raise session.unsupported("foreach", f"{name}() of something else than lists of one length")
     for k, tensor in enumerate(tensors):
@@ -76,8 +76,8 @@ def _distributed(
             raise session.unsupported("foreach", f"{name}() of {tensor.describe()}")
         yield (
             tensor,
-            [_share(part, k) for part in others],
-            {key: _share(part, k) for key, part in named.items()},
+            [_share(argument, k) for argument in others],
+            {key: _share(argument, k) for key, argument in named.items()},
         )
 
 
@@ -149,13 +149,13 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
         groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}
     for key, members in groups.items():
-        taken = []
-        for part in columns:
-            taken.append(ListValue([part[k] for k in members if part], list))
+        group = []
+        for column in columns:
+            group.append(ListValue([column[k] for k in members if column], list))
         indices = ListValue([], list)
         if session.truth(with_indices):
             indices.items += map(ConstantValue, members)
-        entries[key] = TupleValue([ListValue(taken, list), indices], tuple)
+        entries[key] = TupleValue([ListValue(group, list), indices], tuple)
     return session.dict_of_values(entries)
 
 

@@ -92,8 +92,8 @@ class FunctionValue(OutsideOrMade):
     def outside(cls, session: Session, function: FunctionType, source: Source) -> FunctionValue:
         """A function that existed before the call. Its code is guarded now, defaults and cells when
         they are used."""
-        made = cls(function.__code__, function.__globals__)
-        made.object, made.source = function, source
+        result = cls(function.__code__, function.__globals__)
+        result.object, result.source = function, source
         trusted = trusts_function(function) and not function.__closure__  # a closure is one of many
         # what it is made of stays as it is; whether it is still this function is another matter
         if trusted:
@@ -125,16 +125,16 @@ class FunctionValue(OutsideOrMade):
             return wrapped
 
         defaults = field_items("__defaults__", enumerate(function.__defaults__ or ()))
-        made.defaults = list(defaults.values())
-        made.keyword_defaults = field_items(
+        result.defaults = list(defaults.values())
+        result.keyword_defaults = field_items(
             "__kwdefaults__", (function.__kwdefaults__ or {}).items()
         )
         names = function.__code__.co_freevars
-        made.cells = tuple(
+        result.cells = tuple(
             session.outside_cell(cell, CellSource(source, i, names[i]))
             for i, cell in enumerate(function.__closure__ or ())
         )
-        return made
+        return result
 
     def python_type(self) -> type:
         return FunctionType
@@ -249,8 +249,8 @@ class FunctionValue(OutsideOrMade):
         if meaning is INLINE:
             return session.inline(self, args, kwargs)
         if meaning.how is How.CODE:
-            made: Value = meaning.rule(session, self, args, kwargs)
-            return made
+            result: Value = meaning.rule(session, self, args, kwargs)
+            return result
         return session.call_as(meaning, self.object, args, kwargs)
 
 
@@ -521,10 +521,10 @@ class GeneratorValue(IteratorValue):
                 f"exceptions must be classes or instances deriving from BaseException, not {kind}"
             )
             raise session.raised(TypeError, message)
-        found = self.throw(session, error)
-        if found is None:
+        element = self.throw(session, error)
+        if element is None:
             raise self.stopped(session)
-        return found
+        return element
 
     def method_close(self, session: Session) -> Value:
         if self.frame is None or not self.has_begun:
@@ -533,12 +533,12 @@ class GeneratorValue(IteratorValue):
             self.frame = None
             return NONE
         try:
-            found = self.throw(session, session.raised(GeneratorExit).value)
+            element = self.throw(session, session.raised(GeneratorExit).value)
         except Raised as raised:
             if raised.is_a(GeneratorExit, StopIteration):
                 return NONE
             raise
-        if found is not None:
+        if element is not None:
             raise session.raised(RuntimeError, "generator ignored GeneratorExit")
         if VERSION >= (3, 13):
             return self.result

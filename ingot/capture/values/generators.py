@@ -93,26 +93,26 @@ def wrap_generator(session: Session, object_: Any, source: Source) -> Value:
         raise session.unsupported(
             "generator", f"the generator {source.name}, which stands in an exception handler"
         )
-    contents, values = _contents(object_), DerivedSource(source, _contents)
-    function = FunctionValue.outside(session, contents[0], ItemSource(values, 0))
+    contents, contents_source = _contents(object_), DerivedSource(source, _contents)
+    function = FunctionValue.outside(session, contents[0], ItemSource(contents_source, 0))
     program = program_of(function.code)
     frame = InterpreterFrame(session, program, function, [])
-    taken = []
-    for i, held in enumerate(contents[1:]):
-        taken.append(_taken(session, held, ItemSource(values, 1 + i)))
-    frame.slots, frame.stack[:] = taken[:variables], taken[variables:]
+    values = []
+    for i, content in enumerate(contents[1:]):
+        values.append(_wrap_content(session, content, ItemSource(contents_source, 1 + i)))
+    frame.slots, frame.stack[:] = values[:variables], values[variables:]
     if function.cells:
         frame.slots[len(frame.slots) - len(function.cells) :] = function.cells
     frame.index = _index_behind(program, offset)
     return OutsideGenerator(frame, object_, source)
 
 
-def _taken(session: Session, held: Any, source: Source) -> Value:
-    if held is _native.NULL:
+def _wrap_content(session: Session, content: Any, source: Source) -> Value:
+    if content is _native.NULL:
         return NULL
-    if type(held) is CellType:
-        return session.outside_cell(held, AttrSource(source, "cell_contents", "slot"))
-    return session.wrap(held, source)
+    if type(content) is CellType:
+        return session.outside_cell(content, AttrSource(source, "cell_contents", "slot"))
+    return session.wrap(content, source)
 
 
 def _index_behind(program: Program, offset: int) -> int:

@@ -95,10 +95,10 @@ class AliasValue(ConstantValue):
         origin = typing.get_origin(self.object)
         if not isinstance(origin, type):
             raise session.unsupported("call", f"a call of {self.describe()}")
-        made = session.construct(origin, args, kwargs)
-        if isinstance(made, ObjectValue) and made.cls.__dictoffset__:
-            made.set_attribute(session, "__orig_class__", self)
-        return made
+        instance = session.construct(origin, args, kwargs)
+        if isinstance(instance, ObjectValue) and instance.cls.__dictoffset__:
+            instance.set_attribute(session, "__orig_class__", self)
+        return instance
 
 
 class MemberValue(ConstantValue):

@@ -50,8 +50,8 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
     known, cls = classes.constant(), value.python_type()
     if known is cls:
         return True
-    if (parts := _parts_of_union(session, known, isinstance)) is not None:
-        return any(map(of_value, map(session.wrap_constant, parts)))
+    if (members := _members_of_union(session, known, isinstance)) is not None:
+        return any(map(of_value, map(session.wrap_constant, members)))
     if typing.get_origin(known) is typing.Union:  # typing asks type() of the value
         return _is_subclass(session, session.wrap_constant(cls), classes)
     if not isinstance(known, type):
@@ -145,14 +145,14 @@ def _names_of_protocol(cls: Any) -> Any:
 def _has(session: Session, value: Value, cls: type, name: str) -> bool:
     """Whether a value has what a protocol asks for; a method may not be None."""
     try:
-        found = value.get_attribute(session, name)
+        member = value.get_attribute(session, name)
         if callable(getattr(cls, name, None)):
-            found = value.get_attribute(session, name)
+            member = value.get_attribute(session, name)
     except Raised as raised:
         if raised.is_a(AttributeError):
             return False
         raise
-    return not callable(getattr(cls, name, None)) or session.realize(found).identity() is not None
+    return not callable(getattr(cls, name, None)) or session.realize(member).identity() is not None
 
 
 def _has_statically(session: Session, value: Value, cls: type, name: str) -> bool:
@@ -161,12 +161,12 @@ def _has_statically(session: Session, value: Value, cls: type, name: str) -> boo
         return _has(session, value, cls, name)
     own = value.own_attribute(session, name)
     if own is not None:
-        found = session.realize(own).identity()
+        member = session.realize(own).identity()
     else:
-        found = session.class_lookup(value.cls, name)
+        member = session.class_lookup(value.cls, name)
         if find_missing(value.cls, name):
             return False
-    return found is not None or not callable(getattr(cls, name, None))
+    return member is not None or not callable(getattr(cls, name, None))
 
 
 class _Claims:
@@ -184,25 +184,25 @@ def _is_nominally(session: Session, value: Value, cls: type) -> bool:
         said = session.realize(value.get_attribute(session, "__class__"))
         if session.python(_ABC_CHECK, cls, _Claims(said.constant())):
             return True
-    found = session.python(_ABC_CHECK, cls, _Claims(value.python_type()))
-    if not found:
+    is_nominal = session.python(_ABC_CHECK, cls, _Claims(value.python_type()))
+    if not is_nominal:
         _guard_registration(session, value.python_type(), cls)
-    return found
+    return is_nominal
 
 
-def _parts_of_union(session: Session, union: Any, function: Any) -> Any:
+def _members_of_union(session: Session, union: Any, function: Any) -> Any:
     """The classes of `int | str`; None for what is no union. Before Python 3.12 what is no class
     among them is not asked, but for what no union may have."""
     if not isinstance(union, UnionType):
         return None
     if VERSION >= (3, 12):
         return union.__args__
-    if any(isinstance(part, types.GenericAlias) for part in union.__args__):
+    if any(isinstance(member, types.GenericAlias) for member in union.__args__):
         session.python(function, int, union)
     results = []
-    for part in union.__args__:
-        if isinstance(part, type):
-            results.append(part)
+    for member in union.__args__:
+        if isinstance(member, type):
+            results.append(member)
     return results
 
 
@@ -234,31 +234,31 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
         return answer
     known = classes.constant()
     if typing.get_origin(known) is typing.Union:
-        parts = known.__args__
+        members = known.__args__
     else:
-        parts = None
+        members = None
     if isinstance(cls, ClassValue):
-        parts = parts or _parts_of_union(session, known, issubclass)
-    if parts is not None:
-        return any(map(of_class, map(session.wrap_constant, parts)))
+        members = members or _members_of_union(session, known, issubclass)
+    if members is not None:
+        return any(map(of_class, map(session.wrap_constant, members)))
     hook = None
     if isinstance(known, type):
         hook = _users_subclasscheck(session, known)
     if hook is not None:
         return session.truth(session.call_member(hook, classes, cls))
-    found = session.python(issubclass, session.stand_in(cls), known)
-    if not found and isinstance(cls, ClassValue) and isinstance(known, abc.ABCMeta):
+    is_subclass = session.python(issubclass, session.stand_in(cls), known)
+    if not is_subclass and isinstance(cls, ClassValue) and isinstance(known, abc.ABCMeta):
         _guard_registration(session, cls.object, known)
-    return found
+    return is_subclass
 
 
 def _users_subclasscheck(session: Session, cls: type) -> Any:
     """The `__subclasscheck__` of the metaclass that the user wrote; None if there is none."""
     if type(cls) in (type, abc.ABCMeta) or is_trusted(type(cls).__module__):
         return None
-    found = session.class_lookup(type(cls), "__subclasscheck__")
-    if isinstance(found, FunctionType) and not trusts_function(found):
-        return found
+    hook = session.class_lookup(type(cls), "__subclasscheck__")
+    if isinstance(hook, FunctionType) and not trusts_function(hook):
+        return hook
     return None
 
 

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class OutsideIterator(IteratorValue):
-    """The part of it that is the same for all kinds."""
+    """What the outside iterators of all kinds share."""
 
     is_shared = True
 
     object: Any
-    taken = 0
+    steps = 0  # by which it is moved on after the graph has run
     ended: bool
 
     def take(self, session: Session, element: Value | None) -> Value | None:
         """Notes that the iterator is moved on."""
         session.effects.change(session, self, self.object, self)
-        self.taken += 1
+        self.steps += 1
         return element
 
     def python_type(self) -> type:
@@ -50,9 +50,9 @@ class OutsideIterator(IteratorValue):
         return self.object
 
     def operations(self) -> Iterable[Operation]:
-        """What moves the iterator itself on by as much as was taken."""
-        taken, self.taken = self.taken, 0
-        yield Operation(_advance, (self, ConstantValue(taken)))
+        """What moves the iterator itself on by as many steps."""
+        steps, self.steps = self.steps, 0
+        yield Operation(_advance, (self, ConstantValue(steps)))
 
 
 def _advance(iterator: Any, count: int) -> None:
@@ -113,10 +113,10 @@ class _LooksAhead(OutsideIterator):
         if self.is_fixed:
             return self.take(session, super().next(session))
         source = DerivedSource(self.source, _ahead(self.passed))  # type: ignore[arg-type]
-        found = _ahead(self.passed)(self.object)
-        session.guard(source, Kind.LENGTH, len(found))
+        items = _ahead(self.passed)(self.object)
+        session.guard(source, Kind.LENGTH, len(items))
         self.passed += 1
-        return self.take(session, session.wrap(found[0], ItemSource(source, 0)) if found else None)
+        return self.take(session, session.wrap(items[0], ItemSource(source, 0)) if items else None)
 
     def under(self, session: Session) -> Any:
         """The object that it walks over, where that can change."""
@@ -217,7 +217,10 @@ _NO_DICT: dict[Any, Any] = {}
 
 def _dict_under(iterator: Any) -> Any:
     """The dict that an iterator walks over; an empty one at its end."""
-    return next((held for held in gc.get_referents(iterator) if isinstance(held, dict)), _NO_DICT)
+    for referent in gc.get_referents(iterator):
+        if isinstance(referent, dict):
+            return referent
+    return _NO_DICT
 
 
 def _left_of_dict(iterator: Any) -> int:

@@ -41,9 +41,9 @@ class _Outer(OutsideIterator):
 
 def _taken_through(session: Session, inner: Any) -> Value | None:
     """The next element of an iterator that an outer one goes through."""
-    before = inner.taken
+    before = inner.steps
     element = inner.next(session)
-    inner.taken = before
+    inner.steps = before
     return element
 
 
