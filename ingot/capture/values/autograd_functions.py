@@ -79,16 +79,17 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
         outputs = result
     else:
         outputs = (result,)
-    without = []
+    are_constant = []
     for output in outputs:
         if isinstance(output, torch.Tensor):
-            without.append(_is_among(output, constant))
+            are_constant.append(_is_among(output, constant))
     if isinstance(result, tuple):
         result = tuple([_returned(output, args, dirty, constant) for output in result])
     else:
         result = _returned(result, args, dirty, constant)
     zeros = getattr(context, "materialize_grads", True)
-    return context, result, len(dirty) > 0, without, zeros, tuple(getattr(context, "to_save", ()))
+    saved = tuple(getattr(context, "to_save", ()))
+    return context, result, len(dirty) > 0, are_constant, zeros, saved
 
 
 def forward_only(cls: Any, *args: Any) -> Any:
@@ -174,7 +175,7 @@ def _with_gradients(
         raise session.unsupported("autograd-function", f"{function.describe()}, which has a vjp")
     needed = TupleValue(map(ConstantValue, map(wants_gradient, args)), tuple)
     before = session.graph.last
-    context, result, writes, without, zeros, saved = session.realized_items(
+    context, result, writes, are_constant, zeros, saved = session.realized_items(
         session.call_builtin(run_forward, function, needed, *args)
     )
     if session.truth(writes):
@@ -192,7 +193,7 @@ def _with_gradients(
         )
     if not outputs:
         return result
-    constant = frozenset(positions(session.truth, session.unpacked(without)))
+    constant = frozenset(positions(session.truth, session.unpacked(are_constant)))
     with outside(session, levels) as inside:
         call = _Call(
             function,
@@ -254,7 +255,7 @@ def _give_history(
     outputs = tensors_in(values_of(call.results))
     inputs = tensors_in(values_of(call.args))
     backwards: dict[tuple[bool, ...], Backward | Exception] = {}
-    kept: dict[fx.Node, int] = {}  # what any backward reads, and its position
+    saved: dict[fx.Node, int] = {}  # what any backward reads, and its position
     what, modes = f"the backward of {call.function.describe()}", Modes.now()
     choices: Iterable[tuple[bool, ...]] = [(True,) * len(outputs)]
     if not with_zeros:
@@ -265,14 +266,14 @@ def _give_history(
             graph, reads = captured_backward(
                 session, what, chosen, partial(call.gradients, session), modes
             )
-            places = tuple(kept.setdefault(node, len(kept)) for node in reads)
+            places = tuple(saved.setdefault(node, len(saved)) for node in reads)
             backwards[choice] = Backward(graph, places)
         except (Raised, EagerRaises) as error:
             if with_zeros:
                 raise
             backwards[choice] = eager_error(error)
     node = CustomGradient(cls.__name__, backwards, constant, _is_once(cls), with_zeros)
-    session.graph.give_history(session, node, inputs, outputs, list(kept))
+    session.graph.give_history(session, node, inputs, outputs, list(saved))
 
 
 _MOST_OPTIONAL = 4

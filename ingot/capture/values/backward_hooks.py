@@ -157,8 +157,8 @@ def _captured(
 
     modes = Modes.now()._replace(grad=False)
     first, reads = captured_backward(session, what, present, of_outputs, modes)
-    watched = [*hooked.inputs, *filter(None, _gradients(session, what, outputs, output_gradients))]
-    second, more_reads = captured_backward(session, what, tensors_in(watched), of_inputs, modes)
+    values = [*hooked.inputs, *filter(None, _gradients(session, what, outputs, output_gradients))]
+    second, more_reads = captured_backward(session, what, tensors_in(values), of_inputs, modes)
     if reads or more_reads or sets_mode(first) or sets_mode(second):
         raise session.unsupported(
             "module-hook", f"{what} reads more than the gradients, or sets a mode"
@@ -185,13 +185,13 @@ def _hooks_called(
         )
         if is_none(answer):
             continue
-        changed = session.realized_items(answer)
-        if len(changed) != len(gradients):
+        new_gradients = session.realized_items(answer)
+        if len(new_gradients) != len(gradients):
             raise session.unsupported(
                 "gradient-hook-arguments",
                 f"{hook.describe()} returns another number of gradients than it is given",
             )
-        gradients = changed
+        gradients = new_gradients
     return gradients
 
 

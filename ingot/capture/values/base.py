@@ -99,7 +99,7 @@ class Value:
     # -- what it is --------------------------------------------------------------------------------
 
     def python_type(self) -> type:
-        """What type() of it is."""
+        """The type that type() gives for the Python object."""
         raise NotImplementedError(type(self).__name__)
 
     def describe(self) -> str:
@@ -159,26 +159,29 @@ class Value:
         return self.constant()
 
     def require_truth(self, session: Session, expected: bool) -> bool:
-        """Has the graph check that it is true, or that it is not; False where that cannot be."""
+        """Has the graph check that the value is true, or false if not `expected`.
+
+        Gives False where the graph cannot check it."""
         return False
 
     def as_size(self, session: Session) -> Value | None:
-        """It as a size of a tensor, where it is a number that the data decide."""
+        """This value as a size of a tensor, if it is a number that the data decide; else None."""
         return None
 
     def element(self, session: Session, dtype: Any) -> Value | None:
-        """It as an element of a tensor, where it is a number in the graph."""
+        """This value as an element of a tensor, if it is a number in the graph; else None."""
         return None
 
     def as_operand(self, session: Session) -> Value:
-        """The Python number that an operation with a tensor takes it for."""
+        """The Python number that stands for this value in an operation with a tensor."""
         return self
 
     def with_tensor(
         self, session: Session, function: Operator, tensor: Any, reflected: bool
     ) -> Value | None:
-        """`function(tensor, self)`, or `function(self, tensor)` if reflected, where it is a number
-        in the graph; else NotImplemented."""
+        """`function(tensor, self)`, or `function(self, tensor)` if reflected.
+
+        NotImplemented for all but numbers in the graph."""
         return NotImplemented
 
     def applied(
@@ -188,7 +191,8 @@ class Value:
         before: Constants = (),
         after: Constants = (),
     ) -> Value | None:
-        """What a pure function gives for constants and it, where it varies; else None."""
+        """The result of `function(*before, self, *after)`, which is pure, if this is a number that
+        varies; else None."""
         return None
 
     # -- what Python asks of it --------------------------------------------------------------------
@@ -315,8 +319,9 @@ class Value:
         )
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:
-        """The Python function, and its arguments, that a call of this value comes down to. None
-        where it does more than that, or something else."""
+        """The Python function that a call of this value comes down to, and its arguments.
+
+        None where the call does more than that, or something else."""
         return None
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
@@ -332,8 +337,9 @@ class Value:
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
-        """`function(self, other)`, or `function(other, self)` if reflected; None where this value
-        has no say in it."""
+        """`function(self, other)`, or `function(other, self)` if reflected.
+
+        None where this value does not implement the operator."""
         return None
 
 
@@ -366,7 +372,7 @@ class ObjectHolder(Value):
 
 
 class KnownObject(ObjectHolder):
-    """One of which capture knows all."""
+    """A value that stands for a Python object of which capture knows all."""
 
     __slots__ = ()
 
@@ -427,8 +433,7 @@ _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_...
 
 
 def is_c_class(cls: type) -> bool:
-    """Whether a class is written in C: it is no heap type, or, as more and more of them are, an
-    immutable one."""
+    """Whether a class is written in C: a static type, or an immutable heap type."""
     return not cls.__flags__ & _HEAP_TYPE or bool(cls.__flags__ & _IMMUTABLE_TYPE)
 
 
@@ -460,12 +465,12 @@ def in_order(value: Any, other: Any, reflected: bool) -> tuple[Any, Any]:
 
 
 def is_not_implemented(answer: Value) -> bool:
-    """Whether a special method has declined."""
+    """Whether a special method answered NotImplemented."""
     return answer.python_type() is type(NotImplemented)
 
 
 def implemented(answer: Value | None) -> Value | None:
-    """What a special method has answered; None where there is none, or it has declined."""
+    """The answer of a special method; None if there is no method, or it gave NotImplemented."""
     if answer is None or is_not_implemented(answer):
         return None
     return answer
@@ -494,12 +499,13 @@ def empty_cells(code: CodeType) -> tuple[CellType, ...]:
 
 
 def positions(test: Callable[[Any], Any], values: Iterable[Any]) -> list[int]:
-    """Where the values are that pass a test."""
+    """The positions of the values that pass a test."""
     return [k for k, value in enumerate(values) if test(value)]
 
 
 def class_is_type(cls: type) -> bool:
-    """Whether no rule of a class makes `__class__` of its instances another than type() of them.
+    """Whether `__class__` of the instances is what type() gives: no class defines another one.
+
     (No class gets or loses one later: an assignment to its `__class__` sets its own.)"""
     return find_owner(cls, "__class__") is object and cls not in weakref.ProxyTypes
 
@@ -571,9 +577,10 @@ signature comes by way of them."""
 def wrong_arguments(
     session: Session, callee: Value, error: TypeError, model: Any, args: Arguments, kwargs: Keywords
 ) -> Exception:
-    """What to raise for a TypeError of a call of a rule. One that comes from its signature is the
-    program's mistake: then `model` is called for real, which has no effects, to raise it as Python
-    does."""
+    """The exception to raise for a TypeError that a call of a rule raised.
+
+    A TypeError of the rule's signature is the program's mistake. Then `model`, which has no
+    effects, is called for real, to raise what Python raises."""
     traceback = error.__traceback__
     inside = None
     if traceback is not None:

@@ -253,7 +253,7 @@ def call_pure(session: Session, function: Any, args: Arguments, kwargs: Keywords
         methods = ()
     elif function in _OF_FLOATS:
         methods = ("__float__", "__index__")
-    known = map(functools.partial(_number_of, session, asked=methods), args)
+    known = map(functools.partial(_number_of, session, methods=methods), args)
     return session.wrap_result(function, *known, **map_values(session.known, kwargs))
 
 
@@ -278,12 +278,12 @@ _KINDS = {"__float__": float, "__index__": int}
 _ASKS = {"__float__": float, "__index__": operator.index}
 
 
-def _number_of(session: Session, value: Value, asked: tuple[str, ...]) -> Any:
+def _number_of(session: Session, value: Value, methods: tuple[str, ...]) -> Any:
     """The Python object of an argument; an instance that has one of these methods is asked for its
     number, unless it is such a number."""
     value = session.realize(value)
     if isinstance(value, ObjectValue):
-        for name in asked:
+        for name in methods:
             if not find_missing(value.cls, name):
                 if isinstance(value, BuiltinObject) and issubclass(value.cls, _KINDS[name]):
                     return session.known(value.content)

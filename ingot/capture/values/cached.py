@@ -1,5 +1,7 @@
-"""What functools.lru_cache makes of a function. A result that it holds is asked of it at each call,
-so that it is the same object as in eager, and the function itself runs as often as in eager."""
+"""Functions with a cache by functools.lru_cache.
+
+A cached result is looked up in the real cache at each call, so that it is the same object as in
+eager, and the function itself runs as often as in eager."""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
 
 
 class CachedFunction(KnownObject):
-    """A function made by functools.lru_cache. If it holds no result for some arguments, one that
-    only shows something (logger.warning_once) is called after the graph has run, and a pure one at
-    once: that this comes too soon, nobody sees. Any other breaks the graph."""
+    """A function made by functools.lru_cache.
+
+    Where the cache has no result for the arguments, a pure function is called during capture: that
+    this comes too soon, nobody sees. One that only shows something (logger.warning_once) is called
+    after the graph has run. Any other breaks the graph."""
 
     __slots__ = ("_hits",)
 
@@ -75,7 +79,7 @@ class CachedFunction(KnownObject):
         return session.wrap_derived(hit, self.object, self.source)
 
     def _hit(self, session: Session, args: Arguments, kwargs: Keywords) -> tuple[Hit | None, Any]:
-        """The place of a result in the cache; None and the reason if it is not known."""
+        """The look-up of arguments in the cache; None and the error where one is not known."""
         try:
             argument = functools.partial(_argument, session)
             known, by_name = list(map(argument, args)), map_values(argument, kwargs)
@@ -85,7 +89,7 @@ class CachedFunction(KnownObject):
         return self._hits.setdefault(key, Hit(self.object, key, known, by_name)), None
 
     def _show(self, session: Session, args: Arguments, kwargs: Keywords, mark: int) -> Value:
-        """Leaves it to a real call, after the graph, to show what it shows the first time."""
+        """Defers the call of a function that only shows something until the graph has run."""
         frames = functools.partial(user_frames, session)
         operation = logged_call(session, self.object, args, kwargs, frames)
         session.effects.take_back(mark)
@@ -94,8 +98,9 @@ class CachedFunction(KnownObject):
 
 
 class Hit:
-    """Gives the result that a function holds for certain arguments; LookupError if it holds none.
-    It counts."""
+    """The look-up of certain arguments in the cache of a function, which counts as a hit.
+
+    Raises LookupError where the cache has no result for them."""
 
     __slots__ = ("_args", "_cache", "_function", "_key", "_kwargs")
     __name__ = "cached_result"
@@ -105,12 +110,12 @@ class Hit:
         self._function = function.__wrapped__
 
     def is_there(self) -> bool:
-        """Whether the function would not run."""
+        """Whether the cache has a result."""
         return self._key in self._cache
 
     def would_give(self, result: Value) -> bool:
-        """Whether the function, if it is called now, before what was written until here is, gives
-        this constant."""
+        """Whether a call of the function now, before the deferred side effects, gives this
+        constant."""
         if not isinstance(result, ConstantValue):
             return False
         try:
@@ -149,7 +154,7 @@ def _argument(session: Session, value: Value) -> Any:
 
 
 def _key_of(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Under what its cache has the result for these arguments, asked of a cache of the same
+    """The key of these arguments in the function's cache, taken from an empty cache of the same
     kind."""
     probe = functools.lru_cache(maxsize=None, typed=function.cache_parameters()["typed"])(_nothing)
     probe(*args, **kwargs)
@@ -161,8 +166,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _cache_of(function: Any) -> dict[Any, Any]:
-    """The dict that holds its results, which is not an attribute: of the dicts it refers to, the
-    last but its own."""
+    """The dict of a function's cached results, which is no attribute.
+
+    It is the last of the dicts that the function refers to, its `__dict__` aside."""
     for referent in gc.get_referents(function):
         if type(referent) is dict and referent is not function.__dict__:
             results = referent

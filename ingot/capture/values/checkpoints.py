@@ -48,16 +48,16 @@ def _plain_call(
     reentrant = session.known(kwargs.get("use_reentrant", NONE))
     if reentrant is None:  # of which torch warns
         return None
-    passed = _passed_on(kwargs)
-    if (reentrant and passed) or "context_fn" in passed or "debug" in passed:
+    keywords = _function_keywords(kwargs)
+    if (reentrant and keywords) or "context_fn" in keywords or "debug" in keywords:
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
-    return session.realize(args[0]), args[1:], passed
+    return session.realize(args[0]), args[1:], keywords
 
 
-def _passed_on(kwargs: Keywords) -> Keywords:
-    """The keywords that checkpoint() gives to the function."""
+def _function_keywords(kwargs: Keywords) -> Keywords:
+    """The keyword arguments that checkpoint() passes on to the function."""
     options = (*_DEFAULTS, "use_reentrant")
     result = {}
     for name, value in kwargs.items():
@@ -81,16 +81,16 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
     options = map_values(ConstantValue, _DEFAULTS) | kwargs
-    passed = _passed_on(kwargs)
+    keywords = _function_keywords(kwargs)
     if (
-        "context_fn" in passed
-        or "debug" in passed
+        "context_fn" in keywords
+        or "debug" in keywords
         or session.known(options["determinism_check"]) not in _CHECKS
     ):
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
-    return _region(session, args, passed, bool(session.known(options["preserve_rng_state"])))
+    return _region(session, args, keywords, bool(session.known(options["preserve_rng_state"])))
 
 
 _CHECKPOINT = inspect.unwrap(checkpoint)
@@ -101,14 +101,14 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     """The call, as a region of the graph. What eager would do twice is left to eager."""
     recorder = session.graph
     before, effects, draws = recorder.last, session.effects.mark(), recorder.context.draws
-    acted = recorder.context.effects
+    graph_effects = recorder.context.effects
     versions = []
     for known in recorder.by_fake.values():
         versions.append((known.fake, known.fake._version))
     result = session.call(session.realize(args[0]), args[1:], kwargs)
     recorder.modes.reach(recorder.graph, session.where)
     nodes = recorder.nodes_since(before)
-    if session.effects.since(effects) != 0 or recorder.context.effects != acted:
+    if session.effects.since(effects) != 0 or recorder.context.effects != graph_effects:
         raise session.unsupported(
             "checkpoint", "a checkpointed function has effects, which it has again in the backward"
         )
@@ -157,7 +157,7 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
         return session.call(function, arguments, {})
     recorder = session.graph
     before, questions = recorder.last, session.state(GradientQuestions)
-    asked = questions.count
+    count = questions.count
     takes_gradient = any(map(is_tracked, arguments))
     if takes_gradient and recorder.autograd:
         raise session.unsupported(
@@ -165,15 +165,15 @@ def _reentrant(session: Session, args: list[Value]) -> Value:
             "torch.utils.checkpoint with gradients, in a graph that records them as it runs",
         )
     if takes_gradient:
-        called = _region(session, [function, *arguments], {}, bool(session.known(keeps_numbers)))
+        result = _region(session, [function, *arguments], {}, bool(session.known(keeps_numbers)))
     else:
-        called = session.call_builtin(_untracked, function, *arguments)
-    result = session.realize(called)
+        result = session.call_builtin(_untracked, function, *arguments)
+    result = session.realize(result)
     results = _results(session, result, before)
     if not takes_gradient:
         return result
     tensors = tensors_in(results)
-    if questions.count != asked:
+    if questions.count != count:
         raise session.unsupported(
             "checkpoint",
             "a checkpointed function asks for gradients, which it has in the backward alone",
@@ -213,10 +213,10 @@ def _refused(session: Session, what: str) -> Unsupported:
 
 def _with_history(session: Session, tensors: list[TensorValue]) -> list[TensorValue]:
     """The results of the region as views, whose history is the backward that eager has."""
-    without = frozenset(range(len(tensors))).difference(positions(may_have_gradient, tensors))
+    constant = frozenset(range(len(tensors))).difference(positions(may_have_gradient, tensors))
     views = session.call_builtin(views_of, TupleValue(tensors, tuple))
     outputs = tensors_in(session.realized_items(views))
-    session.graph.give_history(session, Reentrant(without), tensors, outputs, [])
+    session.graph.give_history(session, Reentrant(constant), tensors, outputs, [])
     return outputs
 
 

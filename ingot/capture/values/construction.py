@@ -306,9 +306,9 @@ def _number(cls: type, *methods: str) -> Rule:
     def convert(session: Session, *args: Value, **kwargs: Value) -> Value:
         if len(args) == 1 and not kwargs:
             (value,) = args
-            converted = value.convert(session, cls)
-            if converted is not None:
-                return converted
+            number = value.convert(session, cls)
+            if number is not None:
+                return number
             is_text = cls is complex and issubclass(value.python_type(), str)
             if isinstance(value, ObjectValue) and not is_text:
                 for name in methods:

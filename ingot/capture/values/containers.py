@@ -359,7 +359,7 @@ class DictView(Value):
         return result
 
     def _common(self, session: Session, other: Value) -> Value:
-        """The elements of the other one that are here too, as they are read."""
+        """The elements of the other one that are in this view too, in the order of reading."""
         if (
             isinstance(other, SetValue)
             and other.cls is set
@@ -372,8 +372,8 @@ class DictView(Value):
             and other.kind != "values"
             and other.length(session) > self.length(session)
         )
-        walked, asked = in_order(other, self, longer)
-        for element in session.elements(walked):
-            if session.contains(asked, element):
+        iterable, container = in_order(other, self, longer)
+        for element in session.elements(iterable):
+            if session.contains(container, element):
                 common.method_add(session, session.realize(element))
         return common

@@ -64,10 +64,10 @@ def snapshot(session: Session, value: Value) -> Value | None:
 def snapshots(session: Session, values: Iterable[Value]) -> list[Value] | None:
     """Several of them; None where that is not certain of one."""
     shots = list(map(functools.partial(snapshot, session), values))
-    kept = list(filter(None, shots))
-    if len(kept) < len(shots):
+    certain = list(filter(None, shots))
+    if len(certain) < len(shots):
         return None
-    return kept
+    return certain
 
 
 def _snapshot_of_set(session: Session, value: SetValue) -> Value | None:
@@ -207,7 +207,7 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("print", "side effect: print to a file")
     options = map({**_PRINT_DEFAULTS, **kwargs}.__getitem__, _PRINT_DEFAULTS)
-    how = list(map(ConstantValue, map(session.known, options)))
+    constants = list(map(ConstantValue, map(session.known, options)))
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
         raise session.unsupported("print", "side effect: print with other arguments than it knows")
     texts = []
@@ -216,7 +216,7 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if text is None:
             text = _text_now(session, session.realize(arg))
         texts.append(text)
-    session.effects.defer(Operation(_print, (file, *how, *texts)))
+    session.effects.defer(Operation(_print, (file, *constants, *texts)))
     return NONE
 
 

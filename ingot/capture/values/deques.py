@@ -47,7 +47,7 @@ class DequeValue(Container):
 
     @property
     def elements(self) -> deque[Value]:
-        """What it holds now."""
+        """The elements, as they are now."""
         return self._elements
 
     def python_type(self) -> type:
@@ -97,7 +97,7 @@ class DequeValue(Container):
         return self.get_item(session, key)
 
     def python_object(self, session: Session) -> deque[Any]:
-        """The deque itself, where all that it holds is known."""
+        """A new deque of the real objects; Unsupported where one is not known."""
         return deque(map(session.known, self.elements), self.elements.maxlen)
 
     def method_index(self, session: Session, item: Value, *bounds: Value) -> Value:
@@ -129,7 +129,7 @@ class DequeValue(Container):
     # -- changes -----------------------------------------------------------------------------------
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
-        """Carries out a method that changes it. Items are values, numbers are known."""
+        """Calls a method that changes the deque. Elements are values; numbers must be known."""
         operands: list[Any] = list(args)
         if args and name in ("insert", "rotate", "__setitem__", "__delitem__", "__imul__"):
             operands[0] = session.known(args[0])
@@ -197,8 +197,8 @@ for _name in ("append", "appendleft", "clear", "insert", "pop", "popleft", "reve
 
 
 class OutsideDeque(DequeValue):
-    """A deque that existed before the call. Its length is guarded when what it holds is first asked
-    for."""
+    """A deque that existed before the call. Its length is guarded when its elements are first
+    used."""
 
     __slots__ = ("_session", "_since", "_whole", "pending")
     is_shared = True
@@ -207,7 +207,7 @@ class OutsideDeque(DequeValue):
         super().__init__(deque(), source, object)
         self._session = weakref.ref(session)
         self._whole = False
-        # changes before anybody has asked for what it holds
+        # changes before its elements were first used
         self._since: list[tuple[str, tuple[Value, ...]]] = []
         self.pending: list[Operation] = []
 
@@ -239,7 +239,7 @@ class OutsideDeque(DequeValue):
         return result
 
     def operations(self) -> Iterable[Operation]:
-        """What was done to it since the last operation that others can see."""
+        """The changes since the last side effect that others can see."""
         done, self.pending = self.pending, []
         for function, run in itertools.groupby(done, operator.attrgetter("function")):
             changes = list(run)

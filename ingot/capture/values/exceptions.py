@@ -109,7 +109,9 @@ class ExceptionValue(ObjectValue):
         return self._session.wrap(value, AttrSource(self.source, name, "slot"))
 
     def take(self, session: Session, args: Arguments) -> None:
-        """The `__init__` of the built-in class: OSError keeps no file names in `args`."""
+        """Does what `__init__` of the built-in class does with the arguments.
+
+        OSError keeps no file names in `args`."""
         self.field_args = list(args)
         has_file = len(args) in (3, 4, 5) and session.realize(args[2]).identity() is not None
         if has_file and issubclass(self.cls, OSError) and self.cls is not BlockingIOError:
@@ -149,7 +151,7 @@ class ExceptionValue(ObjectValue):
         return operations
 
     def remaining_base_fields(self) -> dict[str, Value]:
-        """What one made during capture has besides its class, args and attributes."""
+        """The cause, context and flag that an exception made during capture is given last."""
         fields = {}
         for name in ("__cause__", "__context__"):
             value = self._base_fields[name]
@@ -168,16 +170,16 @@ class ExceptionValue(ObjectValue):
         self.was_raised = True
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
-        before, passed = handled, set[int]()
+        before, visited = handled, set[int]()
         while isinstance(
             context := session.realize(before._base_field("__context__")), ExceptionValue
         ):
             if context is self:  # no cycle is made
                 before.set_base_field(session, "__context__", NONE)
                 break
-            if id(context) in passed:  # there is one, which self is not on
+            if id(context) in visited:  # there is one, which self is not on
                 break
-            passed.add(id(context))
+            visited.add(id(context))
             before = context
         self.set_base_field(session, "__context__", handled)
 

@@ -41,7 +41,7 @@ _KEYWORDS = frozenset({"alpha", "value", "non_blocking"})
 
 
 def _shares(session: Session, value: Value) -> list[Value] | Value:
-    """The elements of a list, one for each tensor; what is none is everyone's."""
+    """The elements of a list, one for each tensor; an argument that is no list, for all."""
     value = session.realize(value)
     if isinstance(value, SequenceValue):
         return session.realized_items(value)
@@ -60,8 +60,7 @@ _Share = tuple[TensorValue, list[Value], dict[str, Value]]
 def _distributed(
     session: Session, name: str, args: Arguments, kwargs: Keywords
 ) -> Iterator[_Share]:
-    """For each tensor of the first list what the function is to do with it: the tensor, and its
-    share of the rest."""
+    """Each tensor of the first list, with its share of the other arguments."""
     shares = partial(_shares, session)
     tensors, *others = map(shares, args or [TupleValue([], tuple)])
     named = map_values(shares, kwargs)
@@ -138,7 +137,7 @@ def _called_for_each(
 
 @means(group_tensors_by_device_and_dtype)
 def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Value:
-    """Lists of tensors, taken apart by device and dtype of those in the first one."""
+    """Lists of tensors, grouped by device and dtype of the tensors in the first list."""
     columns = list(map(session.realized_items, session.unpacked(lists)))
     groups: dict[Any, list[int]] = {}
     for k, tensor in enumerate(columns[0]):

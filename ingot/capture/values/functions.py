@@ -114,15 +114,15 @@ class FunctionValue(OutsideOrMade):
                 )
 
         def field_items(field: Any, items: Any) -> dict[Any, Value]:
-            wrapped = {}
+            values = {}
             for key, value in items:
                 place: Source
                 if trusted:
                     place = ConstSource(value)  # asks the value for its class
                 else:
                     place = ItemSource(FunctionFieldSource(source, field), key)
-                wrapped[key] = session.wrap(value, place)
-            return wrapped
+                values[key] = session.wrap(value, place)
+            return values
 
         defaults = field_items("__defaults__", enumerate(function.__defaults__ or ()))
         result.defaults = list(defaults.values())
@@ -327,7 +327,7 @@ class GeneratorValue(IteratorValue):
         return GeneratorType
 
     def touch(self, session: Session) -> None:
-        """Called before it is moved on."""
+        """Called before the generator is advanced or closed."""
 
     @property
     def has_begun(self) -> bool:
@@ -408,15 +408,15 @@ class GeneratorValue(IteratorValue):
         if delegate is None:
             return self._raise(session, error)
         try:
-            sent = self._thrown_on(session, delegate, error)
+            outcome = self._thrown_on(session, delegate, error)
         except Raised as raised:
             if not raised.is_a(StopIteration):
                 return self._raise(session, raised.value)
             result = raised.value.get_attribute(session, "value")
         else:
-            if sent is None:
+            if outcome is None:
                 return self._raise(session, error)
-            element, result = sent
+            element, result = outcome
             if element is not None:
                 return element
         assert self.frame is not None
@@ -427,10 +427,10 @@ class GeneratorValue(IteratorValue):
     def _thrown_on(
         self, session: Session, delegate: Value, error: Value
     ) -> tuple[Value | None, Value] | None:
-        """What the iterator of a `yield from` does with an exception: the next element, or else
+        """Throws an exception into the iterator of a `yield from`: its next element, or None and
         what it returned.
 
-        None where it takes none: it is to be raised in this generator itself.
+        None alone where it takes no exceptions: this generator is to raise it itself.
         """
         if issubclass(error.python_type(), GeneratorExit):
             self._close(session, delegate)
@@ -453,8 +453,9 @@ class GeneratorValue(IteratorValue):
         return self._run(session, error)
 
     def _send_index(self) -> tuple[int, int]:
-        """The SEND that it waits in, and where it goes on behind it; (-1, -1) outside a `yield
-        from`."""
+        """The index of the SEND of the `yield from` it is suspended in, and that of what follows.
+
+        (-1, -1) where it is suspended in none."""
         assert self.frame is not None
         instructions = self.frame.program.instructions
         for after in instructions[self.frame.index : self.frame.index + 1]:
@@ -463,7 +464,7 @@ class GeneratorValue(IteratorValue):
         return -1, -1
 
     def _delegate(self) -> Value | None:
-        """The iterator that a `yield from` it stands in goes through."""
+        """The iterator of the `yield from` that the generator is suspended in; None if in none."""
         if not self.has_begun or self._send_index()[0] < 0:
             return None
         assert self.frame is not None
@@ -616,5 +617,6 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
 }
 if hasattr(FunctionType, "__type_params__"):
     _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
-"""Attributes of every function besides its `__dict__`. These are of functions that capture made;
-an outside one is asked for its own."""
+"""By name: the attributes that every function made during capture has, besides its `__dict__`.
+
+Those of an outside function are read from it."""

@@ -1,7 +1,7 @@
 """Generators that outlive a capture.
 
-One from outside is read where it stands, and is moved on after the graph has run. One that was
-begun during capture is made then."""
+An outside one is read where it is suspended, and advanced after the graph has run. One that was
+begun during capture is built then."""
 
 from __future__ import annotations
 
@@ -116,8 +116,9 @@ def _wrap_content(session: Session, content: Any, source: Source) -> Value:
 
 
 def _index_behind(program: Program, offset: int) -> int:
-    """The instruction that a generator goes on with which stands at the YIELD_VALUE or
-    RETURN_GENERATOR at `offset`."""
+    """The index of the instruction that a suspended generator goes on with.
+
+    It stands behind the YIELD_VALUE or RETURN_GENERATOR at `offset`."""
     index = 0
     for instruction in program.instructions:
         index += 1
@@ -130,8 +131,8 @@ _STANDING = ("YIELD_VALUE", "RETURN_GENERATOR")
 
 
 def standing(frame: InterpreterFrame) -> tuple[Value, Value, Value, Value]:
-    """What `suspended_generator` makes the generator of a frame of: function, offset, variables,
-    operands."""
+    """The arguments of `suspended_generator` for the generator of a frame: function, offset,
+    variables and operands."""
     slots = list(frame.slots)
     free = len(frame.program.code.co_freevars)
     if free and slots[-1] is NULL:  # it has not begun: COPY_FREE_VARS is ahead

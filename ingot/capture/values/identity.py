@@ -23,11 +23,11 @@ identity."""
 
 
 class Numbered(dict[int, Value]):
-    """The outside objects whose id() is used, by that of their values."""
+    """The outside objects whose id() is used, by the id() of their values."""
 
 
 def tell_apart(session: Session, owner: Value) -> None:
-    """States, of an object whose identity is used, which of the others that were used so it is."""
+    """Guards whether an object whose id() is used is one of those whose id() was used before."""
     numbered = session.state(Numbered)
     if owner.source is None or id(owner) in numbered:
         return
@@ -76,7 +76,7 @@ class IdentityNumber(Value):
 
 
 class NumberKey(IdentityKey):
-    """Such a number as a key of a captured dict."""
+    """The id() of an object as a key of a captured dict."""
 
     __slots__ = ()
     is_number = True
@@ -88,8 +88,10 @@ class NumberKey(IdentityKey):
         return isinstance(other, NumberKey) and other.object is self.object
 
     def outside(self, session: Session) -> Any:
-        """The number, of an object that is guarded; no container from before knows the number of a
-        new one."""
+        """The key to look for in an outside container: the id() of an outside object, which is
+        guarded.
+
+        The id() of an object made during capture is in no outside container."""
         owner = self.value.owner  # type: ignore[attr-defined]
         if owner.source is not None and not isinstance(owner, TensorValue):
             session.guard(owner.source, Kind.IDENTITY, self.object)

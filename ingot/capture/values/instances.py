@@ -73,7 +73,7 @@ def _answered(
 
 
 def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
-    """The same for one class that is not type() of the value."""
+    """isinstance() for one class that is not type() of the value."""
     meta = type(cls)
     hook = None
     if meta is not type:
@@ -89,8 +89,8 @@ def _is_instance_of(session: Session, value: Value, cls: type) -> bool:
     if hook is _PROTOCOL_CHECK:
         return _has_protocol(session, value, cls)
     if isinstance(hook, FunctionType) and (is_users or session.says_its_class(value)):
-        checked = session.wrap_constant(cls)
-        return session.truth(session.call_member(hook, checked, value))
+        class_value = session.wrap_constant(cls)
+        return session.truth(session.call_member(hook, class_value, value))
     if meta is type or not isinstance(hook, FunctionType):
         return _is_plainly(session, value, cls)
     return session.python(issubclass, value.python_type(), cls)
@@ -107,13 +107,13 @@ def _is_plainly(session: Session, value: Value, cls: type) -> bool:
 def _is_registered(session: Session, value: Value, cls: type) -> bool:
     """ABCMeta.__instancecheck__: it asks for `__class__` first, and raises what that raises."""
     of_type = session.wrap_constant(value.python_type())
-    checked = session.wrap_constant(cls)
+    class_value = session.wrap_constant(cls)
     if not session.says_its_class(value):
-        return _is_subclass(session, of_type, checked)
+        return _is_subclass(session, of_type, class_value)
     said = session.realize(value.get_attribute(session, "__class__"))
-    if _is_subclass(session, said, checked):
+    if _is_subclass(session, said, class_value):
         return True
-    return not session.same(said, of_type) and _is_subclass(session, of_type, checked)
+    return not session.same(said, of_type) and _is_subclass(session, of_type, class_value)
 
 
 def _has_protocol(session: Session, value: Value, cls: Any) -> bool:
@@ -156,7 +156,7 @@ def _has(session: Session, value: Value, cls: type, name: str) -> bool:
 
 
 def _has_statically(session: Session, value: Value, cls: type, name: str) -> bool:
-    """The same as inspect.getattr_static finds it, which runs no code of the user's."""
+    """As `_has`, in the way of inspect.getattr_static, which runs no code of the user's."""
     if not isinstance(value, ObjectValue):
         return _has(session, value, cls, name)
     own = value.own_attribute(session, name)
@@ -191,8 +191,9 @@ def _is_nominally(session: Session, value: Value, cls: type) -> bool:
 
 
 def _members_of_union(session: Session, union: Any, function: Any) -> Any:
-    """The classes of `int | str`; None for what is no union. Before Python 3.12 what is no class
-    among them is not asked, but for what no union may have."""
+    """The classes of `int | str`; None for what is no union.
+
+    Before Python 3.12 a member that is no class is left out; a generic alias raises TypeError."""
     if not isinstance(union, UnionType):
         return None
     if VERSION >= (3, 12):
@@ -281,7 +282,7 @@ class _Pair:
 
 
 def _is_subclass_now(pair: _Pair) -> bool:
-    """The answer for a pair: it is another only where classes were registered since."""
+    """Whether the class of a pair is a subclass by now, since classes were registered."""
     if pair.token != (token := abc.get_cache_token()):
         # Not issubclass(), which protocols with other members than methods refuse.
         pair.answer, pair.token = _ABC_CHECK(pair.abstract, _Claims(pair.cls)), token

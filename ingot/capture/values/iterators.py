@@ -61,17 +61,18 @@ def _advance(iterator: Any, count: int) -> None:
 
 
 _LOOK_AHEAD = 2
-"""Elements that are looked at one by one. A loop that is broken in its body takes one of them in
-each region, which is then compiled for all of them; who takes more is compiled for the place where
-the iterator stands."""
+"""How many elements a region reads without a guard on the position of the iterator.
+
+A loop with a graph break in its body takes one element in each region, so one entry serves all
+positions. A region that takes more elements is specialized to the position."""
 
 
-_WALKED = (list, tuple, range, str, bytes)
+_BUILTIN_SEQUENCES = (list, tuple, range, str, bytes)
 
 
-def _walked_by(sequence: Any) -> Any:
+def _builtin_base(sequence: Any) -> Any:
     """The built-in type that an iterator goes by: what a subclass overrides is not asked."""
-    return next(cls for cls in _WALKED if isinstance(sequence, cls))
+    return next(cls for cls in _BUILTIN_SEQUENCES if isinstance(sequence, cls))
 
 
 @functools.cache
@@ -87,10 +88,10 @@ def _ahead(count: int) -> Callable[[Any], tuple[Any, ...]]:
             place = state[0]
         else:  # it has said that there are no more
             return ()
-        walked = _walked_by(sequence)
-        there = place + count < walked.__len__(sequence)
+        base = _builtin_base(sequence)
+        there = place + count < base.__len__(sequence)
         if there:
-            return (walked.__getitem__(sequence, place + count),)
+            return (base.__getitem__(sequence, place + count),)
         return ()
 
     ahead.__name__ = f"ahead_{count}"
@@ -181,7 +182,7 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
 def _rest_of_text(iterator: Any) -> str | bytes:
     """What an iterator over a string or bytes has left."""
     _, (text,), *position = iterator.__reduce__()
-    return _walked_by(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
+    return _builtin_base(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
 
 
 wraps(*map(type, map(iter, ("a", "\xe4", b"a"))), guards=Kind.TYPE)(held_in(OutsideTextIterator))
