@@ -84,9 +84,9 @@ def run_forward(cls: Any, needed: Any, *args: Any) -> Any:
         if isinstance(output, torch.Tensor):
             are_constant.append(_is_among(output, constant))
     if isinstance(result, tuple):
-        result = tuple([_returned(output, args, dirty, constant) for output in result])
+        result = tuple([_output_of_call(output, args, dirty, constant) for output in result])
     else:
-        result = _returned(result, args, dirty, constant)
+        result = _output_of_call(result, args, dirty, constant)
     zeros = getattr(context, "materialize_grads", True)
     saved = tuple(getattr(context, "to_save", ()))
     return context, result, len(dirty) > 0, are_constant, zeros, saved
@@ -111,7 +111,7 @@ def run_backward(cls: Any, context: Any, saved: Any, *tangents: Any) -> Any:
     return (gradients,)
 
 
-def _returned(output: Any, args: Any, dirty: Any, constant: Any) -> Any:
+def _output_of_call(output: Any, args: Any, dirty: Any, constant: Any) -> Any:
     """An argument that is returned is a view of itself, unless it was written. It is detached
     where it is said to have no gradient."""
     if (
@@ -243,7 +243,7 @@ class _Call(NamedTuple):
             gradients = session.realized_items(session.call_builtin(run_backward, *operands))
             for k, argument in enumerate(self.args[: len(gradients)]):
                 gradients[k] = lowered_gradient(session, gradients[k], argument, self.levels)
-        return _of_tensors(session, self.function, values_of(self.args), gradients)
+        return _gradients_of_tensors(session, self.function, values_of(self.args), gradients)
 
 
 def _give_history(
@@ -335,12 +335,12 @@ def eager_error(error: Raised | EagerRaises) -> Exception:
         return EagerRaises(f"the program raises {value.message()}", id=PROGRAM_RAISES)
 
 
-def _of_tensors(
+def _gradients_of_tensors(
     session: Session, function: Value, args: list[Value], gradients: list[Value]
 ) -> list[TensorValue | None]:
     """The gradients of the tensors among the arguments. Raises Unsupported for what autograd may
     refuse."""
-    of_tensors: list[TensorValue | None] = []
+    results: list[TensorValue | None] = []
     for k, gradient in enumerate(gradients):
         is_tensor = k < len(args) and isinstance(args[k], TensorValue)
         if isinstance(gradient, TensorValue) != is_tensor and not is_none(gradient):
@@ -348,12 +348,12 @@ def _of_tensors(
                 "autograd-function", f"{function.describe()} gives a gradient of what is no tensor"
             )
         if is_tensor:
-            of_tensors.append(gradient_or_none(gradient))
+            results.append(gradient_or_none(gradient))
     if len(gradients) < len(args):
         raise session.unsupported(
             "autograd-function", f"{function.describe()} gives too few gradients"
         )
-    return of_tensors
+    return results
 
 
 def captured_backward(

@@ -110,7 +110,7 @@ def _setup_output(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     for present in choices_of_tangents(session, what, tensors, constant):
         try:
             chosen = list(itertools.compress(tensors, present))
-            hooked.hooks.graphs[present] = _captured(session, what, hooked, views, chosen)
+            hooked.hooks.graphs[present] = _graphs_of_hooks(session, what, hooked, views, chosen)
         except (Raised, EagerRaises) as error:
             hooked.hooks.graphs[present] = eager_error(error)
     if alone:
@@ -137,7 +137,7 @@ def _with_history(
 # -- what the hooks do -----------------------------------------------------------------------------
 
 
-def _captured(
+def _graphs_of_hooks(
     session: Session, what: str, hooked: Hooked, outputs: list[Value], present: list[TensorValue]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The graphs of the hooks where the gradients of the outputs `present` are there: of those
@@ -146,13 +146,13 @@ def _captured(
 
     def of_outputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradients = _gradients_or_none(tangents, outputs)
-        output_gradients[:] = _hooks_called(session, hooked.call, "user_pre_hooks", gradients)
+        output_gradients[:] = _gradients_after(session, hooked.call, "user_pre_hooks", gradients)
         return _gradients(session, what, outputs, output_gradients)
 
     def of_inputs(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradients = _gradients_or_none(tangents, hooked.inputs)
         behind = TupleValue([tangents.get(id(value), value) for value in output_gradients], tuple)
-        input_gradients = _hooks_called(session, hooked.call, "user_hooks", gradients, behind)
+        input_gradients = _gradients_after(session, hooked.call, "user_hooks", gradients, behind)
         return _gradients(session, what, hooked.inputs, input_gradients)
 
     modes = Modes.now()._replace(grad=False)
@@ -174,7 +174,7 @@ def _gradients_or_none(tangents: dict[int, TensorValue], values: list[Value]) ->
     return [tangents.get(id(value), NONE) for value in values]
 
 
-def _hooks_called(
+def _gradients_after(
     session: Session, call: Value, name: str, gradients: list[Value], *behind: Value
 ) -> list[Value]:
     """What the hooks of a kind make of gradients, one after the other."""

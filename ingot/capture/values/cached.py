@@ -56,18 +56,18 @@ class CachedFunction(KnownObject):
         hit, why = self._hit(session, args, kwargs)
         if hit is None or not hit.is_there():
             before = session.steps
-            mark, steps, written = (
+            mark, steps, pending = (
                 session.effects.mark(),
                 session.graph.steps,
                 bool(session.effects),
             )
             result = session.call(self.inner(session), args, kwargs)
-            shown = session.effects.since(mark)
-            if shown and is_none(session, result):
+            count = session.effects.since(mark)
+            if count and is_none(session, result):
                 return self._show(session, args, kwargs, mark)
             if hit is None:
                 raise why
-            if shown != 0 or session.graph.steps > steps or written and not hit.would_give(result):
+            if count != 0 or session.graph.steps > steps or pending and not hit.would_give(result):
                 raise session.unsupported(
                     "library-function",
                     f"{self.inner(session).describe()} is cached, and more than pure Python",

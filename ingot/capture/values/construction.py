@@ -314,14 +314,14 @@ def _number(cls: type, *methods: str) -> Rule:
                 for name in methods:
                     answer = value.special(session, name)
                     if answer is not None:
-                        return _checked(session, cls, value, name, answer)
+                        return _as_number(session, cls, value, name, answer)
         return session.wrap_constant(session.really(cls, args, kwargs))
 
     return convert
 
 
-def _checked(session: Session, cls: type, owner: Value, method: str, answer: Value) -> Value:
-    """What `__int__` or a kin of it gave, as a plain number, or the error for what is none."""
+def _as_number(session: Session, cls: type, owner: Value, method: str, answer: Value) -> Value:
+    """The answer of `__int__` or a kin of it as a plain number; raises TypeError if it is none."""
     number = session.known(answer)
     if type(number) is cls and method == f"__{cls.__name__}__":
         return ConstantValue(number)

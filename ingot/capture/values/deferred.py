@@ -109,7 +109,7 @@ def _snapshot_of_sequence(session: Session, value: ListValue | TupleValue) -> Va
     return TupleValue(items, value.cls)
 
 
-def _required(session: Session, value: Value, action: str) -> Value:
+def _required_snapshot(session: Session, value: Value, action: str) -> Value:
     shot = snapshot(session, value)
     if shot is None:
         raise session.unsupported(
@@ -148,7 +148,7 @@ def _calls_are_frames(frames: list[InterpreterFrame]) -> bool:
     return True
 
 
-def seen_from(
+def function_of_frames(
     frames: list[InterpreterFrame], body: str, parameters: list[str], helpers: dict[str, Any]
 ) -> Callable[..., Any]:
     """A function of one line that seems to stand in the innermost of some frames, which call each
@@ -182,7 +182,7 @@ def logged_call(
     texts = parameters[: len(args)]
     texts += map("{}={}".format, kwargs, parameters[len(args) :])
     body = f"call({', '.join(texts)})"
-    return Operation(seen_from(frames(), body, parameters, {"call": function}), values)
+    return Operation(function_of_frames(frames(), body, parameters, {"call": function}), values)
 
 
 # -- print -----------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 def _message(session: Session, value: Value) -> Value:
     """A text, or a warning whose parts are settled."""
-    text = functools.partial(_required, session, action="side effect: a warning of")
+    text = functools.partial(_required_snapshot, session, action="side effect: a warning of")
     if type(value) is not LazyValue:
         realized = session.realize(value)
         if isinstance(realized, ExceptionValue) and not realized.attributes:
@@ -353,7 +353,7 @@ def logged(session: Session, value: Value) -> Value:
     """An argument of something that is shown later, as it is now."""
     if _is_logger(value):
         return value
-    return _required(session, value, "side effect: logging of")
+    return _required_snapshot(session, value, "side effect: logging of")
 
 
 def _is_logger(value: Value) -> bool:

@@ -200,7 +200,7 @@ class OutsideDeque(DequeValue):
     """A deque that existed before the call. Its length is guarded when its elements are first
     used."""
 
-    __slots__ = ("_session", "_since", "_whole", "pending")
+    __slots__ = ("_session", "_early_changes", "_whole", "pending")
     is_shared = True
 
     def __init__(self, session: Session, source: Source, object: deque[Any]) -> None:
@@ -208,7 +208,7 @@ class OutsideDeque(DequeValue):
         self._session = weakref.ref(session)
         self._whole = False
         # changes before its elements were first used
-        self._since: list[tuple[str, tuple[Value, ...]]] = []
+        self._early_changes: list[tuple[str, tuple[Value, ...]]] = []
         self.pending: list[Operation] = []
 
     @property
@@ -223,17 +223,17 @@ class OutsideDeque(DequeValue):
             )
             self._elements, self._whole = deque(maxlen=self.object.maxlen), True
             self._elements.extend(session.wrap_items(self.object, items))
-            for name, args in self._since:
+            for name, args in self._early_changes:
                 super().change(session, name, *args)
         return self._elements
 
     def change(self, session: Session, name: str, *args: Value) -> Any:
         session.effects.change(session, self, self.object, self)
-        blind = not self._whole and name in ("append", "appendleft", "clear")
-        if blind:
-            self._since.append((name, args))
+        needs_no_elements = not self._whole and name in ("append", "appendleft", "clear")
+        if needs_no_elements:
+            self._early_changes.append((name, args))
         result = None
-        if not blind:
+        if not needs_no_elements:
             result = super().change(session, name, *args)
         self.pending.append(Operation(getattr(deque, name), (self, *args)))
         return result

@@ -92,7 +92,7 @@ def _backward(
     if options:
         raise session.unsupported("backward-options", f"backward() is given {', '.join(options)}")
     if is_none(inputs):
-        leaves = list(map(partial(_leaf, session), _reached(heads)))
+        leaves = list(map(partial(_leaf, session), _reached_leaves(heads)))
         _refuse_watched(session, leaves)
     else:
         leaves = _tensors(session, inputs)
@@ -153,9 +153,9 @@ def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[Tens
     for t in inputs:
         if t.source is not None:
             outside.append(t)
-    beyond = set(map(id, _reached(heads))) - session.graph.by_fake.keys()
+    beyond = set(map(id, _reached_leaves(heads))) - session.graph.by_fake.keys()
     if beyond and outside:
-        alone = len(outside) == 1 and beyond == set(map(id, _reached(outside)))
+        alone = len(outside) == 1 and beyond == set(map(id, _reached_leaves(outside)))
         if not alone:  # one tensor cannot be computed from itself
             raise session.unsupported(
                 "inner-gradients",
@@ -167,7 +167,7 @@ def _refuse_unseen(session: Session, heads: list[TensorValue], inputs: list[Tens
 def _refuse_reentrant(session: Session, heads: list[TensorValue]) -> None:
     """Raises Unsupported where torch raises an error: gradients of some tensors alone are asked
     for."""
-    if any(map(is_reentrant, _passed(heads))):
+    if any(map(is_reentrant, _history_nodes(heads))):
         raise session.unsupported(
             "inner-gradients",
             "gradients of some tensors alone, by way of a checkpoint with use_reentrant=True",
@@ -183,18 +183,18 @@ def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
     return known
 
 
-def _reached(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
+def _reached_leaves(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
     """The leaves that a backward pass from the heads comes to, in a fixed order."""
     for head in heads:
         if head.fake.requires_grad and head.fake.is_leaf:
             yield head.fake
-    for node in _passed(heads):
+    for node in _history_nodes(heads):
         if hasattr(node, "variable"):
             yield node.variable
 
 
-def _passed(heads: Iterable[TensorValue]) -> Iterator[Any]:
-    """The nodes of autograd's graph that such a pass comes by."""
+def _history_nodes(heads: Iterable[TensorValue]) -> Iterator[Any]:
+    """The nodes of autograd's graph that a backward pass from the heads comes by."""
     stack: list[Any] = []
     for h in heads:
         if h.fake.requires_grad and not h.fake.is_leaf:

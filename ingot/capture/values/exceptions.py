@@ -170,17 +170,17 @@ class ExceptionValue(ObjectValue):
         self.was_raised = True
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
-        before, visited = handled, set[int]()
+        exception, visited = handled, set[int]()
         while isinstance(
-            context := session.realize(before._base_field("__context__")), ExceptionValue
+            context := session.realize(exception._base_field("__context__")), ExceptionValue
         ):
             if context is self:  # no cycle is made
-                before.set_base_field(session, "__context__", NONE)
+                exception.set_base_field(session, "__context__", NONE)
                 break
             if id(context) in visited:  # there is one, which self is not on
                 break
             visited.add(id(context))
-            before = context
+            exception = context
         self.set_base_field(session, "__context__", handled)
 
     def traceback(self) -> Value:

@@ -57,7 +57,7 @@ def _share(shares: list[Value] | Value, k: int) -> Value:
 _Share = tuple[TensorValue, list[Value], dict[str, Value]]
 
 
-def _distributed(
+def _shares_by_tensor(
     session: Session, name: str, args: Arguments, kwargs: Keywords
 ) -> Iterator[_Share]:
     """Each tensor of the first list, with its share of the other arguments."""
@@ -91,7 +91,7 @@ def _rule(name: str, method: str) -> OptionalRule:
         if not kwargs.keys() <= _KEYWORDS or many:
             raise session.unsupported("foreach", f"{name}() with the arguments {', '.join(kwargs)}")
         results = []
-        for tensor, shares, named in _distributed(session, name, args, kwargs):
+        for tensor, shares, named in _shares_by_tensor(session, name, args, kwargs):
             results.append(TensorMethod(tensor, method).call(session, shares, named))
         if not method.endswith("_"):
             return TupleValue(results, tuple)
@@ -112,19 +112,19 @@ def _pow(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """One number to the power of many tensors, besides the usual."""
     if len(args) != 2 or kwargs or isinstance(session.realize(args[0]), SequenceValue):
         return _rule("_foreach_pow", "pow")(session, args, kwargs)
-    shares = _distributed(session, "_foreach_pow", args[1:], {})
-    return _called_for_each(session, torch.pow, args[:1], shares)
+    shares = _shares_by_tensor(session, "_foreach_pow", args[1:], {})
+    return _results_for_each(session, torch.pow, args[:1], shares)
 
 
 @means(foreach_norm, how=How.OPERATION)
 def _norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     if not kwargs.keys() <= {"ord", "dtype"} or len(args) > 2:
         raise session.unsupported("foreach", "_foreach_norm() with further arguments")
-    shares = _distributed(session, "_foreach_norm", args, kwargs)
-    return _called_for_each(session, torch.linalg.vector_norm, (), shares)
+    shares = _shares_by_tensor(session, "_foreach_norm", args, kwargs)
+    return _results_for_each(session, torch.linalg.vector_norm, (), shares)
 
 
-def _called_for_each(
+def _results_for_each(
     session: Session, function: Any, first: Arguments, shares: Iterator[_Share]
 ) -> TupleValue:
     """What a function gives for arguments that come first, and each tensor with its share."""

@@ -160,9 +160,9 @@ class FunctionValue(OutsideOrMade):
             return session.realize(self.fields[name])
         if name in _FIELDS:
             return session.realize(_FIELDS[name](self, session))
-        if name in _FIELDS_MADE:
+        if name in _NEW_FUNCTION_FIELDS:
             if self.object is None:
-                return session.realize(_FIELDS_MADE[name](self, session))
+                return session.realize(_NEW_FUNCTION_FIELDS[name](self, session))
             return session.realize(self._slot(session, name))
         if hasattr(FunctionType, name):
             return super().get_attribute(session, name)
@@ -560,19 +560,19 @@ def _is_for_others(cls: Any) -> bool:
 def _leaves_quietly(program: Program, index: int, namespace: dict[str, Any]) -> bool:
     """Whether GeneratorExit, raised at an instruction, leaves the function without running anything
     of the user's: the handlers on its way are for other exceptions."""
-    handler, named = program.handler_at(index), []
+    handler, classes = program.handler_at(index), []
     while handler is not None:
         index = handler.target
         while (op := program.instructions[index].op) not in ("RERAISE", "CLEANUP_THROW"):
             arg = program.instructions[index].arg
             if op == "LOAD_GLOBAL":
-                named.append(namespace.get(arg, getattr(builtins, arg, None)))
-            elif op == "LOAD_ATTR" and named and isinstance(named[-1], ModuleType):
-                named.append(getattr(named.pop(), arg, None))
+                classes.append(namespace.get(arg, getattr(builtins, arg, None)))
+            elif op == "LOAD_ATTR" and classes and isinstance(classes[-1], ModuleType):
+                classes.append(getattr(classes.pop(), arg, None))
             elif op == "CHECK_EXC_MATCH":
-                if not named or not all(map(_is_for_others, named)):
+                if not classes or not all(map(_is_for_others, classes)):
                     return False
-                named.clear()
+                classes.clear()
             elif op == "POP_JUMP_IF_FALSE":
                 index = arg - 1
             elif op == "STOPITERATION_ERROR":
@@ -602,7 +602,7 @@ _FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__closure__": lambda f, session: session.tuple_of_values(f.cells) if f.cells else NONE,
     "__dict__": _attributes,
 }
-_FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
+_NEW_FUNCTION_FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__defaults__": lambda f, session: session.tuple_of_values(f.defaults) if f.defaults else NONE,
     "__kwdefaults__": lambda f, session: (
         session.dict_of_values(f.keyword_defaults) if f.keyword_defaults else NONE
@@ -616,7 +616,7 @@ _FIELDS_MADE: dict[str, Callable[[FunctionValue, Session], Value]] = {
     "__module__": lambda f, session: session.wrap_global(f.namespace, "__name__") or NONE,
 }
 if hasattr(FunctionType, "__type_params__"):
-    _FIELDS_MADE["__type_params__"] = lambda f, session: session.tuple_of_values([])
+    _NEW_FUNCTION_FIELDS["__type_params__"] = lambda f, session: session.tuple_of_values([])
 """By name: the attributes that every function made during capture has, besides its `__dict__`.
 
 Those of an outside function are read from it."""

@@ -44,7 +44,7 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
     classes = session.realize(classes)
     classes = getattr(classes, "content", classes)
     of_value = functools.partial(is_instance, session, value)
-    answer = _answered(session, "__instancecheck__", of_value, value, classes)
+    answer = _special_answer(session, "__instancecheck__", of_value, value, classes)
     if answer is not None:
         return answer
     known, cls = classes.constant(), value.python_type()
@@ -60,14 +60,14 @@ def is_instance(session: Session, value: Value, classes: Value) -> bool:
     return _is_instance_of(session, value, known)
 
 
-def _answered(
-    session: Session, method: str, test: Callable[[Value], bool], asked: Value, classes: Value
+def _special_answer(
+    session: Session, method: str, test: Callable[[Value], bool], subject: Value, classes: Value
 ) -> bool | None:
     """What a tuple of classes or an object with the method answers; None for a class."""
     if isinstance(classes, TupleValue):
         return any(map(test, classes.items))
     if isinstance(classes, ObjectValue) and not find_missing(classes.cls, method):
-        answer = classes.special(session, method, asked)
+        answer = classes.special(session, method, subject)
         return answer is not None and session.truth(answer)
     return None
 
@@ -230,7 +230,7 @@ def _is_subclass(session: Session, cls: Value, classes: Value) -> bool:
     cls, classes = session.realize(cls), session.realize(classes)
     classes = getattr(classes, "content", classes)
     of_class = functools.partial(_is_subclass, session, cls)
-    answer = _answered(session, "__subclasscheck__", of_class, cls, classes)
+    answer = _special_answer(session, "__subclasscheck__", of_class, cls, classes)
     if answer is not None:
         return answer
     known = classes.constant()
