@@ -187,10 +187,10 @@ class Effects:
 
     def known(self, session: Session, object_: Any, source: Source) -> Value | None:
         """The value of an outside object that was met before on another path."""
-        found = self._known.get(id(object_))
-        if found is not None and source is not found.source:
-            session.guard(source, Kind.SAME, found.source)
-        return found
+        value = self._known.get(id(object_))
+        if value is not None and source is not value.source:
+            session.guard(source, Kind.SAME, value.source)
+        return value
 
     def admit(self, session: Session, value: Value, object_: Any) -> None:
         """Takes note of an outside object that can be changed, and of the value that stands for
@@ -221,9 +221,9 @@ class Effects:
         """Whether some instance of these classes was changed."""
         return any(issubclass(cls, classes) for cls in self._changed)
 
-    def found(self, object_: Any, source: Source) -> Value:
-        """What was found under a name or key: that it is there is a fact, even if it is never
-        used."""
+    def lazy_value(self, object_: Any, source: Source) -> Value:
+        """The lazy value of what is under a name or key. That it is there is guarded, even if it is
+        never used."""
         self._paths[source] = None
         return LazyValue(object_, source)
 
@@ -322,7 +322,7 @@ class Effects:
         if written is not None:
             return written
         if name in vars(object_):
-            return self.found(vars(object_)[name], AttrSource(owner.source, name))
+            return self.lazy_value(vars(object_)[name], AttrSource(owner.source, name))
         session.guard_absent(owner.source, name)
         return None
 
@@ -334,7 +334,7 @@ class Effects:
             return ReadyValue(InstanceDictSource(owner.source))
 
         def store(key: Any, value: Value) -> Operation:
-            if type(key) is not str or _taken_by_class(owner.python_type(), key):
+            if type(key) is not str or _has_data_descriptor(owner.python_type(), key):
                 return Operation(dict.__setitem__, (dict_of(), ConstantValue(key), value))
             return Operation(object.__setattr__, (owner, ConstantValue(key), value))
 
@@ -372,13 +372,13 @@ class Effects:
 
     def set_name(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         """Sets or deletes (NULL) a global of a module."""
-        held = ConstantValue(namespace)
+        namespace_value = ConstantValue(namespace)
 
         def store(key: Any, value: Value) -> Operation:
-            return Operation(dict.__setitem__, (held, ConstantValue(key), value))
+            return Operation(dict.__setitem__, (namespace_value, ConstantValue(key), value))
 
         def remove(key: Any) -> Operation:
-            return Operation(_remove_item, (held, ConstantValue(key)))
+            return Operation(_remove_item, (namespace_value, ConstantValue(key)))
 
         def source_of(key: Any) -> Source:
             return GlobalSource(namespace, key)
@@ -452,7 +452,7 @@ def is_same_constant(before: Value | None, after: Value) -> bool:
     return type(before) is type(after) is ConstantValue and before.object is after.object
 
 
-def _taken_by_class(cls: type, name: str) -> bool:
+def _has_data_descriptor(cls: type, name: str) -> bool:
     """Whether a data descriptor of the class takes what is written under this name."""
     return is_data_descriptor(class_attribute(cls, name))
 

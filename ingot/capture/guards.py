@@ -332,10 +332,10 @@ def _same_differences(
     guard: Guard, slots: Sequence[Any], _: Mapping[Symbol, Quantity]
 ) -> list[str]:
     is_same = guard.source.load(slots) is guard.data.load(slots)  # type: ignore[union-attr]
-    wanted = guard.kind is Kind.SAME
-    if is_same == wanted:
+    expected = guard.kind is Kind.SAME
+    if is_same == expected:
         return []
-    return [f"{guard.name} is {guard.data.name} was {wanted}, is {is_same}"]
+    return [f"{guard.name} is {guard.data.name} was {expected}, is {is_same}"]
 
 
 def _storage_differences(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 
-def call(hook: Any, given: tuple[Any, ...]) -> Any:
-    return hook(*given)
+def call(hook: Any, args: tuple[Any, ...]) -> Any:
+    return hook(*args)
 
 
-def call_of_module(hook: Any, module: Any, given: tuple[Any, ...]) -> Any:
-    return hook(module, *given)
+def call_of_module(hook: Any, module: Any, args: tuple[Any, ...]) -> Any:
+    return hook(module, *args)

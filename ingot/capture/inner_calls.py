@@ -81,7 +81,7 @@ def _may_have_tensors(function: FunctionType, parameters: tuple[Any, ...]) -> bo
         # isinstance asks for __class__, which may be code of the user's
         issubclass(type(item), _TENSORS)
         for value in itertools.chain(parameters, _variables(function))
-        for item in itertools.chain((value,), itertools.islice(_held(value), _FEW))
+        for item in itertools.chain((value,), itertools.islice(_contents(value), _FEW))
     )
 
 
@@ -92,7 +92,7 @@ def _variables(function: FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _held(value: Any) -> Iterable[Any]:
+def _contents(value: Any) -> Iterable[Any]:
     """What a container or an instance holds, read without code of the user's."""
     kind = type(value)
     if issubclass(kind, list):
@@ -103,10 +103,10 @@ def _held(value: Any) -> Iterable[Any]:
     if issubclass(kind, partial):
         return (*partial.args.__get__(value), *partial.keywords.__get__(value).values())  # type: ignore[attr-defined]
     if issubclass(kind, dict):
-        held = value
+        mapping = value
     else:
-        held = instance_dict(value)
-    return dict.values(held) if isinstance(held, dict) else ()  # that of a class is no dict
+        mapping = instance_dict(value)
+    return dict.values(mapping) if isinstance(mapping, dict) else ()  # that of a class is no dict
 
 
 def _call_disabled(function: FunctionType, *parameters: Any) -> Any:

@@ -176,12 +176,12 @@ class indexed(Iterator):
 
     @staticmethod
     def rebuild(sequence: Any, position: Any) -> Any:
-        made = _sequence_iterator(_Any() if position is None else sequence)
+        iterator = _sequence_iterator(_Any() if position is None else sequence)
         if position is None:
-            next(made, None)
+            next(iterator, None)
         else:
-            made.__setstate__(position)
-        return made
+            iterator.__setstate__(position)
+        return iterator
 
 
 class _Any:
@@ -268,13 +268,13 @@ class _Backwards(Iterator):
 
     @staticmethod
     def rebuild(owner: Any, position: Any, size: Any) -> Any:
-        made = _backwards(owner)
+        iterator = _backwards(owner)
         if isinstance(owner, list):
-            made.__setstate__(position - 1)
+            iterator.__setstate__(position - 1)
         else:
             for _ in range(size - position):
-                next(made, None)
-        return made
+                next(iterator, None)
+        return iterator
 
 
 def _backwards(owner: Any) -> Any:
@@ -330,8 +330,8 @@ class calls_until(Iterator):
 
     @staticmethod
     def rebuild(function: Any, sentinel: Any, ended: Any) -> Any:
-        made = iter(function, sentinel)
+        iterator = iter(function, sentinel)
         if ended:
-            made = iter(lambda: sentinel, sentinel)
-            next(made, None)
-        return made
+            iterator = iter(lambda: sentinel, sentinel)
+            next(iterator, None)
+        return iterator

@@ -41,9 +41,9 @@ class chain(Iterator):
 
 @means(itertools.chain.from_iterable, how=How.POLYFILL)
 def chain_from_iterable(iterables: Any, /) -> Any:
-    made = chain()
-    made.iterables = iter(iterables)
-    return made
+    result = chain()
+    result.iterables = iter(iterables)
+    return result
 
 
 @replaces_in_c(itertools.islice)
@@ -62,13 +62,13 @@ class islice(Iterator):
         if limits.step == 0:
             fails(itertools.islice, (), *bounds)
         self.iterator, self.position, self.ended = iter(iterable), 0, False
-        self.wanted, self.stop, self.step = limits.start or 0, limits.stop, limits.step or 1
+        self.next_position, self.stop, self.step = limits.start or 0, limits.stop, limits.step or 1
 
     def __next__(self) -> Any:
         if self.ended:
             raise StopIteration
         try:
-            while self.position < self.wanted:
+            while self.position < self.next_position:
                 next(self.iterator)
                 self.position += 1
             if self.stop is not None and self.position >= self.stop:
@@ -78,17 +78,19 @@ class islice(Iterator):
             self.ended = True
             raise
         self.position += 1
-        self.wanted += self.step
-        if self.stop is not None and self.wanted > self.stop:
-            self.wanted = self.stop
+        self.next_position += self.step
+        if self.stop is not None and self.next_position > self.stop:
+            self.next_position = self.stop
         return item
 
     @staticmethod
-    def rebuild(iterator: Any, position: Any, wanted: Any, stop: Any, step: Any, ended: Any) -> Any:
+    def rebuild(
+        iterator: Any, position: Any, next_position: Any, stop: Any, step: Any, ended: Any
+    ) -> Any:
         if ended:
             return itertools.islice((), 0)
         return itertools.islice(
-            iterator, wanted - position, None if stop is None else stop - position, step
+            iterator, next_position - position, None if stop is None else stop - position, step
         )
 
 
@@ -116,9 +118,9 @@ class accumulate(Iterator):
     def rebuild(iterator: Any, function: Any, total: Any, initial: Any) -> Any:
         if total is _MISSING:
             return itertools.accumulate(iterator, function, initial=initial)
-        made = itertools.accumulate(itertools.chain((total,), iterator), function)
-        next(made)
-        return made
+        result = itertools.accumulate(itertools.chain((total,), iterator), function)
+        next(result)
+        return result
 
 
 @replaces_in_c(itertools.repeat)
@@ -194,10 +196,10 @@ class cycle(Iterator):
 
     @staticmethod
     def rebuild(iterator: Any, saved: Any, position: Any) -> Any:
-        made = itertools.cycle(itertools.chain(saved, iterator) if position < 0 else saved)
+        result = itertools.cycle(itertools.chain(saved, iterator) if position < 0 else saved)
         for _ in range(len(saved) if position < 0 else position + 1):
-            next(made)
-        return made
+            next(result)
+        return result
 
 
 @replaces_in_c(itertools.pairwise)
@@ -305,9 +307,9 @@ class zip_longest(Iterator):
         for i in range(len(self.iterators)):
             item = self.fill
             if self.iterators[i] is not None:
-                found = next(self.iterators[i], _MISSING)
-                if found is not _MISSING:
-                    item = found
+                element = next(self.iterators[i], _MISSING)
+                if element is not _MISSING:
+                    item = element
                 else:
                     self.active -= 1
                     self.iterators[i] = None
@@ -345,7 +347,7 @@ class _Grouper(Iterator):
 class groupby(Iterator):
     def __init__(self, iterable: Any, key: Any = None) -> None:
         self.iterator, self.key, self.group = iter(iterable), key, None
-        self.value = self.current = self.wanted = _MISSING
+        self.value = self.current = self.target_key = _MISSING
 
     def step(self) -> None:
         item = next(self.iterator)
@@ -357,14 +359,14 @@ class groupby(Iterator):
 
     def __next__(self) -> Any:
         self.group = None
-        while self.current is _MISSING or self.wanted is not _MISSING and self._same():
+        while self.current is _MISSING or self.target_key is not _MISSING and self._same():
             self.step()
-        self.wanted = self.current
-        self.group = _Grouper(self, self.wanted)  # type: ignore[assignment]
-        return self.wanted, self.group
+        self.target_key = self.current
+        self.group = _Grouper(self, self.target_key)  # type: ignore[assignment]
+        return self.target_key, self.group
 
     def _same(self) -> Any:
-        return self.wanted is self.current or self.wanted == self.current
+        return self.target_key is self.current or self.target_key == self.current
 
 
 _tee_type: Any = type(itertools.tee([1])[0])
@@ -404,7 +406,7 @@ class _Counted(Iterator):
     """Goes through `rows()`; the real iterator in its state is one that has given as many."""
 
     def __init__(self, pools: Any, options: Any) -> None:
-        self.pools, self.options, self.given = pools, options, 0
+        self.pools, self.options, self.count = pools, options, 0
         self.generator = self.rows(*pools, **options)
 
     def rows(self, *pools: Any, **options: Any) -> Any:
@@ -412,18 +414,18 @@ class _Counted(Iterator):
 
     def __next__(self) -> Any:
         item = next(self.generator)
-        self.given += 1
+        self.count += 1
         return item
 
 
 def _advanced(real: Any) -> Any:
     """The `rebuild` of a _Counted iterator."""
 
-    def rebuild(pools: Any, options: Any, given: Any) -> Any:
-        made = real(*pools, **options)
-        for _ in range(given):
-            next(made, None)
-        return made
+    def rebuild(pools: Any, options: Any, count: Any) -> Any:
+        iterator = real(*pools, **options)
+        for _ in range(count):
+            next(iterator, None)
+        return iterator
 
     return staticmethod(rebuild)
 

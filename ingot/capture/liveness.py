@@ -21,10 +21,10 @@ _live: dict[Program, tuple[frozenset[int], ...]] = {}
 def live_variables(program: Program, index: int) -> frozenset[int]:
     """The slots of local variables that an instruction, or one that can run after it, may read
     before it is written. Cells are not among them: whoever holds the cell may read it."""
-    found = _live.get(program)
-    if found is None:
-        found = _live[program] = _analyze(program)
-    return found[index]
+    live = _live.get(program)
+    if live is None:
+        live = _live[program] = _analyze(program)
+    return live[index]
 
 
 def may_watch(program: Program) -> bool:

@@ -90,8 +90,8 @@ class ModeTracker:
         if (before.autocast, before.autocast_cache) != (modes.autocast, modes.autocast_cache):
             while self._entered:
                 add_call(graph, exit_autocast, (self._entered.pop(),), where)
-            for device, wanted in self._contexts(modes):
-                values = (device, wanted.dtype, wanted.enabled, modes.autocast_cache)
+            for device, autocast in self._contexts(modes):
+                values = (device, autocast.dtype, autocast.enabled, modes.autocast_cache)
                 self._entered.append(add_call(graph, enter_autocast, values, where))
         if before.grad != modes.grad:
             add_call(graph, set_grad_enabled, (modes.grad,), where)
@@ -101,13 +101,13 @@ class ModeTracker:
         """The autocast contexts that lead from the modes at the start to these."""
         start = self._at_start
         pairs = list(zip(AUTOCAST_DEVICES, start.autocast, modes.autocast, strict=True))
-        found = []
+        contexts = []
         for device, old, new in pairs:
             if old != new:
-                found.append((device, new))
-        if not found and start.autocast_cache != modes.autocast_cache:
-            found = [(AUTOCAST_DEVICES[0], modes.autocast[0])]
-        return found
+                contexts.append((device, new))
+        if not contexts and start.autocast_cache != modes.autocast_cache:
+            contexts = [(AUTOCAST_DEVICES[0], modes.autocast[0])]
+        return contexts
 
 
 def add_call(

@@ -368,15 +368,15 @@ class attrgetter(_Getter):
                 fails(operator.attrgetter, *self.names)
 
     def __call__(self, obj: Any, /) -> Any:
-        found = []
+        values = []
         for name in self.names:
             value = obj
-            for part in name.split("."):
-                value = getattr(value, part)
-            found.append(value)
-        if len(found) == 1:
-            return found[0]
-        return tuple(found)
+            for attribute in name.split("."):
+                value = getattr(value, attribute)
+            values.append(value)
+        if len(values) == 1:
+            return values[0]
+        return tuple(values)
 
     @staticmethod
     def rebuild(names: Any) -> Any:
@@ -439,17 +439,17 @@ class CachedFunction:
         key: Any = (args, tuple(kwargs.items()))
         if self.typed:
             key = (*key, tuple([type(a) for a in args]), tuple([type(a) for a in kwargs.values()]))
-        found = self.results.pop(key, _MISSING)
-        if found is _MISSING:
+        result = self.results.pop(key, _MISSING)
+        if result is _MISSING:
             self.misses += 1
-            found = self.__wrapped__(*args, **kwargs)
+            result = self.__wrapped__(*args, **kwargs)
             if self.maxsize is not None and len(self.results) >= self.maxsize > 0:
                 del self.results[next(iter(self.results))]
         else:
             self.hits += 1
         if self.maxsize != 0:
-            self.results[key] = found
-        return found
+            self.results[key] = result
+        return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -574,9 +574,9 @@ def batch_norm(
     var, mean = torch.var_mean(
         input.detach().to(torch.promote_types(input.dtype, torch.float32)), dims
     )
-    for running, found in ((running_mean, mean), (running_var, var)):
+    for running, statistic in ((running_mean, mean), (running_var, var)):
         if running is not None:
-            running.copy_(momentum * found.double() + (1 - momentum) * running.double())
+            running.copy_(momentum * statistic.double() + (1 - momentum) * running.double())
     return result
 
 

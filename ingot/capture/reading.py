@@ -83,7 +83,7 @@ class Reading:
 
     def count_of(self: Session, items: Iterable[Value], item: Value) -> Value:  # type: ignore[misc]
         """What count() of a sequence gives."""
-        return ConstantValue(sum(self.equal(self.realize(held), item) for held in items))
+        return ConstantValue(sum(self.equal(self.realize(element), item) for element in items))
 
     def realized_items(self: Session, value: Value) -> list[Value]:  # type: ignore[misc]
         """The same, realized."""
@@ -183,12 +183,12 @@ class Reading:
         members: dict[Any, Value] = {}
         for key, member in self.members_read(value):
             members.setdefault(key, member)
-        made = SetValue(members.items(), cls)
+        result = SetValue(members.items(), cls)
         if isinstance(value, SetValue):
-            made.hashed = cls(value.hashed)
+            result.hashed = cls(value.hashed)
         elif isinstance(value, DictValue) and value.cls is dict:
-            made.hashed = cls(value.entries)
-        return made
+            result.hashed = cls(value.entries)
+        return result
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -208,20 +208,22 @@ class Reading:
         return self._pairs_read(value)
 
     def mapping_read(  # type: ignore[misc]
-        self: Session, value: Value, taken: Container[Any] | None = None
+        self: Session, value: Value, prior_keys: Container[Any] | None = None
     ) -> Entries:
-        """The entries of a mapping, as they are read. KeyTaken for a key that is `taken` already,
+        """The entries of a mapping, as they are read. KeyTaken for one of the `prior_keys`,
         AttributeError where it has no `keys`."""
         value = self.realize(value)
         if isinstance(value, DictObject) and value.is_read_as_dict(self):
-            value = value.made
+            value = value.item_dict
         if not isinstance(value, DictValue):
-            return self._items_read(value, self._keys_of(value), taken)
-        return self._entries_read(value, taken)
+            return self._items_read(value, self._keys_of(value), prior_keys)
+        return self._entries_read(value, prior_keys)
 
-    def _entries_read(self: Session, value: DictValue, taken: Container[Any] | None) -> Entries:  # type: ignore[misc]
+    def _entries_read(  # type: ignore[misc]
+        self: Session, value: DictValue, prior_keys: Container[Any] | None
+    ) -> Entries:
         for key, item in list(value.entries.items()):
-            if taken is not None and key in taken:
+            if prior_keys is not None and key in prior_keys:
                 raise KeyTaken(self.wrap_key(key))
             yield key, item
 
@@ -241,10 +243,10 @@ class Reading:
         return self.items_of(keys, f"{owner}.keys() returned a non-iterable (type {kind})")
 
     def _items_read(  # type: ignore[misc]
-        self: Session, value: Value, keys: Iterable[Value], taken: Container[Any] | None = None
+        self: Session, value: Value, keys: Iterable[Value], prior_keys: Container[Any] | None = None
     ) -> Entries:
         for key in map(self.realize, keys):
-            if taken is not None and key.key(self) in taken:
+            if prior_keys is not None and key.key(self) in prior_keys:
                 raise KeyTaken(key)
             item = value.get_item(self, key)
             yield key.key(self), item

@@ -21,24 +21,26 @@ CELL: Any = vars(CellType)["cell_contents"]
 FACTORY: Any = vars(defaultdict)["default_factory"]
 
 
-def stored(key: Any, made: Recipe, item: Recipe) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
-    """What puts the key that is `made` into a dict. What the user's code has been asked for is not
-    asked again."""
+def stored(
+    key: Any, key_recipe: Recipe, item: Recipe
+) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
+    """The call that puts a key and its item into a dict. A hash that the user's code has told is
+    not asked for again."""
     known = custom_hash(key)
     if known is None:
-        return dict.__setitem__, (made, item)
-    return _native.store_hashed, (residual.Constant(known), made, item)
+        return dict.__setitem__, (key_recipe, item)
+    return _native.store_hashed, (residual.Constant(known), key_recipe, item)
 
 
 def set_of(cls: type, hashes: Sequence[int | None], *members: Any) -> Any:
     """A new set of members, some of whose hashes are known."""
-    held: dict[Any, None] = {}
+    keys: dict[Any, None] = {}
     for known, member in zip(hashes, members):
         if known is None:
-            held[member] = None
+            keys[member] = None
         else:
-            _native.store_hashed(held, known, member, None)
-    return cls(held)  # which takes the hashes from it
+            _native.store_hashed(keys, known, member, None)
+    return cls(keys)  # which takes the hashes from it
 
 
 def building_order(value: SetValue) -> list[Any]:
@@ -95,9 +97,9 @@ def finished_generator(name: str, qualname: str) -> Any:
 def advanced(container: Any, position: int, ended: bool) -> Any:
     """An iterator that has given `position` elements already, and perhaps said that there are no
     more."""
-    made = iter(container)
+    iterator = iter(container)
     for _ in range(position):
-        next(made)
+        next(iterator)
     if ended:
-        next(made, None)
-    return made
+        next(iterator, None)
+    return iterator

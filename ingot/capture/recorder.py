@@ -172,10 +172,10 @@ class GraphRecorder:
         node.meta.update(val=result, where=where)
         if type(result) is not FakeTensor:
             return result_value(session, result, node)
-        made = self.by_fake.get(id(result))
-        if made is None:
-            made = self.by_fake[id(result)] = TensorValue(result, node)
-        return made
+        value = self.by_fake.get(id(result))
+        if value is None:
+            value = self.by_fake[id(result)] = TensorValue(result, node)
+        return value
 
     def _known_answer(self, session: Session, result: Any, checks: int) -> Value:
         """The value of what needs no node. `checks` is how many there were before."""
@@ -329,17 +329,17 @@ class GraphRecorder:
         inside = set(nodes)
         kept = [node for node in needed if node not in inside]
         inputs = kept + [tangent.fx_node for tangent in tangents]
-        part, copies = fx.Graph(), dict[Any, Any]({None: None})
+        graph, copies = fx.Graph(), dict[Any, Any]({None: None})
         for node in inputs:
-            copies[node] = part.placeholder(node.name)
+            copies[node] = graph.placeholder(node.name)
             copies[node].meta.update(val=node.meta["val"], where=session.where)
         for node in nodes[len(tangents) :]:
-            copies[node] = part.node_copy(node, copies.__getitem__)
-        part.output(tuple(map(copies.__getitem__, roots)))
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(map(copies.__getitem__, roots)))
         self.drop_part(session, begun)
         if not all(isinstance(node.meta["val"], FakeTensor) for node in inputs):
             raise session.unsupported("inner-gradients", "a backward that reads what is no tensor")
-        return fx.GraphModule(torch.nn.Module(), part), kept
+        return fx.GraphModule(torch.nn.Module(), graph), kept
 
     def drop_part(self, session: Session, begun: Part) -> None:
         """Takes the nodes since `begin_part` out of the graph."""

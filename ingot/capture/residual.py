@@ -27,7 +27,7 @@ class Recipe:
 
     __slots__ = ()
 
-    def parts(self) -> Iterable[Recipe]:
+    def operands(self) -> Iterable[Recipe]:
         """The recipes it is made from."""
         return ()
 
@@ -60,7 +60,7 @@ class Collection(Recipe):
     kind: type
     items: tuple[Recipe, ...] | list[Recipe]
 
-    def parts(self) -> Iterable[Recipe]:
+    def operands(self) -> Iterable[Recipe]:
         return self.items
 
 
@@ -70,8 +70,8 @@ class Dict(Recipe):
 
     items: tuple[tuple[Recipe, Recipe], ...] | list[tuple[Recipe, Recipe]]
 
-    def parts(self) -> Iterable[Recipe]:
-        return [part for item in self.items for part in item]
+    def operands(self) -> Iterable[Recipe]:
+        return [operand for item in self.items for operand in item]
 
 
 @_recipe
@@ -82,7 +82,7 @@ class Call(Recipe):
     function: Callable[..., Any]
     args: tuple[Recipe, ...]
 
-    def parts(self) -> Iterable[Recipe]:
+    def operands(self) -> Iterable[Recipe]:
         return self.args
 
 
@@ -99,7 +99,7 @@ class Ending(Recipe):
     function: Callable[..., Any]
     args: tuple[Recipe, ...]
 
-    def parts(self) -> Iterable[Recipe]:
+    def operands(self) -> Iterable[Recipe]:
         return self.args
 
 
@@ -111,8 +111,8 @@ class Filled(Recipe):
     make: Recipe
     steps: list[tuple[Callable[..., Any], tuple[Recipe, ...]]]
 
-    def parts(self) -> Iterable[Recipe]:
-        return [self.make, *(part for _, args in self.steps for part in args)]
+    def operands(self) -> Iterable[Recipe]:
+        return [self.make, *(operand for _, args in self.steps for operand in args)]
 
 
 def named_tuple(cls: type, items: Sequence[Recipe]) -> Recipe:
@@ -210,23 +210,23 @@ class _Writer:
                 continue
             path[id(recipe)] = None
             stack.append((recipe, False))
-            stack.extend((part, True) for part in reversed([*recipe.parts()]))
+            stack.extend((operand, True) for operand in reversed([*recipe.operands()]))
 
     def _load_first(self, recipes: Sequence[Recipe]) -> None:
         """Gives each outside object a variable, which is set before anything is changed."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack = list(reversed(recipes))
         while stack:
             recipe = stack.pop()
-            if id(recipe) in seen:
+            if id(recipe) in visited:
                 continue
-            seen.add(id(recipe))
+            visited.add(id(recipe))
             if isinstance(recipe, FromSource) and recipe.source not in self.loaded:
                 if not isinstance(recipe.source, (ArgSource, ConstSource)):
                     text = self._from_source(recipe)
                     name = self.loaded[recipe.source] = f"outside_{len(self.loaded)}"
                     self.lines.append(f"{name} = {text}")
-            stack.extend(reversed([*recipe.parts()]))
+            stack.extend(reversed([*recipe.operands()]))
 
     def _finished(self, recipe: Recipe) -> str:
         """The expression of a recipe, all that it refers to filled."""
@@ -237,8 +237,8 @@ class _Writer:
         return text
 
     def _fill(self, name: str, waiting: Recipe) -> None:
-        for part in waiting.parts():
-            self._split(part)
+        for operand in waiting.operands():
+            self._split(operand)
         # one by one: an expression may add lines before its own
         for line in _FILLINGS[_shape(waiting)](self, waiting, name):
             self.lines.append(line)
@@ -248,15 +248,15 @@ class _Writer:
         limited depth."""
         stack, deep = [(recipe, 1)], []
         while stack:
-            part, depth = stack.pop()
-            if id(part) in self.names or self._is_filled_later(part):
+            recipe, depth = stack.pop()
+            if id(recipe) in self.names or self._is_filled_later(recipe):
                 continue
             if depth % _DEPTH == 0:
-                deep.append(part)
-            stack.extend((inner, depth + 1) for inner in part.parts())
-        for part in reversed(deep):
-            if id(part) not in self.names:
-                self._variable(part, self._expression(part))
+                deep.append(recipe)
+            stack.extend((operand, depth + 1) for operand in recipe.operands())
+        for recipe in reversed(deep):
+            if id(recipe) not in self.names:
+                self._variable(recipe, self._expression(recipe))
 
     def _is_filled_later(self, recipe: Recipe) -> bool:
         return isinstance(recipe, Filled) or (
@@ -267,7 +267,7 @@ class _Writer:
         if id(recipe) in self.names:
             return self.names[id(recipe)]
         if self._is_filled_later(recipe):
-            return self._made_empty(recipe)
+            return self._empty_object(recipe)
         text = _EXPRESSIONS[type(recipe)](self, recipe)
         if (
             self.uses[id(recipe)] == 1
@@ -282,7 +282,7 @@ class _Writer:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def _made_empty(self, recipe: Recipe) -> str:
+    def _empty_object(self, recipe: Recipe) -> str:
         """A variable for a mutable object, which is filled later."""
         if isinstance(recipe, Filled):
             empty = self._expression(recipe.make)
@@ -342,13 +342,13 @@ class _Writer:
         text = self._call(recipe)
         read: list[Recipe] = [*recipe.args]
         while read:
-            part = read.pop()
-            name = self.names.get(id(part))
-            if (waiting := (name, part)) in self.unfilled:
+            operand = read.pop()
+            name = self.names.get(id(operand))
+            if (waiting := (name, operand)) in self.unfilled:
                 self.unfilled.remove(waiting)  # type: ignore[arg-type]
                 self._fill(*waiting)  # type: ignore[arg-type]
-            elif isinstance(part, Call):
-                read.extend(part.args)
+            elif isinstance(operand, Call):
+                read.extend(operand.args)
         return text
 
     def _fill_collection(self, recipe: Collection, name: str) -> Iterable[str]:

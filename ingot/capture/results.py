@@ -102,7 +102,7 @@ class Results:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.outputs: list[TensorValue | SymIntValue] = []
-        self._made: dict[int, tuple[Value, Recipe | None]] = {}
+        self._recipes: dict[int, tuple[Value, Recipe | None]] = {}
         self._unfilled: list[Callable[[], None]] = []
         self._filling = False
         # what is to be done once all that was changed is as it should be
@@ -110,7 +110,7 @@ class Results:
 
     def recipe(self, value: Value) -> Recipe:
         """How to make the object of a value."""
-        made = self._recipe(value)
+        recipe = self._recipe(value)
         if not self._filling:
             self._filling = True
             try:
@@ -118,7 +118,7 @@ class Results:
                     self._unfilled.pop(0)()
             finally:
                 self._filling = False
-        return made
+        return recipe
 
     def effects(self) -> list[Call]:
         """What is to be done to the world outside, in order."""
@@ -131,16 +131,20 @@ class Results:
         """Raises Unsupported where a generator is dropped that stands in a try or with block:
         Python would leave the block then."""
         for generator in self.session.suspended:
-            if generator.in_block and generator.source is None and id(generator) not in self._made:
+            if (
+                generator.in_block
+                and generator.source is None
+                and id(generator) not in self._recipes
+            ):
                 raise self.session.unsupported(
                     "generator", "a generator is dropped in a try or with block", action=SKIP
                 )
 
     def _recipe(self, value: Value) -> Recipe:
-        known = self._made.get(id(value))
+        known = self._recipes.get(id(value))
         if known is None:
-            self._made[id(value)] = (value, None)
-            known = self._made[id(value)] = (value, self._make(value))
+            self._recipes[id(value)] = (value, None)
+            known = self._recipes[id(value)] = (value, self._make(value))
         if known[1] is None:
             raise self._alive(f"{value.describe()}, which is part of itself,")
         return known[1]
@@ -193,9 +197,9 @@ class Results:
         """A new object that is filled later."""
         return Filled(self._call(function, *args), [])
 
-    def _then(self, made: Filled, function: Callable[..., Any], *args: Any) -> None:
+    def _then(self, recipe: Filled, function: Callable[..., Any], *args: Any) -> None:
         """Adds a step that fills an object."""
-        made.steps.append((function, self._arguments(args)))
+        recipe.steps.append((function, self._arguments(args)))
 
     def _later(self, fill: Callable[..., None], *args: Any) -> None:
         """Puts off what may lead back to the recipe that is being made."""
@@ -232,9 +236,9 @@ class Results:
             output = self._call(as_inference, output)
         if not value.attributes:
             return output
-        made = Filled(output, [])
-        self._later(self._fill_attributes, made, value)
-        return made
+        recipe = Filled(output, [])
+        self._later(self._fill_attributes, recipe, value)
+        return recipe
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
         """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as
@@ -289,13 +293,13 @@ class Results:
         for key, item in value.entries.items():
             yield self._recipe(self.session.wrap_key(key)), self._recipe(item)
 
-    def _fill_entries(self, made: Filled, value: DictValue, base: Any) -> None:
+    def _fill_entries(self, recipe: Filled, value: DictValue, base: Any) -> None:
         """Puts the entries into a new dict, or instance of a subclass."""
         for key, entry in zip(value.entries, self._entries(value)):
             if base is OrderedDict:
-                self._then(made, OrderedDict.__setitem__, *entry)
+                self._then(recipe, OrderedDict.__setitem__, *entry)
             else:
-                made.steps.append(stored(key, *entry))
+                recipe.steps.append(stored(key, *entry))
 
     def _dict(self, value: DictValue) -> Recipe:
         if value.cls is dict and all(custom_hash(key) is None for key in value.entries):
@@ -304,25 +308,25 @@ class Results:
             return Dict(items)
         if value.cls not in (dict, OrderedDict, defaultdict):
             raise self._alive(value)
-        made = self._new(value.cls)
+        recipe = self._new(value.cls)
 
         def fill() -> None:
             if value.cls is defaultdict:
-                self._then(made, FACTORY.__set__, value.factory)
-            self._fill_entries(made, value, value.cls)
+                self._then(recipe, FACTORY.__set__, value.factory)
+            self._fill_entries(recipe, value, value.cls)
 
         self._later(fill)
-        return made
+        return recipe
 
     def _deque(self, value: DequeValue) -> Recipe:
-        made = self._new(deque, (), value.elements.maxlen)
+        recipe = self._new(deque, (), value.elements.maxlen)
 
         def fill() -> None:
             for item in value.elements:
-                self._then(made, deque.append, item)
+                self._then(recipe, deque.append, item)
 
         self._later(fill)
-        return made
+        return recipe
 
     def _deque_iterator(self, value: DequeIterator) -> Recipe:
         self._refuse_changed(value.owner)
@@ -343,12 +347,12 @@ class Results:
         where = value.position, value.ended
         if isinstance(value, ConstantIterator) and value.start is not None:
             return self._call(advanced, self._call(copy.copy, value.start), *where)
-        made = self._new(iterator_of, value.sequence)
+        recipe = self._new(iterator_of, value.sequence)
         if self._is_changed(value.sequence):  # which may not reach so far before that
-            self._last.append(self._call(set_position, made, *where))
+            self._last.append(self._call(set_position, recipe, *where))
         elif value.position or value.ended:
-            self._then(made, set_position, *where)
-        return made
+            self._then(recipe, set_position, *where)
+        return recipe
 
     def _is_changed(self, container: Any) -> bool:
         return container.source is not None and self.session.effects.is_changed(container.object)
@@ -393,20 +397,20 @@ class Results:
 
     def _cell(self, value: CellValue) -> Recipe:
         refuse_alive(self.session, value)
-        made = self._new(CellType)
+        recipe = self._new(CellType)
 
         def fill() -> None:
             if value.content is not NULL:
-                self._then(made, CELL.__set__, value.content)
+                self._then(recipe, CELL.__set__, value.content)
 
         self._later(fill)
-        return made
+        return recipe
 
     def _function(self, value: FunctionValue) -> Recipe:
         cells = None
         if value.cells:
             cells = Collection(tuple, self._arguments(value.cells))
-        made = self._new(FunctionType, value.code, value.namespace, None, None, cells)
+        recipe = self._new(FunctionType, value.code, value.namespace, None, None, cells)
 
         def fill() -> None:
             fields = {**value.fields, **value.attributes}
@@ -417,10 +421,10 @@ class Results:
             if value.annotations is not NONE:
                 fields["__annotations__"] = value.annotation_dict(self.session)
             for field in fields.items():
-                self._then(made, setattr, *field)
+                self._then(recipe, setattr, *field)
 
         self._later(fill)
-        return made
+        return recipe
 
     def _method(self, value: BoundMethod) -> Recipe:
         function = value.function
@@ -437,33 +441,33 @@ class Results:
         return self._call(getattr, value.owner, value.name)
 
     def _partial(self, value: PartialValue) -> Recipe:
-        made = self._new(partial_of, value.function, value.bound, value.named)
+        recipe = self._new(partial_of, value.function, value.bound, value.named)
         if self.session.has_attributes_dict(value):
-            self._then(made, vars)  # which makes it
-        self._later(self._fill_attributes, made, value)
-        return made
+            self._then(recipe, vars)  # which makes it
+        self._later(self._fill_attributes, recipe, value)
+        return recipe
 
     # -- objects -----------------------------------------------------------------------------------
 
     def _object(self, value: ObjectValue) -> Recipe:
-        made = self._new(plain_base(value.cls).__new__, value.cls)
-        self._later(self._fill_attributes, made, value)
-        return made
+        recipe = self._new(plain_base(value.cls).__new__, value.cls)
+        self._later(self._fill_attributes, recipe, value)
+        return recipe
 
     def _fill_attributes(
-        self, made: Filled, value: ObjectValue | TensorValue | PartialValue
+        self, recipe: Filled, value: ObjectValue | TensorValue | PartialValue
     ) -> None:
         fields = dict(value.attributes)
         if isinstance(value, ObjectValue):
             fields.update(value.members)
         for name, item in fields.items():
             put: Any = object.__setattr__
-            if type(name) is not str or self._is_taken(value, name):
+            if type(name) is not str or self._has_data_descriptor(value, name):
                 put = put_attribute
-            self._then(made, put, name, item)
+            self._then(recipe, put, name, item)
 
     @staticmethod
-    def _is_taken(value: ObjectValue | TensorValue | PartialValue, name: str) -> bool:
+    def _has_data_descriptor(value: ObjectValue | TensorValue | PartialValue, name: str) -> bool:
         """Whether a descriptor of the class takes what is written under an attribute's name."""
         if name not in value.attributes:
             return False
@@ -476,30 +480,30 @@ class Results:
         args, is_mutable = [value.cls, value.content], base in (list, set, deque)
         if is_mutable:
             args.pop()
-        made = self._new(base.__new__, *args)
+        recipe = self._new(base.__new__, *args)
 
         def fill() -> None:
             if is_mutable:
-                self._fill_content(made, base, value.content)
-            self._fill_attributes(made, value)
+                self._fill_content(recipe, base, value.content)
+            self._fill_attributes(recipe, value)
 
         self._later(fill)
-        return made
+        return recipe
 
-    def _fill_content(self, made: Filled, base: Any, content: Any) -> None:
+    def _fill_content(self, recipe: Filled, base: Any, content: Any) -> None:
         """Puts into an instance of a subclass of list, set or deque what it holds."""
         if base is set:
             put = base.update
         else:
             put = base.extend
         if isinstance(content, DequeValue):
-            self._then(made, base.__init__, (), content.elements.maxlen)
+            self._then(recipe, base.__init__, (), content.elements.maxlen)
             items: Iterable[Value] = content.elements
         elif isinstance(content, ListValue):
             items = content.items
         else:
             items = content.entries.values()
-        self._then(made, put, Collection(tuple, self._arguments(items)))
+        self._then(recipe, put, Collection(tuple, self._arguments(items)))
 
     def _stand_in(self, value: StandIn) -> Recipe:
         rebuild = getattr(value.cls, "rebuild", None)
@@ -511,35 +515,35 @@ class Results:
 
     def _mapping(self, value: DictObject) -> Recipe:
         base = dict_base(value.cls)
-        made = self._new(base.__new__, value.cls)
+        recipe = self._new(base.__new__, value.cls)
 
         def fill() -> None:
-            self._fill_entries(made, value.made, base)
-            self._fill_attributes(made, value)
+            self._fill_entries(recipe, value.item_dict, base)
+            self._fill_attributes(recipe, value)
 
         self._later(fill)
-        return made
+        return recipe
 
     def _exception(self, value: ExceptionValue) -> Recipe:
         base: Any = next(filter(is_c_class, value.cls.__mro__))
         args = self._arguments(value.field_args)
-        made = self._new(base.__new__, value.cls, *args)
-        self._then(made, base.__init__, *args)
+        recipe = self._new(base.__new__, value.cls, *args)
+        self._then(recipe, base.__init__, *args)
 
         def fill() -> None:
             others = value.remaining_args(self.session)
             fields = vars(BaseException)
             if others is not None:
                 others_tuple = self.session.tuple_of_values(others)
-                self._then(made, fields["args"].__set__, others_tuple)
+                self._then(recipe, fields["args"].__set__, others_tuple)
             if value.was_raised and value.raised_at is not None:
-                self._then(made, give_traceback, value.raiser())
-            for name, part in value.remaining_base_fields().items():
-                self._then(made, fields[name].__set__, part)
-            self._fill_attributes(made, value)
+                self._then(recipe, give_traceback, value.raiser())
+            for name, item in value.remaining_base_fields().items():
+                self._then(recipe, fields[name].__set__, item)
+            self._fill_attributes(recipe, value)
 
         self._later(fill)
-        return made
+        return recipe
 
 
 def _of(function: Callable[..., Any], *names: str) -> Callable[[Results, Any], Recipe]:
@@ -563,11 +567,11 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     DictView: Results._view,
     DequeValue: Results._deque,
     DequeIterator: Results._deque_iterator,
-    SliceValue: lambda results, value: results._call(slice, *value.parts),
+    SliceValue: lambda results, value: results._call(slice, *value.bounds),
     RangeValue: lambda _, value: Constant(value.range),
     SymbolicRange: lambda _, value: Constant(value.range),
     UnreadNumber: lambda results, value: results._call(value.function, *value.operands),
-    LateText: lambda results, value: results._call(value.function, *value.parts),
+    LateText: lambda results, value: results._call(value.function, *value.args),
     SequenceIterator: Results._sequence_iterator,
     RangeIterator: lambda results, value: results._call(copy.copy, copy.copy(value.iterator)),
     DictIterator: Results._dict_iterator,

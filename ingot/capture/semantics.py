@@ -214,7 +214,7 @@ class Semantics:
         if isinstance(value, SequenceValue):
             value.items[:] = map(self.deep, value.items)
         elif isinstance(value, SliceValue):
-            value = SliceValue(*map(self.deep, value.parts))
+            value = SliceValue(*map(self.deep, value.bounds))
         elif isinstance(value, DictValue):
             value.entries.update({key: self.deep(item) for key, item in value.entries.items()})
         return value
@@ -351,7 +351,7 @@ class Semantics:
         """An instance of a class of the same name and the same built-in base."""
         base, content = plain_base(value.cls), getattr(value, "content", None)
         if isinstance(value, DictObject):
-            content = value.made
+            content = value.item_dict
         space: dict[str, Any] = {"_session": self, "_value": value}
         if content is None or base not in _SHOWN_BASES:
             return type(value.cls.__name__, (_Shown,), space)()
@@ -449,10 +449,10 @@ class Semantics:
         None where it is no class, or where there is no such attribute."""
         if not self.says_its_class(value):
             return None
-        said = self.optional_attribute(value, "__class__")
-        if said is None or not issubclass(self.realize(said).python_type(), type):
+        answer = self.optional_attribute(value, "__class__")
+        if answer is None or not issubclass(self.realize(answer).python_type(), type):
             return None
-        cls = self.realize(said).constant()
+        cls = self.realize(answer).constant()
         return None if cls is value.python_type() else cls
 
     def same(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
@@ -463,8 +463,8 @@ class Semantics:
         if a is not b and bool is a.python_type() is b.python_type():
             return self.truth(a) is self.truth(b)
         answer = a.identity() is b.identity()
-        held = (ConstantValue, type(NULL))
-        if a.source is None or b.source is None or isinstance(a, held) or isinstance(b, held):
+        classes = (ConstantValue, type(NULL))
+        if a.source is None or b.source is None or isinstance(a, classes) or isinstance(b, classes):
             return answer
         if a.source is not b.source and a.python_type() is b.python_type():
             if not (isinstance(a.source, ConstSource) and isinstance(b.source, ConstSource)):
@@ -642,8 +642,8 @@ class Semantics:
         try:
             return value.specialize(self)
         except NotConstant:
-            found = self._stand_in(value, True)
-        return _unknown_instance(value) if found is _UNKNOWN else found
+            stand_in = self._stand_in(value, True)
+        return _unknown_instance(value) if stand_in is _UNKNOWN else stand_in
 
     def identity_number(self, value: Value) -> Value:
         """id()."""
@@ -652,11 +652,11 @@ class Semantics:
     def stopped_inside(self, stop: Value) -> ExceptionValue:
         """The error in place of a StopIteration that a generator raises."""
         session: Any = self
-        made = ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")])
-        made.set_base_field(session, "__cause__", stop)
-        made.set_base_field(session, "__context__", stop)
-        made.was_raised = True
-        return made
+        error = ExceptionValue(RuntimeError, [ConstantValue("generator raised StopIteration")])
+        error.set_base_field(session, "__cause__", stop)
+        error.set_base_field(session, "__context__", stop)
+        error.was_raised = True
+        return error
 
     def until_stop(self, step: Callable[[], Value | None]) -> Value | None:
         """What a `__next__` gives; None where it raises StopIteration."""

@@ -385,14 +385,14 @@ class Session(Semantics, Reading):
             return known[0]
         if name not in namespace:
             return None
-        found, module = namespace[name], namespace.get("__name__", "")
+        object_, module = namespace[name], namespace.get("__name__", "")
         fixed_there = is_trusted(module) and module not in _REPLACEABLE
-        if fixed_there and (callable(found) or isinstance(found, ModuleType)):
-            self.guard(GlobalSource(namespace, name), Kind.IDENTITY, found)
-            value = self.wrap(found, ConstSource(found))
+        if fixed_there and (callable(object_) or isinstance(object_, ModuleType)):
+            self.guard(GlobalSource(namespace, name), Kind.IDENTITY, object_)
+            value = self.wrap(object_, ConstSource(object_))
             self._fixed[id(namespace), name] = value, namespace
             return value
-        return self.effects.found(found, GlobalSource(namespace, name))
+        return self.effects.lazy_value(object_, GlobalSource(namespace, name))
 
     def wrap_builtin(self, namespace: dict[str, Any], name: str) -> Value | None:
         """A built-in; None if there is none of this name."""
@@ -420,9 +420,9 @@ class Session(Semantics, Reading):
             content = self.wrap(cell.cell_contents, source)
         except ValueError:
             content = NULL
-        made = self._cells[id(cell)] = CellValue(content, place, cell)
-        self.effects.admit(self, made, cell)
-        return made
+        value = self._cells[id(cell)] = CellValue(content, place, cell)
+        self.effects.admit(self, value, cell)
+        return value
 
     def imported(self, name: str, level: int, namespace: dict[str, Any], wants_leaf: bool) -> Value:
         """What an import statement gives, for a module that is loaded already."""

@@ -40,7 +40,7 @@ def _marks_of_torch(attributes: dict[str, Any]) -> Iterator[tuple[int, Bounds | 
 
 
 def _indices(attributes: dict[str, Any], name: str) -> Iterable[Any]:
-    found = attributes.get(name, ())
-    if isinstance(found, (set, frozenset)):
-        return found
+    indices = attributes.get(name, ())
+    if isinstance(indices, (set, frozenset)):
+        return indices
     return ()

@@ -72,10 +72,10 @@ class _Interning(type):
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def _source(cls: type) -> Any:
-    made: Any = dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
-    made.setters = tuple(getattr(made, field.name).__set__ for field in fields(made))
-    made.defaults = tuple(field.default for field in fields(made) if field.default is not MISSING)
-    return made
+    kind: Any = dataclass(frozen=True, eq=False, repr=False, slots=True)(cls)
+    kind.setters = tuple(getattr(kind, field.name).__set__ for field in fields(kind))
+    kind.defaults = tuple(field.default for field in fields(kind) if field.default is not MISSING)
+    return kind
 
 
 class Source(metaclass=_Interning):
@@ -276,10 +276,10 @@ class ItemSource(Source):
         container = self.base.load(slots)
         if isinstance(container, dict):
             # dict.__getitem__ would call the user's __missing__
-            found = dict.get(container, self.key, _NOTHING)
-            if found is _NOTHING:
+            item = dict.get(container, self.key, _NOTHING)
+            if item is _NOTHING:
                 raise KeyError(self.key)
-            return found
+            return item
         if isinstance(container, list):
             return list.__getitem__(container, self.key)
         if isinstance(container, tuple):
@@ -385,10 +385,10 @@ def dict_keys(value: Any) -> tuple[Any, ...]:
 
 def dict_items(value: Any) -> list[tuple[Any, Any]]:
     """The keys of `dict_keys` with what the dict has for them; no `__hash__` of a key is asked."""
-    held = {}
+    items = {}
     for key, item in dict.items(value):
-        held[id(key)] = item
-    return [(key, held[id(key)]) for key in dict_keys(value)]
+        items[id(key)] = item
+    return [(key, items[id(key)]) for key in dict_keys(value)]
 
 
 def set_members(value: Any) -> tuple[Any, ...]:

@@ -204,12 +204,12 @@ def _matches(raised: BaseException, classes: Any) -> bool:
     return issubclass(type(raised), classes)
 
 
-_made: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_step_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
 
 
 def is_step(code: CodeType) -> bool:
     """Whether it is the code of a function that only seems to be the user's."""
-    return code in _made
+    return code in _step_codes
 
 
 def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
@@ -240,20 +240,20 @@ def user_function(
     """A function of one line that seems to be the user's: file, name and line of `code`, and its
     globals. The names in `helpers` are bound in the function alone. Recursion aside, its body sees
     nothing of ours."""
-    header = f"def made({', '.join(helpers)}):\n"
+    header = f"def make_step({', '.join(helpers)}):\n"
     # The outer function only binds the helpers, as closure variables.
     source = header + f" def step({parameters}): {body}\n return step"
     scope: dict[str, Any] = {}
     exec(compile(source, "<ingot step>", "exec"), scope)
-    made: FunctionType = scope["made"](*helpers.values())
-    shown = made.__code__.replace(
+    step: FunctionType = scope["make_step"](*helpers.values())
+    shown = step.__code__.replace(
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,  # which no file may be called: compile() would refuse it
         co_firstlineno=line,
     )
-    function = FunctionType(shown, namespace, code.co_name, None, made.__closure__)
-    _made.add(shown)
+    function = FunctionType(shown, namespace, code.co_name, None, step.__closure__)
+    _step_codes.add(shown)
     return function
 
 

@@ -197,8 +197,8 @@ def unpack_ex(frame: InterpreterFrame, counts: tuple[int, int]) -> None:
         )
         raise frame.session.raised(ValueError, problem)
     end = len(items) - after
-    parts: list[Value] = [*items[:before], ListValue(items[before:end], list), *items[end:]]
-    frame.stack.extend(reversed(parts))
+    elements: list[Value] = [*items[:before], ListValue(items[before:end], list), *items[end:]]
+    frame.stack.extend(reversed(elements))
 
 
 def _items_to_split(frame: InterpreterFrame, value: Value, before: int) -> list[Value]:

@@ -20,8 +20,8 @@ def binary_op(frame: InterpreterFrame, function: Any) -> None:
     if type(left) is TensorValue:
         frame.push(session.binary(function, left, right))
         return
-    made = counted(session, function, left, right) or formatted(session, function, left, right)
-    frame.push(made or session.binary(function, left, right))
+    result = counted(session, function, left, right) or formatted(session, function, left, right)
+    frame.push(result or session.binary(function, left, right))
 
 
 def _unary(function: Callable[[Any], Any]) -> OpcodeHandler:
@@ -53,9 +53,9 @@ def to_bool(frame: InterpreterFrame, _: Any) -> None:
 @handles("IS_OP")
 def is_op(frame: InterpreterFrame, inverted: int) -> None:
     right, left = frame.pop(), frame.pop()
-    session, wanted = frame.session, not inverted
-    answer = left.is_bool(session, right, wanted) or right.is_bool(session, left, wanted)
-    frame.push(answer or ConstantValue(session.same(left, right) is wanted))
+    session, expected = frame.session, not inverted
+    answer = left.is_bool(session, right, expected) or right.is_bool(session, left, expected)
+    frame.push(answer or ConstantValue(session.same(left, right) is expected))
 
 
 @handles("CONTAINS_OP")

@@ -32,7 +32,7 @@ from ingot.capture.values.number_reads import tensor_of_number
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_data import tensor_of_numbers
-from ingot.capture.values.wrap import WRAPPERS, held_in, wrap_held, wraps
+from ingot.capture.values.wrap import WRAPPERS, wrap_as_constant, wrapper_of, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.results import Results
@@ -229,7 +229,7 @@ def wrap_number(session: Session, object_: Any, source: Source) -> Value:
     return NumpyNumber(object_, source)
 
 
-WRAPPERS[np.dtype] = wrap_held
+WRAPPERS[np.dtype] = wrap_as_constant
 
 
 class NumpyFunction(BuiltinValue):
@@ -266,7 +266,7 @@ _OF_NUMBERS = frozenset({
 """Functions other than ufuncs that are called for what they give, and change nothing."""
 
 
-wraps(np.ufunc, type(np.prod), guards=Kind.IDENTITY)(held_in(NumpyFunction))
+wraps(np.ufunc, type(np.prod), guards=Kind.IDENTITY)(wrapper_of(NumpyFunction))
 
 
 @means(np.generic, how=How.INSTANCE)

@@ -12,7 +12,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.values.base import NULL, ObjectHolder, Value
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.wrap import held_in, wraps
+from ingot.capture.values.wrap import wrapper_of, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -204,7 +204,7 @@ def _remembers(token: Any) -> bool:
     return token.old_value is not contextvars.Token.MISSING
 
 
-wraps(contextvars.Token, guards=Kind.TYPE)(held_in(OutsideToken))
+wraps(contextvars.Token, guards=Kind.TYPE)(wrapper_of(OutsideToken))
 
 
-wraps(contextvars.ContextVar, guards=Kind.IDENTITY)(held_in(ContextVariable))
+wraps(contextvars.ContextVar, guards=Kind.IDENTITY)(wrapper_of(ContextVariable))

@@ -22,7 +22,7 @@ from ingot.capture.values.sequences import (
     SequenceValue,
     TupleValue,
 )
-from ingot.capture.values.wrap import held_in, wraps
+from ingot.capture.values.wrap import wrapper_of, wraps
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -185,7 +185,7 @@ def _rest_of_text(iterator: Any) -> str | bytes:
     return _builtin_base(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
 
 
-wraps(*map(type, map(iter, ("a", "\xe4", b"a"))), guards=Kind.TYPE)(held_in(OutsideTextIterator))
+wraps(*map(type, map(iter, ("a", "\xe4", b"a"))), guards=Kind.TYPE)(wrapper_of(OutsideTextIterator))
 
 
 def _rest_of_range(iterator: Any) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ class OutsideRangeIterator(_LooksAhead, RangeIterator):
         self.iterator = iter(range(*rest)[self.passed :])
 
 
-wraps(type(iter(range(0))), guards=Kind.TYPE)(held_in(OutsideRangeIterator))
+wraps(type(iter(range(0))), guards=Kind.TYPE)(wrapper_of(OutsideRangeIterator))
 
 
 _DICT_ITERATORS: dict[type, str] = {

@@ -41,14 +41,14 @@ def custom_hash(key: Any) -> int | None:
         return key.number
     if type(key) is not tuple:
         return None
-    is_told = False
-    for part in key:
-        if custom_hash(part) is not None:
-            is_told = True
+    has_custom = False
+    for element in key:
+        if custom_hash(element) is not None:
+            has_custom = True
         # NaN hashes by its identity, too
-        elif type(part) not in _PLAIN_KEYS or part != part:
+        elif type(element) not in _PLAIN_KEYS or element != element:
             return None
-    if not is_told:
+    if not has_custom:
         return None
     return hash(key)
 
@@ -114,11 +114,11 @@ def matching_key(session: Session, key: Any, keys: Iterable[Any]) -> Any:
 _LEAST_ID = 1 << 16  # no object lies below it
 
 
-def held_key(session: Session, key: Any) -> Any:
+def guarded_key(session: Session, key: Any) -> Any:
     """The key in `DictValue.entries` of a key that a guard holds."""
     if type(key) in _PLAIN_KEYS:
         return key
-    held = session.wrap_constant(key)
-    if type(held) is ObjectValue:
-        return session.identity_key(held)
-    return held.key(session)
+    value = session.wrap_constant(key)
+    if type(value) is ObjectValue:
+        return session.identity_key(value)
+    return value.key(session)

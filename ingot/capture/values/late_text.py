@@ -35,14 +35,14 @@ _SPECIAL: dict[type, tuple[Any, ...]] = {
 
 
 class LateText(OpaqueValue):
-    """What `function` will give for `parts`."""
+    """What `function` will give for `args`."""
 
-    __slots__ = ("function", "parts")
+    __slots__ = ("function", "args")
     is_late = True
 
-    def __init__(self, function: Callable[..., str], parts: Sequence[Value]) -> None:
+    def __init__(self, function: Callable[..., str], args: Sequence[Value]) -> None:
         super().__init__()
-        self.function, self.parts = function, list(parts)
+        self.function, self.args = function, list(args)
 
     def python_type(self) -> type:
         return str
@@ -61,8 +61,8 @@ class LateText(OpaqueValue):
         raise session.unsupported("text", f"operator.{function.__name__} of {self.describe()}")
 
 
-def _joined(*parts: str) -> str:
-    return "".join(parts)
+def _joined(*texts: str) -> str:
+    return "".join(texts)
 
 
 def late_text(session: Session, function: Callable[..., str], *args: Value) -> Value | None:
@@ -93,11 +93,11 @@ def formatted(
     return late_text(session, operator.mod, template, args)
 
 
-def joined(session: Session, parts: Sequence[Value]) -> Value:
+def joined(session: Session, texts: Sequence[Value]) -> Value:
     """The texts in a row."""
-    if all(isinstance(part, ConstantValue) for part in parts):
-        return ConstantValue("".join(constants(parts)))
-    return LateText(_joined, parts)
+    if all(isinstance(text, ConstantValue) for text in texts):
+        return ConstantValue("".join(constants(texts)))
+    return LateText(_joined, texts)
 
 
 def _is_late(value: Value) -> bool:

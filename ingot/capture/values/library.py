@@ -57,7 +57,7 @@ def _dispatch(
     registry = session.realize(function.cells[place].content)
     implementation = session.python(function.object, session.known(args[0]))
     assert isinstance(registry, OutsideDict)
-    key = next(key for key, held in registry.object.items() if held is implementation)
+    key = next(key for key, candidate in registry.object.items() if candidate is implementation)
     return session.realize(registry.entries[session.wrap_constant(key).key(session)])
 
 
@@ -147,12 +147,12 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
             session.class_lookup(cls, name)
     else:
         raise session.unsupported("library-function", f"inspect.signature() of {obj.describe()}")
-    found = session.python(read, target)
-    parameters = map_values(session.wrap_constant, found.parameters)
-    held = DictValue(
-        parameters.items(), MappingProxyType, ConstSource(found.parameters), found.parameters
+    result = session.python(read, target)
+    parameters = map_values(session.wrap_constant, result.parameters)
+    mapping = DictValue(
+        parameters.items(), MappingProxyType, ConstSource(result.parameters), result.parameters
     )
-    return _signature_value(held, session.wrap_constant(found.return_annotation))
+    return _signature_value(mapping, session.wrap_constant(result.return_annotation))
 
 
 def _read_as(options: dict[str, Any]) -> dict[str, Any]:
@@ -166,9 +166,9 @@ def _read_as(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _signature_value(parameters: Value, returns: Value) -> Value:
-    made = ObjectValue(inspect.Signature)
-    made.members.update(_parameters=parameters, _return_annotation=returns)
-    return made
+    value = ObjectValue(inspect.Signature)
+    value.members.update(_parameters=parameters, _return_annotation=returns)
+    return value
 
 
 def _is_bare(session: Session, function: FunctionValue) -> bool:
@@ -190,11 +190,11 @@ def _is_bare(session: Session, function: FunctionValue) -> bool:
         ("__defaults__", Kind.LENGTH, len),
         ("__kwdefaults__", Kind.DICT_KEYS, tuple),
     ):
-        held, place = getattr(object_, name), AttrSource(source, name, "slot")
-        if held is None:
+        defaults, place = getattr(object_, name), AttrSource(source, name, "slot")
+        if defaults is None:
             session.guard(place, Kind.IS_NONE, True)
         else:
-            session.guard(place, kind, size(held))
+            session.guard(place, kind, size(defaults))
     return True
 
 
@@ -209,14 +209,14 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
             "library-function",
             f"inspect.signature() of {function.describe()}, which wraps another function",
         )
-    found = session.python(read, MethodType(model, 0) if bound else model)
+    result = session.python(read, MethodType(model, 0) if bound else model)
     parameters = {}
-    for name, parameter in found.parameters.items():
-        made = parameters[name] = ObjectValue(inspect.Parameter)
+    for name, parameter in result.parameters.items():
+        value = parameters[name] = ObjectValue(inspect.Parameter)
         for member in inspect.Parameter.__slots__:
-            made.members[member] = session.wrap_constant(getattr(parameter, member))
-    held = DictValue(parameters.items(), MappingProxyType)
-    return _signature_value(held, session.wrap_constant(found.return_annotation))
+            value.members[member] = session.wrap_constant(getattr(parameter, member))
+    mapping = DictValue(parameters.items(), MappingProxyType)
+    return _signature_value(mapping, session.wrap_constant(result.return_annotation))
 
 
 class ProxyValue(OutsideOrMade):

@@ -88,10 +88,10 @@ def _nested(session: Session, items: Sequence[Value], shape: Sequence[int]) -> V
     if not shape:
         return items[0]
     step = math.prod(shape[1:])
-    parts = []
+    rows = []
     for k in range(shape[0]):
-        parts.append(_nested(session, items[k * step : (k + 1) * step], shape[1:]))
-    return session.list_of(TupleValue(parts, tuple))
+        rows.append(_nested(session, items[k * step : (k + 1) * step], shape[1:]))
+    return session.list_of(TupleValue(rows, tuple))
 
 
 # -- what follows from them ------------------------------------------------------------------------
@@ -134,21 +134,21 @@ def _facts(source: Source, tensor: torch.Tensor) -> Iterator[tuple[Source, int]]
 def _needed(node: fx.Node) -> list[fx.Node]:
     """The nodes that a value is computed by, itself last. Raises _Unknown where that is more than a
     few integers."""
-    found: dict[fx.Node, None] = {}
+    nodes: dict[fx.Node, None] = {}
     stack = [node]
     while stack:
         node = stack[-1]
         waiting = []
         for before in node.all_input_nodes:
-            if before not in found:
+            if before not in nodes:
                 waiting.append(before)
-        if waiting and len(found) + len(stack) <= _STEPS:
+        if waiting and len(nodes) + len(stack) <= _STEPS:
             stack.extend(waiting)
             continue
         if waiting or not _is_plain(node):
             raise _Unknown
-        found[stack.pop()] = None
-    return list(found)
+        nodes[stack.pop()] = None
+    return list(nodes)
 
 
 def _is_plain(node: fx.Node) -> bool:

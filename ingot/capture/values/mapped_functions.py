@@ -241,12 +241,12 @@ def with_own_rule(session: Session, function: Value, args: Sequence[Value], numb
     return TupleValue(results, tuple)
 
 
-def _two(session: Session, function: Value, found: Value) -> list[Value]:
-    if not isinstance(found, SequenceValue) or len(found.items) != 2:
+def _two(session: Session, function: Value, result: Value) -> list[Value]:
+    if not isinstance(result, SequenceValue) or len(result.items) != 2:
         raise session.unsupported(
             "autograd-function", f"the vmap of {function.describe()} gives no two results"
         )
-    return list(map(session.realize, found.items))
+    return list(map(session.realize, result.items))
 
 
 def _dim(session: Session, value: Value) -> int | None:

@@ -74,7 +74,7 @@ class DictObject(ObjectValue):
     """An instance of a subclass of dict or OrderedDict that is written in Python: attributes, and
     items below them."""
 
-    __slots__ = ("made",)
+    __slots__ = ("item_dict",)
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class DictObject(ObjectValue):
     ) -> None:
         super().__init__(cls, source, object)
         if source is None or session is None:
-            self.made: DictValue = OwnItems(self)
+            self.item_dict: DictValue = OwnItems(self)
         else:
-            self.made = OutsideDict(session, source, object, dict_base(cls))
+            self.item_dict = OutsideDict(session, source, object, dict_base(cls))
 
     def find(self, session: Session, key: Value) -> Value | None:
         """The item of a key, None where there is none."""
-        return self.made.find(session, key.key(session))
+        return self.item_dict.find(session, key.key(session))
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of dict or OrderedDict works on the items."""
@@ -106,7 +106,7 @@ class DictObject(ObjectValue):
             if name in _OF_ITEMS and not (
                 raw.__objclass__ is OrderedDict and name in _BY_OWN_METHODS
             ):
-                return self.made.get_attribute(session, name)
+                return self.item_dict.get_attribute(session, name)
             raise session.unsupported("attribute", f"method {name!r} of {self.describe()}")
         return super().bind(session, raw, name)
 
@@ -119,21 +119,21 @@ class DictObject(ObjectValue):
 
 
 def _getitem(owner: DictObject, session: Session, key: Value) -> Value:
-    found = owner.find(session, key)
-    if found is not None:
-        return found
+    item = owner.find(session, key)
+    if item is not None:
+        return item
     if owner.overrides(session, "__missing__"):
         return owner.special(session, "__missing__", key) or NONE
     raise session.raised(KeyError, key)
 
 
 def _setitem(owner: DictObject, session: Session, key: Value, value: Value) -> Value:
-    owner.made.set_item(session, key, value)
+    owner.item_dict.set_item(session, key, value)
     return NONE
 
 
 def _delitem(owner: DictObject, session: Session, key: Value) -> Value:
-    owner.made.delete_item(session, key)
+    owner.item_dict.delete_item(session, key)
     return NONE
 
 
@@ -150,7 +150,7 @@ def _update(
     if ordered:
         store = owner.set_item
     else:
-        store = owner.made.set_item
+        store = owner.item_dict.set_item
     if other is not None:
         for key, value in read(other):
             store(session, session.wrap_key(key), value)
@@ -160,7 +160,7 @@ def _update(
 
 
 def _text(owner: DictObject, session: Session) -> Value:
-    entries = owner.made.entries
+    entries = owner.item_dict.entries
     keys = map(session.textual, map(session.wrap_key, entries))
     items = dict(zip(keys, map(session.textual, entries.values())))
     if dict_base(owner.cls) is dict:
@@ -173,7 +173,7 @@ def _items_of(session: Session, value: Value) -> DictValue | None:
     if isinstance(value, DictValue):
         return value
     if isinstance(value, DictObject):
-        return value.made
+        return value.item_dict
     return None
 
 
@@ -182,7 +182,7 @@ def _compares(function: Operator) -> Rule:
         items = _items_of(session, other)
         if items is None:
             return ConstantValue(NotImplemented)
-        return session.binary(function, owner.made, items)
+        return session.binary(function, owner.item_dict, items)
 
     return compare
 
@@ -199,7 +199,7 @@ def _union(owner: DictObject, session: Session, other: Value) -> Value:
 
 def _copied(owner: DictObject, session: Session) -> dict[Any, Value]:
     """PyDict_Copy, which reads a dict by its own methods where its class says how to iterate."""
-    if owner.made.entries:
+    if owner.item_dict.entries:
         return dict(session.mapping_read(owner))
     return {}
 
@@ -216,14 +216,16 @@ def _update_in_place(owner: DictObject, session: Session, other: Value) -> Value
 _METHODS: dict[str, Rule] = {
     "__getitem__": _getitem,
     "get": lambda owner, session, key, default=NONE: owner.find(session, key) or default,
-    "__contains__": lambda owner, session, key: ConstantValue(owner.made.contains(session, key)),
-    "__len__": lambda owner, session: ConstantValue(owner.made.length(session)),
-    "__iter__": lambda owner, session: owner.made.iterate(session),
+    "__contains__": lambda owner, session, key: ConstantValue(
+        owner.item_dict.contains(session, key)
+    ),
+    "__len__": lambda owner, session: ConstantValue(owner.item_dict.length(session)),
+    "__iter__": lambda owner, session: owner.item_dict.iterate(session),
     "__setitem__": _setitem,
     "__delitem__": _delitem,
     "__init__": _update,
     "update": _update,
-    "__reversed__": lambda owner, session: session.call_builtin(reversed, owner.made),
+    "__reversed__": lambda owner, session: session.call_builtin(reversed, owner.item_dict),
     "__repr__": _text,
     "__eq__": _compares(operator.eq),
     "__ne__": _compares(operator.ne),

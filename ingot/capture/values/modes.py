@@ -25,7 +25,7 @@ from ingot.capture.values.base import Arguments, Keywords, Rule, Value, map_valu
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
-from ingot.capture.values.wrap import held_in, wraps
+from ingot.capture.values.wrap import wrapper_of, wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
 from ingot.torch_private import (
     DecoratorContextManager,
@@ -160,20 +160,20 @@ def _make_context(session: Session, cls: type, args: Arguments, kwargs: Keywords
     )
     if decorates:
         return session.call(_make_context(session, cls, [], {}), args, kwargs)
-    made = ObjectValue(cls)
+    context = ObjectValue(cls)
     init = session.class_lookup(cls, "__init__")
     if isinstance(init, FunctionType):
-        session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
-    return made
+        session.call(BoundMethod(session.wrap_class_member(init), context), args, kwargs)
+    return context
 
 
 @means(record_function.__init__, how=How.UNREALIZED)
 def _make_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """record_function.__init__, whose annotations for TorchScript cannot be followed."""
-    given = dict(zip(("self", "name", "args"), args)) | kwargs
-    label = session.realize(given.pop("self"))
+    arguments = dict(zip(("self", "name", "args"), args)) | kwargs
+    label = session.realize(arguments.pop("self"))
     for name, value in vars(record_function("")).items():
-        label.set_attribute(session, name, given.get(name) or ConstantValue(value))
+        label.set_attribute(session, name, arguments.get(name) or ConstantValue(value))
     return NONE
 
 
@@ -229,4 +229,4 @@ class DeviceValue(ConstantValue):
         raise session.unsupported("mode", f"{self.describe()} as a decorator")
 
 
-wraps(torch.device, guards=Kind.EQUALS)(held_in(DeviceValue))
+wraps(torch.device, guards=Kind.EQUALS)(wrapper_of(DeviceValue))

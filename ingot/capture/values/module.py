@@ -55,7 +55,7 @@ class ModuleValue(ObjectValue):
         if written is not None and written is not NULL:
             return written
         if written is None and name in namespace:
-            return session.effects.found(namespace[name], AttrSource(self.source, name))
+            return session.effects.lazy_value(namespace[name], AttrSource(self.source, name))
         if written is None:
             session.guard_absent(self.source, name)
         return self.member(session, name)
@@ -66,11 +66,11 @@ class ModuleValue(ObjectValue):
     def member(self, session: Session, name: str) -> Value | None:
         """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
         if self.source is None:
-            found: Value | None = None
-            for held in map(self.attributes.get, _TABLES):
-                if isinstance(held, DictValue) and name in held.entries:
-                    found = found or held.entries[name]
-            return found
+            value: Value | None = None
+            for table_value in map(self.attributes.get, _TABLES):
+                if isinstance(table_value, DictValue) and name in table_value.entries:
+                    value = value or table_value.entries[name]
+            return value
         namespace = instance_dict(self.object) or {}
         unwritten = []
         for table in _TABLES:
@@ -79,7 +79,7 @@ class ModuleValue(ObjectValue):
             if written is not None and written is not NULL:
                 return written
             if written is None and name in entries:
-                return session.effects.found(
+                return session.effects.lazy_value(
                     entries[name], ItemSource(AttrSource(self.source, table), name)
                 )
             if written is None:
@@ -233,9 +233,9 @@ def _construct_module(session: Session, cls: type, args: Arguments, kwargs: Keyw
         raise session.unsupported(
             "module-construction", f"a module {cls.__name__} is made: its class defines how"
         )
-    made, init = ModuleValue(cls), session.class_lookup(cls, "__init__")
-    session.call(BoundMethod(session.wrap_class_member(init), made), args, kwargs)
-    return made
+    module, init = ModuleValue(cls), session.class_lookup(cls, "__init__")
+    session.call(BoundMethod(session.wrap_class_member(init), module), args, kwargs)
+    return module
 
 
 @means(nn.Module.__getattr__, how=How.UNREALIZED)
@@ -243,12 +243,12 @@ def _getattr(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Module.__getattr__, called by name: for instance by an override of it."""
     module, name = session.realize(args[0]), session.known(args[1])
     assert isinstance(module, ModuleValue)
-    found = module.member(session, name)
-    if found is None:
+    value = module.member(session, name)
+    if value is None:
         raise session.raised(
             AttributeError, f"'{module.cls.__name__}' object has no attribute '{name}'"
         )
-    return found
+    return value
 
 
 # -- methods with a meaning of their own -----------------------------------------------------------

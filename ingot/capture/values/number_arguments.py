@@ -56,14 +56,14 @@ same."""
 def with_number(session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value | None:
     """The call of a torch function or Tensor method of a tensor and a number read from one; None if
     it is none."""
-    if name.rstrip("_") in _SCALED and (made := _scaled(session, name, args, kwargs)) is not None:
-        return made
+    if name.rstrip("_") in _SCALED and (result := _scaled(session, name, args, kwargs)) is not None:
+        return result
     if name in _FORMS:
         names, form = _FORMS[name]
-        given = session.realize_all(dict(zip(names, args)) | kwargs)
-        if len(args) > len(names) or not any(map(_is_float, given.values())):
+        arguments = session.realize_all(dict(zip(names, args)) | kwargs)
+        if len(args) > len(names) or not any(map(_is_float, arguments.values())):
             return None
-        return form(session, name, given)
+        return form(session, name, arguments)
     if len(args) != 2 or name not in _BY_NAME or kwargs and kwargs.keys() != {"rounding_mode"}:
         return None
     left, right = map(session.realize, args)
@@ -106,15 +106,15 @@ def _scaled(session: Session, name: str, args: Arguments, kwargs: Keywords) -> V
     the number."""
     form = name.rstrip("_")
     label, operands = _SCALED[form]
-    given = dict(zip(("self", *operands, label), args)) | kwargs
+    arguments = dict(zip(("self", *operands, label), args)) | kwargs
     number: Value | None = None
-    if label in given:
-        number = session.realize(given.pop(label))
+    if label in arguments:
+        number = session.realize(arguments.pop(label))
     if isinstance(number, TensorValue) and label != "weight":  # of which there are tensors
         number = read(session, number)
     if not isinstance(number, NumberValue):
         return None
-    tensors = list(map(session.realize, given.values()))
+    tensors = list(map(session.realize, arguments.values()))
     if label == "alpha" and len(tensors) == 2:
         tensors[1] = _widened(session, *tensors)
     dtypes = dtypes_in(tensors)
@@ -148,9 +148,6 @@ def _widened(session: Session, target: Value, other: Value) -> Value:
     return other
 
 
-Given = dict[str, Value]
-
-
 def _is_float(value: Value) -> bool:
     return isinstance(value, NumberValue) and value.cls is float
 
@@ -164,9 +161,9 @@ def _as(session: Session, value: Value, dtype: torch.dtype) -> TensorValue | Non
         return None
     if isinstance(value, ConstantValue) and type(value.object) in (int, float, bool):
         named: Keywords = {"dtype": ConstantValue(dtype)}
-        made = session.call_function(torch.full, session.wrap_constant(()), value, **named)
-        if isinstance(made, TensorValue):
-            return made
+        tensor = session.call_function(torch.full, session.wrap_constant(()), value, **named)
+        if isinstance(tensor, TensorValue):
+            return tensor
         return None
     return None
 
@@ -177,18 +174,18 @@ def _floating(value: Value | None) -> TensorValue | None:
     return None
 
 
-def _bounded(session: Session, name: str, given: Given) -> Value | None:
+def _bounded(session: Session, name: str, arguments: Keywords) -> Value | None:
     """A tensor held between numbers: the operation that takes tensors."""
-    target = _floating(given.pop("self", None) or given.pop("input", None))
+    target = _floating(arguments.pop("self", None) or arguments.pop("input", None))
     labels = _FORMS[name][0][1:]
-    if target is None or not given.keys() <= set(labels):
+    if target is None or not arguments.keys() <= set(labels):
         return None
     bounds: list[Value] = []
-    for bound in (given.get("min", NONE), given.get("max", NONE)):
-        held = bound if is_none(bound) else _as(session, bound, target.fake.dtype)
-        if held is None:
+    for bound in (arguments.get("min", NONE), arguments.get("max", NONE)):
+        operand = bound if is_none(bound) else _as(session, bound, target.fake.dtype)
+        if operand is None:
             return None
-        bounds.append(held)
+        bounds.append(operand)
     if (
         target.fake.requires_grad
         and torch.is_grad_enabled()
@@ -232,86 +229,87 @@ def _with_gradient_of_numbers(
             else:
                 inside = call(session, operator.and_, inside, side)
     assert inside is not None
-    held = method(session, "clamp", method(session, "detach", target), *bounds)
-    made = call(session, torch.where, inside, target, held)
+    clamped = method(session, "clamp", method(session, "detach", target), *bounds)
+    result = call(session, torch.where, inside, target, clamped)
     if in_place:
-        return method(session, "copy_", target, made)
-    return made
+        return method(session, "copy_", target, result)
+    return result
 
 
-def _filled(session: Session, name: str, given: Given) -> Value | None:
+def _filled(session: Session, name: str, arguments: Keywords) -> Value | None:
     """A new tensor of one number."""
-    like = given.get("self") or given.get("input")
-    dtype = session.known(given.get("dtype", NONE))
+    like = arguments.get("self") or arguments.get("input")
+    dtype = session.known(arguments.get("dtype", NONE))
     if dtype is None:
         if isinstance(like, TensorValue):
             dtype = like.fake.dtype
         else:
             dtype = torch.get_default_dtype()
-    number = given.pop("fill_value", NONE)
-    if dtype not in FLOATS or not _is_float(number) or not given.keys() <= _OF_FILLED:
+    number = arguments.pop("fill_value", NONE)
+    if dtype not in FLOATS or not _is_float(number) or not arguments.keys() <= _OF_FILLED:
         return None
     if not fits(session, number, dtype):
         return None
     args = []
     for key in ("self", "input", "size"):
-        if key in given:
-            args.append(session.deep(given.pop(key)))
+        if key in arguments:
+            args.append(session.deep(arguments.pop(key)))
     args.append(ConstantValue(0.0))
-    named = map_values(session.deep, given)
+    named = map_values(session.deep, arguments)
     function = getattr(torch, name, None)
     if function is None:
-        made = session.call_method(name, *args, **named)
+        result = session.call_method(name, *args, **named)
     else:
-        made = session.call_function(function, *args, **named)
-    return session.call_method("fill_", made, number.tensor)  # type: ignore[attr-defined]
+        result = session.call_function(function, *args, **named)
+    return session.call_method("fill_", result, number.tensor)  # type: ignore[attr-defined]
 
 
 _OF_FILLED = frozenset({"self", "input", "size", "dtype", "device"})
 
 
-def _fill(session: Session, name: str, given: Given) -> Value | None:
-    target, number = _floating(given.get("self", given.get("input"))), given.get("value", NONE)
+def _fill(session: Session, name: str, arguments: Keywords) -> Value | None:
+    target = _floating(arguments.get("self", arguments.get("input")))
+    number = arguments.get("value", NONE)
     if (
         target is None
         or not _is_float(number)
-        or len(given) != 2
+        or len(arguments) != 2
         or not fits(session, number, target.fake.dtype)
     ):
         return None
     return session.call_method(name, target, number.tensor)  # type: ignore[attr-defined]
 
 
-def _masked_fill(session: Session, name: str, given: Given) -> Value | None:
-    target = _floating(given.get("self", given.get("input")))
-    mask, number = given.get("mask"), given.get("value", NONE)
+def _masked_fill(session: Session, name: str, arguments: Keywords) -> Value | None:
+    target = _floating(arguments.get("self", arguments.get("input")))
+    mask, number = arguments.get("mask"), arguments.get("value", NONE)
     if (
         target is None
         or not isinstance(mask, TensorValue)
         or not _is_float(number)
-        or len(given) != 3
+        or len(arguments) != 3
     ):
         return None
-    held = _as(session, number, target.fake.dtype)
-    if held is None:
+    operand = _as(session, number, target.fake.dtype)
+    if operand is None:
         return None
-    return method(session, name, target, mask, held)
+    return method(session, name, target, mask, operand)
 
 
-def _scalar_tensor(session: Session, name: str, given: Given) -> Value | None:
-    dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
-    on = str(session.known(given.get("device", ConstantValue("cpu"))))
-    if dtype not in FLOATS or on != "cpu" or not given.keys() <= {"s", "dtype", "device"}:
+def _scalar_tensor(session: Session, name: str, arguments: Keywords) -> Value | None:
+    dtype = session.known(arguments.get("dtype", NONE)) or torch.get_default_dtype()
+    on = str(session.known(arguments.get("device", ConstantValue("cpu"))))
+    if dtype not in FLOATS or on != "cpu" or not arguments.keys() <= {"s", "dtype", "device"}:
         return None
-    if not fits(session, given["s"], dtype):
+    if not fits(session, arguments["s"], dtype):
         return None
-    return converted(session, given["s"].tensor, dtype, copy=True)  # type: ignore[attr-defined]
+    return converted(session, arguments["s"].tensor, dtype, copy=True)  # type: ignore[attr-defined]
 
 
-def _drawn(session: Session, name: str, given: Given) -> Value | None:
+def _drawn(session: Session, name: str, arguments: Keywords) -> Value | None:
     """Of a probability, where eager draws the same numbers for a tensor that holds it."""
-    target, number = _floating(given.get("self")), given.get("p")
-    if target is None or not isinstance(number, OutsideNumber) or len(given) != 2:
+    target, number = _floating(arguments.get("self")), arguments.get("p")
+    if target is None or not isinstance(number, OutsideNumber) or len(arguments) != 2:
         return None
     same = target.fake.device.type == "cpu" and draws_in_memory_order()
     if not same or not number.applied(session, _is_probability).constant():
@@ -323,33 +321,33 @@ def _is_probability(number: float) -> bool:
     return 0 <= number <= 1
 
 
-def _linspace(session: Session, name: str, given: Given) -> Value | None:
+def _linspace(session: Session, name: str, arguments: Keywords) -> Value | None:
     """Between numbers in tensors."""
-    dtype = session.known(given.get("dtype", NONE)) or torch.get_default_dtype()
-    on = str(session.known(given.get("device", ConstantValue("cpu"))))
+    dtype = session.known(arguments.get("dtype", NONE)) or torch.get_default_dtype()
+    on = str(session.known(arguments.get("device", ConstantValue("cpu"))))
     if (
         dtype not in (torch.float32, torch.float64)
         or on != "cpu"
-        or not given.keys() <= _OF_LINSPACE
+        or not arguments.keys() <= _OF_LINSPACE
     ):
         return None
-    ends = given.pop("start", NONE), given.pop("end", NONE)
-    held = []
+    ends = arguments.pop("start", NONE), arguments.pop("end", NONE)
+    operands = []
     for end in ends:
-        held.append(
+        operands.append(
             end.tensor if isinstance(end, NumberValue) else _as(session, end, torch.float64)
         )
-    if None in held or not all(map(partial(fits, session, dtype=dtype), ends)):
+    if None in operands or not all(map(partial(fits, session, dtype=dtype), ends)):
         return None
-    args = [*held, session.deep(given.pop("steps", NONE))]
-    named = map_values(session.deep, given)
+    args = [*operands, session.deep(arguments.pop("steps", NONE))]
+    named = map_values(session.deep, arguments)
     return session.call_function(torch.linspace, *args, **named)  # type: ignore[arg-type]
 
 
 _OF_LINSPACE = frozenset({"start", "end", "steps", "dtype", "device"})
 
 
-_FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Given], Value | None]]] = {
+_FORMS: dict[str, tuple[tuple[str, ...], Callable[[Session, str, Keywords], Value | None]]] = {
     **{
         f"{name}{end}": (("self", "min", "max"), _bounded)
         for name in ("clamp", "clip")
@@ -378,11 +376,11 @@ unknown numbers."""
 @means(torch.where, how=How.OPERATION)
 def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     """torch.where of a number that is not known."""
-    given = dict(zip(("condition", "input", "other"), args)) | kwargs
-    if len(args) > 3 or given.keys() != {"condition", "input", "other"}:
+    arguments = dict(zip(("condition", "input", "other"), args)) | kwargs
+    if len(args) > 3 or arguments.keys() != {"condition", "input", "other"}:
         return None
-    condition = session.realize(given["condition"])
-    sides = session.realize(given["input"]), session.realize(given["other"])
+    condition = session.realize(arguments["condition"])
+    sides = session.realize(arguments["input"]), session.realize(arguments["other"])
     if not any(map(_is_float, sides)) or not isinstance(condition, TensorValue):
         return None
     dtype = [*dtypes_in(sides), torch.int64][0]
@@ -390,11 +388,11 @@ def _where(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
         return None
     if dtype not in FLOATS:
         dtype = torch.get_default_dtype()
-    held = []
+    operands = []
     for side in sides:
-        held.append(side if isinstance(side, TensorValue) else _as(session, side, dtype))
-    known = list(filter(None, held))
-    if len(known) < len(held):
+        operands.append(side if isinstance(side, TensorValue) else _as(session, side, dtype))
+    known = list(filter(None, operands))
+    if len(known) < len(operands):
         return None
     return call(session, torch.where, condition, *known)
 

@@ -138,9 +138,9 @@ def _is_positive(number: float) -> bool:
     return 0 < number < math.inf
 
 
-def _draws(given: Mapping[str, Value]) -> bool:
+def _draws(arguments: Mapping[str, Value]) -> bool:
     """Whether a tensor of rank 0 in a number's place draws the same numbers, if any are drawn."""
-    x, training = given["input"], given.get("training", ConstantValue(True))
+    x, training = arguments["input"], arguments.get("training", ConstantValue(True))
     if (
         not training.is_constant()
         or type(training.constant()) is not bool
@@ -150,26 +150,26 @@ def _draws(given: Mapping[str, Value]) -> bool:
     return not training.constant() or x.fake.device.type == "cpu" and draws_in_memory_order()
 
 
-def _weighs_alike(given: Mapping[str, Value]) -> bool:
-    return all(is_none(given.get(name, NONE)) for name in ("weight", "size_average", "reduce"))
+def _weighs_alike(arguments: Mapping[str, Value]) -> bool:
+    return all(is_none(arguments.get(name, NONE)) for name in ("weight", "size_average", "reduce"))
 
 
-def _is_of_classes(given: Mapping[str, Value]) -> bool:
+def _is_of_classes(arguments: Mapping[str, Value]) -> bool:
     """Whether it is a loss of one class for each, none of which weighs more than others."""
-    target = given.get("target")
+    target = arguments.get("target")
     return (
-        _weighs_alike(given)
+        _weighs_alike(arguments)
         and isinstance(target, TensorValue)
         and target.fake.dtype is torch.int64
     )
 
 
-def _is_of_equals(given: Mapping[str, Value]) -> bool:
+def _is_of_equals(arguments: Mapping[str, Value]) -> bool:
     """Whether it is a loss of tensors of one shape."""
-    x, target = given.get("input"), given.get("target")
+    x, target = arguments.get("input"), arguments.get("target")
     if not isinstance(x, TensorValue) or not isinstance(target, TensorValue):
         return False
-    return _weighs_alike(given) and same_sizes(x.fake.shape, target.fake.shape)
+    return _weighs_alike(arguments) and same_sizes(x.fake.shape, target.fake.shape)
 
 
 def _is_factor(number: float) -> bool:
@@ -190,7 +190,7 @@ class _Formula(NamedTuple):
     names: tuple[str, ...]
     dtypes: frozenset[torch.dtype]
     holds: Callable[[float], bool] = math.isfinite
-    fits: Callable[[Mapping[str, Value]], bool] = lambda given: True
+    fits: Callable[[Mapping[str, Value]], bool] = lambda arguments: True
 
 
 _FORMULAS: dict[Any, _Formula] = {
@@ -211,8 +211,8 @@ _FORMULAS: dict[Any, _Formula] = {
 }
 
 
-def _rule(function: Any, made: _Formula) -> OptionalRule:
-    formula, names, dtypes, holds, fits = made
+def _rule(function: Any, row: _Formula) -> OptionalRule:
+    formula, names, dtypes, holds, fits = row
     signature = inspect.signature(function if isinstance(function, FunctionType) else formula)
     known = inspect.signature(formula).parameters.keys()
 
@@ -221,17 +221,17 @@ def _rule(function: Any, made: _Formula) -> OptionalRule:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return None
-        given = {}
+        arguments = {}
         for name, value in bound.items():
             if not _is_off(session, name, value):
-                given[name] = value
-        if not given.keys() <= known:
+                arguments[name] = value
+        if not arguments.keys() <= known:
             return None
-        numbers = map(session.realize, filter(None, map(given.get, names)))
+        numbers = map(session.realize, filter(None, map(arguments.get, names)))
         outside = [number for number in numbers if isinstance(number, OutsideNumber)]
         if not outside:
             return None
-        others = session.realize_all({n: given[n] for n in given if n not in names})
+        others = session.realize_all({n: arguments[n] for n in arguments if n not in names})
         kinds = set(dtypes_in(others.values()))
         if not kinds <= dtypes | _WHOLE or len(kinds - _WHOLE) != 1 or not fits(others):
             return None
@@ -242,7 +242,7 @@ def _rule(function: Any, made: _Formula) -> OptionalRule:
             if not is_element(session, number, dtype):
                 return None
         return session.inline(
-            FunctionValue.outside(session, formula, ConstSource(formula)), (), given
+            FunctionValue.outside(session, formula, ConstSource(formula)), (), arguments
         )
 
     return rule

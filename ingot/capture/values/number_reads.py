@@ -138,10 +138,10 @@ def _quotient_of_sizes(session: Session, args: Arguments, kwargs: Keywords) -> V
     if type(divisor) is not int or divisor <= 0 or is_decided_by_data(size.fake) or size.fake < 0:
         return None
     quotient, graph = size.binary(session, operator.floordiv, number, False), session.graph
-    made = session.call_function(torch.div, size, number, **kwargs)
-    if isinstance(quotient, SymIntValue) and isinstance(made, TensorValue):
-        graph.known.sizes[id(made.fake)] = made.fake, quotient
-    return made
+    result = session.call_function(torch.div, size, number, **kwargs)
+    if isinstance(quotient, SymIntValue) and isinstance(result, TensorValue):
+        graph.known.sizes[id(result.fake)] = result.fake, quotient
+    return result
 
 
 def _reads(cls: type | None) -> OptionalRule:

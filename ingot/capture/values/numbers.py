@@ -183,9 +183,9 @@ class NumberValue(Value):
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
         if type(self) is NumberValue and type(other) in (NumberValue, ConstantValue):
-            made = self._asked(session, function, other, reflected)
-            if made is not None:
-                return made
+            result = self._asked(session, function, other, reflected)
+            if result is not None:
+                return result
         sizes = self._as_sizes(session, function, other)
         if sizes is not None:
             return sizes[0].binary(session, function, sizes[1], reflected)
@@ -309,13 +309,13 @@ class NumberValue(Value):
         if flat:
             tensor = method(session, "reshape", tensor, 1)
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
-            made = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
+            result = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
         else:
             pair = in_order(tensor, self.tensor, reflected)
-            made = call(session, function, *pair)
+            result = call(session, function, *pair)
         if flat:
-            return method(session, "reshape", made, ())
-        return made
+            return method(session, "reshape", result, ())
+        return result
 
     def _fits_type(self, dtype: torch.dtype) -> bool:
         """Whether a tensor of this type takes it: an integer may not fit a narrower type."""
@@ -359,7 +359,7 @@ class OutsideNumber(NumberValue):
     an integer or the outcome of a comparison, the result alone is guarded. Other uses compile for
     its value; in a continuation, an observed one breaks the graph there."""
 
-    __slots__ = ("_in_graph", "_made_of", "_session", "object", "varies")
+    __slots__ = ("_in_graph", "_make_tensor", "_session", "object", "varies")
 
     def __init__(
         self, session: Session, number: float, source: Source, varies: bool, scheduled: bool = False
@@ -367,18 +367,18 @@ class OutsideNumber(NumberValue):
         super().__init__(float, None, source)
         self._session, self.object, self.varies = session, number, varies
         self._in_graph = varies or scheduled
-        self._made_of: Callable[[], TensorValue] | None = None  # of others, in the graph
+        self._make_tensor: Callable[[], TensorValue] | None = None  # of other numbers
 
     @property
     def tensor(self) -> TensorValue:
-        if self._tensor is None and self._made_of is not None and not is_transformed():
-            self._tensor = self._made_of()
+        if self._tensor is None and self._make_tensor is not None and not is_transformed():
+            self._tensor = self._make_tensor()
         elif self._tensor is None:
             assert self.source is not None
-            held = DerivedSource(self.source, tensor_of)
+            source = DerivedSource(self.source, tensor_of)
             with untransformed():  # or the tensor would belong to a level of torch.func
-                made = _new_tensor(self.object)  # of its own: what is one tensor twice is one input
-            self._tensor = self._session.graph.inputs.number(self._session, made, held)
+                tensor = _new_tensor(self.object)  # of its own: one tensor twice is one input
+            self._tensor = self._session.graph.inputs.number(self._session, tensor, source)
         return self._tensor
 
     @property
@@ -441,10 +441,10 @@ class OutsideNumber(NumberValue):
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         if not self.in_graph or function is operator.invert:
             return ConstantValue(self.constant()).unary(session, function)
-        made = self.applied(session, function)
-        if isinstance(made, OutsideNumber):
-            made._made_of = lambda: call(session, function, self.tensor)
-        return made
+        result = self.applied(session, function)
+        if isinstance(result, OutsideNumber):
+            result._make_tensor = lambda: call(session, function, self.tensor)
+        return result
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
@@ -466,15 +466,15 @@ class OutsideNumber(NumberValue):
         self, session: Session, function: Operator, other: ConstantValue, reflected: bool
     ) -> Value:
         before, after = in_order((), (other.object,), reflected)
-        made = self.applied(session, function, before, after)
+        result = self.applied(session, function, before, after)
         operand = self._operand(session, other)
-        if isinstance(made, OutsideNumber) and operand is not None and function in _ARITHMETIC:
+        if isinstance(result, OutsideNumber) and operand is not None and function in _ARITHMETIC:
             # a quotient by a number that is not 0
             if function is not operator.truediv or not reflected:
-                made._made_of = lambda: call(
+                result._make_tensor = lambda: call(
                     session, function, *in_order(self.tensor, operand, reflected)
                 )
-        return made
+        return result
 
     def method_is_integer(self, session: Session) -> Value:
         if self.in_graph:
@@ -506,9 +506,9 @@ class OutsideNumber(NumberValue):
         except Unsupported:
             if self.breaks:
                 raise
-            made = tensor.binary(session, function, ConstantValue(self.constant()), reflected)
-            assert made is not None
-            return made
+            result = tensor.binary(session, function, ConstantValue(self.constant()), reflected)
+            assert result is not None
+            return result
 
 
 def outcome(
@@ -602,15 +602,15 @@ def operand_of_choice(value: Value) -> Value | None:
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
-    made = session.call_function(function, *args)
-    assert isinstance(made, TensorValue)
-    return made
+    result = session.call_function(function, *args)
+    assert isinstance(result, TensorValue)
+    return result
 
 
 def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    made = TensorMethod(tensor, name).call(session, list(map(session.wrap_constant, args)), {})
-    assert isinstance(made, TensorValue)
-    return made
+    result = TensorMethod(tensor, name).call(session, list(map(session.wrap_constant, args)), {})
+    assert isinstance(result, TensorValue)
+    return result
 
 
 def converted(
@@ -619,6 +619,6 @@ def converted(
     named: dict[str, Value] = {}
     if copy:
         named = {"copy": ConstantValue(True)}
-    made = session.call_method("to", tensor, ConstantValue(dtype), **named)
-    assert isinstance(made, TensorValue)
-    return made
+    result = session.call_method("to", tensor, ConstantValue(dtype), **named)
+    assert isinstance(result, TensorValue)
+    return result

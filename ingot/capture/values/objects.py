@@ -170,27 +170,27 @@ class ObjectValue(OutsideOrMade):
                 return None
             return written
         if name in namespace:
-            return session.effects.found(namespace[name], AttrSource(self.source, name))
+            return session.effects.lazy_value(namespace[name], AttrSource(self.source, name))
         session.guard_absent(self.source, name)
         return None
 
     def get_attribute(self, session: Session, name: str) -> Value:
         try:
             if session.looks_up_plainly(self.cls):
-                found = self.plain_attribute(session, name)
+                value = self.plain_attribute(session, name)
             else:
                 hook = session.class_lookup(self.cls, "__getattribute__")
                 if not isinstance(hook, FunctionType):
                     raise session.unsupported(
                         "attribute", f"{self.describe()} defines __getattribute__"
                     )
-                found = session.call_member(hook, self, ConstantValue(name))
+                value = session.call_member(hook, self, ConstantValue(name))
         except Raised as raised:
             lost = raised.is_a(AttributeError)
             if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
                 raise
-            found = None
-        return found or self.missing_attribute(session, name)
+            value = None
+        return value or self.missing_attribute(session, name)
 
     def plain_attribute(self, session: Session, name: str) -> Value | None:
         """What object.__getattribute__ finds; None where it finds nothing."""
@@ -238,23 +238,23 @@ class ObjectValue(OutsideOrMade):
     def _member(self, session: Session, name: str) -> Value:
         """What a member of `__slots__` holds."""
         if self.source is None:
-            found = self.members.get(name)
+            value = self.members.get(name)
         else:
             written = session.effects.slots(self.object)
             if written is None:
-                found = None
+                value = None
             else:
-                found = written.written.get(name)
-            if found is None:
+                value = written.written.get(name)
+            if value is None:
                 if session.guard_derived(has_member(name), self.object, self.source):
                     return session.wrap_slot(self.object, self.source, name)
-        if found is None or found is NULL:
+        if value is None or value is NULL:
             named = type_name
             if sys.version_info >= (3, 13):
                 named = full_name
             owner = named(self.cls)
             raise session.raised(AttributeError, f"'{owner}' object has no attribute '{name}'")
-        return found
+        return value
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         hook = session.class_lookup(self.cls, "__setattr__")

@@ -12,7 +12,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_items, dict_keys, set_members
 from ingot.capture.values.base import NULL, LazyValue, Value, alive
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.keys import held_key, is_plain_key, outside_key
+from ingot.capture.values.keys import guarded_key, is_plain_key, outside_key
 from ingot.capture.values.objects import ContentKey, IdentityKey
 from ingot.capture.values.sets import SetValue
 
@@ -50,7 +50,7 @@ class OutsideDict(DictValue):
         if not self._entries:
             session.guard(self.source, Kind.DICT_KEYS, dict_keys(self.object))
             for key, item in dict_items(self.object):
-                self._entries[held_key(session, key)] = LazyValue(item, self.item_source(key))
+                self._entries[guarded_key(session, key)] = LazyValue(item, self.item_source(key))
         if fields is None:
             return self._entries
         return fields.fill(dict(self._entries))
@@ -67,7 +67,7 @@ class OutsideDict(DictValue):
         if not dict.__contains__(self.object, key):
             session.guard(self.source, Kind.ABSENT_KEY, key)
             return None
-        return session.effects.found(dict.__getitem__(self.object, key), self.item_source(key))
+        return session.effects.lazy_value(dict.__getitem__(self.object, key), self.item_source(key))
 
     def write(self, session: Session, key: Any, value: Value) -> None:
         key = _written_key(session, key)
@@ -107,21 +107,21 @@ class OutsideSet(SetValue):
             members = set_members(self.object)
             where = DerivedSource(self.source, set_members)
             session.guard(where, Kind.LENGTH, len(members))
-            held = {}
+            entries = {}
             for member, value in zip(members, session.wrap_items(members, where)):
                 value = session.realize(value)
-                held[held_key(session, member)] = value
-            self._take(session, held)
+                entries[guarded_key(session, member)] = value
+            self._take(session, entries)
         return self._entries
 
-    def _take(self, session: Session, held: dict[Any, Value]) -> None:
+    def _take(self, session: Session, entries: dict[Any, Value]) -> None:
         """Takes the members that the set had before the call, and then what was done to it
         since."""
-        self._whole, self._entries = True, held
+        self._whole, self._entries = True, entries
         self.hashed = set(self.object)
-        if any(isinstance(key, IdentityKey) for key in held):
-            self.hashed = set(iter(held))
-        self._in_order = list(self.hashed) == list(held)
+        if any(isinstance(key, IdentityKey) for key in entries):
+            self.hashed = set(iter(entries))
+        self._in_order = list(self.hashed) == list(entries)
         fields = session.effects.fields(self.object)
         if fields is None:
             return

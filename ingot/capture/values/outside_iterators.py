@@ -39,7 +39,7 @@ class _Outer(OutsideIterator):
         self.inner, self.object, self.ended = inner, object_, False
 
 
-def _taken_through(session: Session, inner: Any) -> Value | None:
+def _next_inside(session: Session, inner: Any) -> Value | None:
     """The next element of an iterator that an outer one goes through."""
     before = inner.steps
     element = inner.next(session)
@@ -56,8 +56,8 @@ _INNER = (
 )
 
 
-def _parts(iterator: Any) -> tuple[Any, ...]:
-    """What an enumerate or zip was made of."""
+def _inner_iterators(iterator: Any) -> tuple[Any, ...]:
+    """The iterators that an enumerate or zip goes through; an enumerate's number follows."""
     return tuple(iterator.__reduce__()[1])
 
 
@@ -65,8 +65,8 @@ def _inner_of(session: Session, source: Source, iterators: list[Any]) -> list[Va
     """The values of the iterators beneath; None where one is of another kind."""
     if not _KINDS.issuperset(map(type, iterators)):
         return None
-    parts = session.wrap_items(iterators, DerivedSource(source, _parts))
-    values = list(map(session.realize, parts))
+    place = DerivedSource(source, _inner_iterators)
+    values = list(map(session.realize, session.wrap_items(iterators, place)))
     if all(isinstance(value, _INNER) for value in values):
         return values
     return None
@@ -78,7 +78,7 @@ class OutsideEnumerate(_Outer):
     passed = 0
 
     def next(self, session: Session) -> Value | None:
-        element = _taken_through(session, self.inner[0])
+        element = _next_inside(session, self.inner[0])
         if element is not None:
             number = session.wrap_derived(_position(self.passed), self.object, self.source)
             element = TupleValue([number, element], tuple)
@@ -99,7 +99,7 @@ def _position(ahead: int) -> Callable[[Any], int]:
 @wraps(enumerate)
 def wrap_enumerate(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, enumerate)
-    inner = _inner_of(session, source, [_parts(object_)[0]])
+    inner = _inner_of(session, source, [_inner_iterators(object_)[0]])
     if inner is None:
         return ForeignValue(object_, source)
     return OutsideEnumerate(inner, object_, source)
@@ -113,7 +113,7 @@ class OutsideZip(_Outer):
     def next(self, session: Session) -> Value | None:
         row: list[Value] = []
         for iterator in self.inner:
-            element = _taken_through(session, iterator)
+            element = _next_inside(session, iterator)
             if element is None:
                 if self.strict:
                     raise session.unsupported(
@@ -134,17 +134,17 @@ def _is_strict(iterator: Any) -> bool:
 def wrap_zip(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, zip)
     session.guard_derived(_count, object_, source)
-    inner = _inner_of(session, source, list(_parts(object_)))
+    inner = _inner_of(session, source, list(_inner_iterators(object_)))
     if inner is None:
         return ForeignValue(object_, source)
-    made = OutsideZip(inner, object_, source)
-    made.strict = session.guard_derived(_is_strict, object_, source)
-    return made
+    value = OutsideZip(inner, object_, source)
+    value.strict = session.guard_derived(_is_strict, object_, source)
+    return value
 
 
 def _count(iterator: Any) -> int:
     """How many iterators a zip goes through."""
-    return len(_parts(iterator))
+    return len(_inner_iterators(iterator))
 
 
 class OutsideReversed(_Outer):
@@ -172,9 +172,9 @@ def wrap_reversed(session: Session, object_: Any, source: Source) -> Value:
     sequence = session.realize(session.wrap_derived(sequence_under, object_, source))
     if not isinstance(sequence, SequenceValue):
         return ForeignValue(object_, source)
-    made = OutsideReversed([], object_, source)
-    made.sequence, made.position = sequence, None
-    return made
+    value = OutsideReversed([], object_, source)
+    value.sequence, value.position = sequence, None
+    return value
 
 
 _WALKED: tuple[Any, ...] = ([], (), range(0), "a", "\xe4", b"", {}, {}.values(), {}.items())

@@ -37,8 +37,8 @@ def _overrides(session: Session, value: Value) -> bool:
         return False
     if isinstance(value, TensorValue):
         return getattr(cls, _NAME) is not _DISABLED
-    found = session.optional_attribute(value, _NAME)
-    return found is not None and session.realize(found).identity() is not _DISABLED
+    override = session.optional_attribute(value, _NAME)
+    return override is not None and session.realize(override).identity() is not _DISABLED
 
 
 def _mode_is_seen(session: Session) -> bool:

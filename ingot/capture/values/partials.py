@@ -31,7 +31,7 @@ _FIELDS = ("func", "args", "keywords")
 
 def has_dict(partial: functools.partial[Any]) -> bool:
     """Whether one has a `__dict__` already, which is made when it is first asked for."""
-    return sum(type(held) is dict for held in gc.get_referents(partial)) > 1
+    return sum(type(referent) is dict for referent in gc.get_referents(partial)) > 1
 
 
 class PartialValue(OutsideOrMade):
@@ -74,11 +74,11 @@ class PartialValue(OutsideOrMade):
         if self.source is None:
             return bool(self.attributes) or session.has_attributes_dict(self)
         fields = None
-        if found := has_dict(self.object):
+        if answer := has_dict(self.object):
             fields = session.effects.fields(vars(self.object))
         if fields is None:
-            session.guard(DerivedSource(self.source, has_dict), Kind.EQUALS, found)
-        return found
+            session.guard(DerivedSource(self.source, has_dict), Kind.EQUALS, answer)
+        return answer
 
     def _own_attribute(self, session: Session, name: str) -> Value | None:
         if self.source is None:
@@ -153,6 +153,6 @@ def partial_of(
     function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> functools.partial[Any]:
     """One of these very parts, also where the function is a partial itself."""
-    made: functools.partial[Any] = functools.partial(partial_of)
-    made.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
-    return made
+    result: functools.partial[Any] = functools.partial(partial_of)
+    result.__setstate__((function, args, keywords, None))  # type: ignore[attr-defined]
+    return result

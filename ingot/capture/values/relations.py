@@ -55,8 +55,8 @@ class RelationValue(Value):
         """What follows from what is known of the sizes."""
         left, right = map(to_expr, self.sides)
         context = next(s for s in self.sides if isinstance(s, torch.SymInt)).node.context
-        found: bool | None = context.proved(left, RELATIONS[self.function], right)
-        return found
+        answer: bool | None = context.proved(left, RELATIONS[self.function], right)
+        return answer
 
     def describe(self) -> str:
         return f"{self.sides[0]} {RELATIONS[self.function]} {self.sides[1]}, which the data decide"

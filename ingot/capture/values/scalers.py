@@ -30,7 +30,7 @@ these are there."""
 # -- inlined ---------------------------------------------------------------------------------------
 
 
-def found_by_device(state: Any) -> Any:
+def found_inf_by_device(state: Any) -> Any:
     """For each device whether a gradient was not finite, as a tensor."""
     return list(state["found_inf_per_device"].values())
 
@@ -73,17 +73,17 @@ def has_state_on(optimizer: Any, parameter: Any, device: Any) -> bool:
 
 def written_by_step(optimizer: Any) -> Any:
     """The tensors that a step may write."""
-    found = []
+    tensors = []
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:
-                found.append(p)
-                found.append(p.grad)
+                tensors.append(p)
+                tensors.append(p.grad)
                 if p in optimizer.state:
                     for value in optimizer.state[p].values():
                         if isinstance(value, torch.Tensor):
-                            found.append(value)
-    return found
+                            tensors.append(value)
+    return tensors
 
 
 def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
@@ -107,9 +107,9 @@ def _maybe_step(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     function: Any = maybe_opt_step
     if len(args) == 3 and not kwargs and why_off(SCALERS) is None:
         _, optimizer, state = map(session.realize, args)
-        found = session.unpacked(session.call_builtin(found_by_device, state))
-        if len(found) == 1 and optimizer.python_type() in _WRITE_TENSORS:
-            found_inf = session.realize(found[0])
+        found_infs = session.unpacked(session.call_builtin(found_inf_by_device, state))
+        if len(found_infs) == 1 and optimizer.python_type() in _WRITE_TENSORS:
+            found_inf = session.realize(found_infs[0])
             device = found_inf.get_attribute(session, "device")
             if session.truth(session.call_builtin(writes_tensors_alone, optimizer, device)):
                 return session.call_builtin(step_where_finite, optimizer, found_inf)

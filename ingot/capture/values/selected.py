@@ -93,8 +93,8 @@ def _plain(session: Session, value: Value) -> Value:
     return session.deep(value)
 
 
-def _is_unbacked(part: Value) -> bool:
-    return isinstance(part, SymIntValue) and is_decided_by_data(part.fake)
+def _is_unbacked(index: Value) -> bool:
+    return isinstance(index, SymIntValue) and is_decided_by_data(index.fake)
 
 
 def _consumed(value: Value) -> int | None:
@@ -119,62 +119,62 @@ def _getitem(
         keys = key.items
     else:
         keys = [key]
-    parts = list(map(partial(_plain, session), keys))
-    for part in filter(_is_unbacked, parts):
-        raise session.unsupported("number-in-tensor", f"the value of {part.describe()}")
+    indices = list(map(partial(_plain, session), keys))
+    for index in filter(_is_unbacked, indices):
+        raise session.unsupported("number-in-tensor", f"the value of {index.describe()}")
     if is_functorch_wrapped_tensor(tensor.fake):
         return None
-    if (view := _at_integers(session, tensor, parts)) is not None:
-        return _rest_of_index(session, view, parts)
-    numbers = positions(partial(_is_number, session, like=tensor), parts)
+    if (view := _at_integers(session, tensor, indices)) is not None:
+        return _rest_of_index(session, view, indices)
+    numbers = positions(partial(_is_number, session, like=tensor), indices)
     if not numbers:
         return None
-    taken = list(map(_consumed, parts))
-    if None in taken or sum(taken) > tensor.fake.dim():  # type: ignore[arg-type]
+    counts = list(map(_consumed, indices))
+    if None in counts or sum(counts) > tensor.fake.dim():  # type: ignore[arg-type]
         return None
     base, result = tensor, tensor
     for k in reversed(numbers):
-        dim = sum(taken[:k])  # type: ignore[arg-type]
-        result = _select(session, result, dim, parts.pop(k))
+        dim = sum(counts[:k])  # type: ignore[arg-type]
+        result = _select(session, result, dim, indices.pop(k))
     _note(session, base, result)
-    return _rest_of_index(session, result, parts)
+    return _rest_of_index(session, result, indices)
 
 
-def _rest_of_index(session: Session, tensor: TensorValue, parts: list[Value]) -> Value:
-    if parts:
-        return tensor.get_item(session, TupleValue(parts, tuple))
+def _rest_of_index(session: Session, tensor: TensorValue, indices: list[Value]) -> Value:
+    if indices:
+        return tensor.get_item(session, TupleValue(indices, tuple))
     return tensor
 
 
-def _at_integers(session: Session, tensor: TensorValue, parts: list[Value]) -> TensorValue | None:
-    """The view that symbolic integers select, which are taken out of `parts`. None where there are
-    none, or other parts make more than a view."""
-    if SymIntValue not in map(type, parts):
+def _at_integers(session: Session, tensor: TensorValue, indices: list[Value]) -> TensorValue | None:
+    """The view that symbolic integers select; they are removed from `indices`. None where there
+    are none, or the other indices make more than a view."""
+    if SymIntValue not in map(type, indices):
         return None
     wide, counts = list[int](), list[int]()
-    for k, part in enumerate(parts):
+    for k, index in enumerate(indices):
         count: int | None = 1
-        if isinstance(part, ConstantValue) and part.object is Ellipsis:
+        if isinstance(index, ConstantValue) and index.object is Ellipsis:
             wide.append(k)
             count = 0
-        elif not isinstance(part, SymIntValue):
-            count = _consumed(part)
-        if isinstance(part, TensorValue) or count is None:
+        elif not isinstance(index, SymIntValue):
+            count = _consumed(index)
+        if isinstance(index, TensorValue) or count is None:
             return None
         counts.append(count)
     if len(wide) > 1 or sum(counts) > tensor.fake.dim():
         return None
     rank = tensor.fake.dim()
-    for k in reversed(range(len(parts))):
-        if isinstance(parts[k], SymIntValue):
+    for k in reversed(range(len(indices))):
+        if isinstance(indices[k], SymIntValue):
             behind_all = bool(wide) and wide[0] < k
             if behind_all:
                 dim = rank - sum(counts[k:])
             else:
                 dim = sum(counts[:k])
-            made = session.call_method("select", tensor, ConstantValue(dim), parts.pop(k))
-            assert isinstance(made, TensorValue)
-            tensor = made
+            view = session.call_method("select", tensor, ConstantValue(dim), indices.pop(k))
+            assert isinstance(view, TensorValue)
+            tensor = view
     return tensor
 
 
@@ -185,13 +185,15 @@ def _setitem(
     key = session.realize(args[0])
     if not isinstance(key, TupleValue) or is_functorch_wrapped_tensor(tensor.fake):
         return None
-    parts = list(map(partial(_plain, session), key.items))
-    if any(map(_is_unbacked, parts)):
+    indices = list(map(partial(_plain, session), key.items))
+    if any(map(_is_unbacked, indices)):
         return None
-    view = _at_integers(session, tensor, parts)
+    view = _at_integers(session, tensor, indices)
     if view is None:
         return None
-    view.set_item(session, TupleValue(parts, tuple) if parts else ConstantValue(Ellipsis), args[1])
+    view.set_item(
+        session, TupleValue(indices, tuple) if indices else ConstantValue(Ellipsis), args[1]
+    )
     return NONE
 
 

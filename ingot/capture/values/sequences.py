@@ -84,10 +84,10 @@ class SequenceValue(Container):
             bounds = key.constant()
             if self.cls is tuple and bounds.indices(len(self.items)) == (0, len(self.items), 1):
                 return self  # all of a tuple is the tuple
-            made = self._like(session.python(operator.getitem, self.items, bounds))
+            result = self._like(session.python(operator.getitem, self.items, bounds))
             if self.cls.__name__ == "Size":
-                made.cls = self.cls
-            return made
+                result.cls = self.cls
+            return result
         index = session.index(key)
         try:
             return self.items[index]
@@ -180,9 +180,9 @@ class TypedKey(tuple[Any, ...]):
     value: Value
 
     def __new__(cls, value: TupleValue, keys: list[Any]) -> TypedKey:
-        made = super().__new__(cls, keys)
-        made.cls, made.value = value.cls, value
-        return made
+        key = super().__new__(cls, keys)
+        key.cls, key.value = value.cls, value
+        return key
 
 
 def is_struct_sequence(cls: type) -> bool:
@@ -199,15 +199,15 @@ class TupleValue(SequenceValue):
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
-        made = super().binary(session, function, other, reflected)
+        result = super().binary(session, function, other, reflected)
         classes = {self.cls, other.python_type()}
         if (
-            isinstance(made, TupleValue)
+            isinstance(result, TupleValue)
             and torch.Size in classes
             and classes <= {torch.Size, tuple, int}
         ):
-            made.cls = type(function(self.cls(), other.python_type()()))
-        return made
+            result.cls = type(function(self.cls(), other.python_type()()))
+        return result
 
     def constant(self) -> Any:
         return self._build(constants(self.items))
@@ -398,8 +398,9 @@ class ListValue(SequenceValue):
         self.items.clear()  # as who looks at it meanwhile finds it
         ordered = items
         try:
-            given = TupleValue(items, tuple)
-            ordered = session.list_of(session.call(session.builtin(sorted), [given], options)).items
+            ordered = session.list_of(
+                session.call(session.builtin(sorted), [TupleValue(items, tuple)], options)
+            ).items
         finally:
             is_changed = len(self.items) > 0
             self._writable(session)
@@ -526,24 +527,24 @@ class ConstantIterator(SequenceIterator):
 class SliceValue(Value):
     """A slice; its parts may be symbolic."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("bounds",)
 
     def __init__(self, start: Value, stop: Value, step: Value) -> None:
         super().__init__()
-        self.parts = (start, stop, step)
+        self.bounds = (start, stop, step)
 
     def python_type(self) -> type:
         return slice
 
     def constant(self) -> Any:
-        return slice(*constants(self.parts))
+        return slice(*constants(self.bounds))
 
     def argument(self, leaf: Leaf) -> Any:
-        return slice(*_arguments(self.parts, leaf))
+        return slice(*_arguments(self.bounds, leaf))
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name in ("start", "stop", "step"):
-            return self.parts[("start", "stop", "step").index(name)]
+            return self.bounds[("start", "stop", "step").index(name)]
         return super().get_attribute(session, name)
 
     def method_indices(self, session: Session, length: Value) -> Value:
@@ -556,7 +557,7 @@ class SliceValue(Value):
             return None
         first, second = in_order(self, other, reflected)
         return session.binary(
-            function, TupleValue(first.parts, tuple), TupleValue(second.parts, tuple)
+            function, TupleValue(first.bounds, tuple), TupleValue(second.bounds, tuple)
         )
 
 
@@ -625,9 +626,9 @@ class SymbolicRange(RangeValue):
         key = session.realize(key)
         if key.python_type() is int:
             from_end = session.truth(session.binary(operator.lt, key, ConstantValue(0)))
-            found = session.binary(operator.add, self._stop if from_end else self._start, key)
-            if self._has(session, found):
-                return found
+            element = session.binary(operator.add, self._stop if from_end else self._start, key)
+            if self._has(session, element):
+                return element
         return super().get_item(session, key)
 
     def contains(self, session: Session, item: Value) -> bool:

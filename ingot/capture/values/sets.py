@@ -142,12 +142,12 @@ class SetValue(Hashed):
         if function not in COMPARISONS and function not in SET_RESULTS:
             return None
         members: dict[int, Value] = {}
-        for held in (first, second):
-            _note_members(held, members)
-        made = function(first.hashed, second.hashed)
+        for operand in (first, second):
+            _note_members(operand, members)
+        result = function(first.hashed, second.hashed)
         if function in COMPARISONS:
-            return ConstantValue(made)
-        return _set_like(made, members)
+            return ConstantValue(result)
+        return _set_like(result, members)
 
     def _operand(self, session: Session, other: Value, members: dict[int, Value]) -> Any:
         """What another set, a dict or an iterable is for a method of `hashed`; `members` gets its
@@ -155,13 +155,13 @@ class SetValue(Hashed):
         other = session.realize(other)
         if isinstance(other, Container) and other.python_type() in (set, frozenset, dict):
             if isinstance(other, SetValue):
-                held = other
+                value = other
             else:
-                held = session.set_of(other)
-            _note_members(held, members)
-            if held is other:
-                return held.hashed
-            return dict.fromkeys(held.entries)
+                value = session.set_of(other)
+            _note_members(value, members)
+            if value is other:
+                return value.hashed
+            return dict.fromkeys(value.entries)
         return list(self._keys_read(session, other, members))
 
     @staticmethod
@@ -174,11 +174,11 @@ class SetValue(Hashed):
         """The result of a method that makes a new set and reads others to their end."""
         members: dict[int, Value] = {}
         _note_members(self, members)
-        made = self.hashed.copy()
+        hashed = self.hashed.copy()
         for other in others:
             operand = self._operand(session, other, members)
-            made = getattr(made, name)(operand)
-        return _set_like(made, members)
+            hashed = getattr(hashed, name)(operand)
+        return _set_like(hashed, members)
 
     def _common(self, session: Session, other: Value) -> SetValue:
         """set.intersection: whether a key is here is asked as each is read."""
@@ -191,24 +191,24 @@ class SetValue(Hashed):
             return _set_like(
                 self.hashed.intersection(self._operand(session, other, members)), members
             )
-        found: set[Any] = set()
+        hashed: set[Any] = set()
         for key in self._keys_read(session, other, members):
             if self.holds(session, key):
-                found.add(key)
-                if len(found) >= self.length(session):
+                hashed.add(key)
+                if len(hashed) >= self.length(session):
                     break
         if self.cls is not set:
-            found = self.cls(found)
-        return _set_like(found, members)
+            hashed = self.cls(hashed)
+        return _set_like(hashed, members)
 
-    def _become(self, session: Session, made: SetValue) -> Value:
+    def _become(self, session: Session, other: SetValue) -> Value:
         """Takes over the members of another set."""
-        for key in [key for key in self.entries if key not in made.entries]:
+        for key in [key for key in self.entries if key not in other.entries]:
             self.discard(session, key)
-        for key, member in made.entries.items():
+        for key, member in other.entries.items():
             self.add(session, key, member)
         if self.source is None:
-            self.hashed = made.hashed
+            self.hashed = other.hashed
         return NONE
 
     def method_add(self, session: Session, item: Value) -> Value:
@@ -264,10 +264,10 @@ class SetValue(Hashed):
     def method_intersection(self, session: Session, *others: Value) -> Value:
         if not others:
             return self._combined(session, "copy", ())
-        made = self
+        result = self
         for other in others:
-            made = made._common(session, other)
-        return made
+            result = result._common(session, other)
+        return result
 
     def method_difference(self, session: Session, *others: Value) -> Value:
         return self._combined(session, "difference", others)
@@ -279,9 +279,9 @@ class SetValue(Hashed):
         return _set_like(self.hashed.symmetric_difference(operand), members)
 
     def method_intersection_update(self, session: Session, *others: Value) -> Value:
-        made = self.method_intersection(session, *others)
-        assert isinstance(made, SetValue)
-        return self._become(session, made)
+        result = self.method_intersection(session, *others)
+        assert isinstance(result, SetValue)
+        return self._become(session, result)
 
     def method_difference_update(self, session: Session, *others: Value) -> Value:
         for other in map(session.realize, others):
@@ -306,8 +306,7 @@ class SetValue(Hashed):
         return NONE
 
     def method_issubset(self, session: Session, other: Value) -> Value:
-        found = self._common(session, other)
-        return ConstantValue(len(found.entries) == len(self.entries))
+        return ConstantValue(len(self._common(session, other).entries) == len(self.entries))
 
     def method_issuperset(self, session: Session, other: Value) -> Value:
         return ConstantValue(
@@ -344,20 +343,20 @@ SET_UPDATES: dict[Any, str] = {
 SET_UPDATES_OF = dict(zip(SET_RESULTS, SET_UPDATES.values()))
 
 
-def _note_members(held: SetValue, members: dict[int, Value]) -> None:
+def _note_members(value: SetValue, members: dict[int, Value]) -> None:
     """Notes the members of a set by the id of their keys, in `hashed` too."""
-    for key, member in held.entries.items():
+    for key, member in value.entries.items():
         members[id(key)] = member
-    for key in held.hashed:
+    for key in value.hashed:
         if id(key) not in members:
-            members[id(key)] = held.entries[key]
+            members[id(key)] = value.entries[key]
 
 
 def _set_like(hashed: Any, members: dict[int, Value]) -> SetValue:
     """A new set with these keys; `members` has their values by the id of a key."""
-    made = SetValue(zip(hashed, map(members.__getitem__, map(id, hashed))), type(hashed))
-    made.hashed = hashed
-    return made
+    result = SetValue(zip(hashed, map(members.__getitem__, map(id, hashed))), type(hashed))
+    result.hashed = hashed
+    return result
 
 
 def _hashes_alike(key: Any) -> bool:

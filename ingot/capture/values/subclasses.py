@@ -133,10 +133,10 @@ class BuiltinObject(ObjectValue):
         if plain is operator.add and isinstance(content, ConstantValue):
             if content.python_type() is not other.python_type():
                 return None
-        made = content.binary(session, function, other, reflected)
-        if made is content and name:
+        result = content.binary(session, function, other, reflected)
+        if result is content and name:
             return self
-        return made
+        return result
 
 
 _HOOKS = ("__getattr__", "__getattribute__")
@@ -171,9 +171,9 @@ def refuse_overrides(
 
     `in_python`: the function is written in Python, where numbers are compared before use."""
     for arg in (*args, *kwargs.values()):
-        held = getattr(arg, "items", None)
-        if isinstance(held, list):
-            refuse_overrides(session, name, held, {}, in_python)
+        items = getattr(arg, "items", None)
+        if isinstance(items, list):
+            refuse_overrides(session, name, items, {}, in_python)
         if isinstance(arg, BuiltinObject):
             for asked in _asked_by_torch(arg, name, kwargs, in_python):
                 if arg.overrides(session, asked):
@@ -260,12 +260,12 @@ class _OnContent:
         method = owner.content.get_attribute(session, self.name)
         if self.name in _OPERATORS - {"__iadd__"}:
             args = tuple([a.content if isinstance(a, BuiltinObject) else a for a in args])
-        made = session.call(method, args, kwargs)
-        if made is not owner.content:
-            return made
+        result = session.call(method, args, kwargs)
+        if result is not owner.content:
+            return result
         if self.name in _IN_PLACE:
             return owner
-        return _without_class(session, made)
+        return _without_class(session, result)
 
 
 def _without_class(session: Session, content: Value) -> Value:

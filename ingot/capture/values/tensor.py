@@ -91,8 +91,8 @@ def call_by_rule(
     meaning = stated(_METHODS.get(name))
     if meaning is None or meaning.how is not How.METHOD:
         return None
-    made: Value | None = meaning.rule(session, tensor, args, kwargs)
-    return made
+    result: Value | None = meaning.rule(session, tensor, args, kwargs)
+    return result
 
 
 class TensorValue(Value):
@@ -145,9 +145,9 @@ class TensorValue(Value):
 
     def as_bool(self, session: Session) -> Value:
         """What bool() gives: a number."""
-        made = call_by_rule(session, "__bool__", self, [], {})
-        assert made is not None
-        return made
+        result = call_by_rule(session, "__bool__", self, [], {})
+        assert result is not None
+        return result
 
     def require_truth(self, session: Session, expected: bool) -> bool:
         """Have the graph check that its one element is true, or that it is not, which what follows
@@ -253,12 +253,12 @@ class TensorValue(Value):
 
     def _own_attribute(self, session: Session, name: str) -> Value:
         """An attribute that the user set on a tensor object."""
-        found = self._find_own(session, name)
-        if found is None:
+        value = self._find_own(session, name)
+        if value is None:
             raise session.raised(
                 AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'"
             )
-        return found
+        return value
 
     def _method(self, session: Session, name: str) -> Value:
         """The tensor's method, or what the user has set on this one in its place."""
@@ -297,9 +297,9 @@ class TensorValue(Value):
             session.effects.set_own(session, self, session.graph.inputs.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
-        made = call_by_rule(session, "__getitem__", self, [key], {})
-        if made is not None:
-            return made
+        result = call_by_rule(session, "__getitem__", self, [key], {})
+        if result is not None:
+            return result
         refuse_overrides(session, "getitem", [key], {})
         return session.call_function(operator.getitem, self, session.deep(key))
 
@@ -333,9 +333,9 @@ class TensorValue(Value):
             if not reflected:
                 refuse_overrides(session, function.__name__, [other], {})
             other = other.content
-        made = other.with_tensor(session, function, self, reflected)
-        if made is not NotImplemented:
-            return made
+        result = other.with_tensor(session, function, self, reflected)
+        if result is not NotImplemented:
+            return result
         operand = self._operand(session, function, other, reflected)
         if operand is None:
             return None
@@ -364,18 +364,18 @@ class TensorValue(Value):
         known = self.known_number(session)
         if known is not None:
             return session.wrap_result(cls, known)
-        made = call_by_rule(session, f"__{cls.__name__}__", self, [], {})
-        if made is None:
+        result = call_by_rule(session, f"__{cls.__name__}__", self, [], {})
+        if result is None:
             raise session.unsupported(
                 "data-conversion", f"{cls.__name__}() depends on the data of {self.describe()}"
             )
-        return made
+        return result
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
         """Calls a Tensor method."""
-        made = call_by_rule(session, name, self, args, kwargs)
-        if made is not None:
-            return made
+        result = call_by_rule(session, name, self, args, kwargs)
+        if result is not None:
+            return result
         if name == "tolist":
             known = session.graph.known.of(self.fake)
             if known is not None:
@@ -496,9 +496,9 @@ class SymIntValue(Value):
     @staticmethod
     def of_node(fake: Any, node: fx.Node) -> SymIntValue:
         """What a node of the graph gives."""
-        made = SymIntValue(fake, node.op, node.target, ())
-        made._node = node
-        return made
+        value = SymIntValue(fake, node.op, node.target, ())
+        value._node = node
+        return value
 
     def python_type(self) -> type:
         return int

@@ -28,7 +28,7 @@ def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Va
     """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None
     for all else."""
     if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}:
-        return _made(session, args[0], kwargs)
+        return _tensor_of(session, args[0], kwargs)
     return None
 
 
@@ -38,7 +38,7 @@ def _new_tensor(
 ) -> Value | None:
     if len(args) != 1 or kwargs or tensor.fake.device.type != "cpu":
         return None
-    return _made(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
+    return _tensor_of(session, args[0], {"dtype": ConstantValue(tensor.fake.dtype)})
 
 
 @means(torch.Tensor.new, how=How.METHOD)
@@ -54,7 +54,7 @@ def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyword
     return tensor.call_named(session, "new_empty", [TupleValue(sizes, tuple)], {})
 
 
-def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
+def _tensor_of(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     leaves: list[Value] = []
     shape = _gather(session, data, leaves)
     if shape is None or all(isinstance(leaf, ConstantValue) for leaf in leaves):
@@ -73,14 +73,14 @@ def _made(session: Session, data: Value, kwargs: Keywords) -> Value | None:
         on = {"device": kwargs["device"]}
     if on and str(session.known(on["device"])) not in ("cpu", "None"):
         return None
-    made = list(map(partial(_filled, session, dtype=dtype, on=on), leaves))
+    tensors = list(map(partial(_filled, session, dtype=dtype, on=on), leaves))
     if shape:
-        stacked = session.call_function(torch.stack, TupleValue(made, tuple))
+        stacked = session.call_function(torch.stack, TupleValue(tensors, tuple))
         sizes = map(ConstantValue, shape)
         return session.call_method("reshape", stacked, *sizes)
-    if dtype is torch.int64 and isinstance(made[0], TensorValue):
-        session.graph.known.sizes[id(made[0].fake)] = made[0].fake, leaves[0]
-    return made[0]
+    if dtype is torch.int64 and isinstance(tensors[0], TensorValue):
+        session.graph.known.sizes[id(tensors[0].fake)] = tensors[0].fake, leaves[0]
+    return tensors[0]
 
 
 def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ...] | None:
@@ -126,19 +126,19 @@ def _fits(number: Value, dtype: torch.dtype) -> bool:
 def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
     """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of
     floats."""
-    made: Value = number.tensor if isinstance(number, NumberValue) else NONE
-    own = made
-    if made is NONE:
-        held = dtype
+    tensor: Value = number.tensor if isinstance(number, NumberValue) else NONE
+    own = tensor
+    if tensor is NONE:
+        full_dtype = dtype
         if isinstance(number, SymIntValue):
-            held = torch.int64
-        named = {"dtype": ConstantValue(held), **on}
-        made = session.call_function(torch.full, TupleValue([], tuple), number, **named)
+            full_dtype = torch.int64
+        named = {"dtype": ConstantValue(full_dtype), **on}
+        tensor = session.call_function(torch.full, TupleValue([], tuple), number, **named)
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
     # the number's own tensor is nobody's to write: it may be that of other calls
     for step in steps:
         copied: dict[str, Value] = {}
-        if made is own and step is dtype:
+        if tensor is own and step is dtype:
             copied["copy"] = ConstantValue(True)
-        made = session.call_method("to", made, ConstantValue(step), **copied)
-    return made
+        tensor = session.call_method("to", tensor, ConstantValue(step), **copied)
+    return tensor

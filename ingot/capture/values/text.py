@@ -33,11 +33,11 @@ class _Formatting:
         session = self.session
         if depth < 1:
             raise session.raised(ValueError, "Max string recursion exceeded")
-        parts = []
+        texts = []
         for literal, name, spec, conversion in session.python(
             lambda: list(_string.formatter_parser(template))
         ):
-            parts.append(literal)
+            texts.append(literal)
             if name is None:
                 continue
             value = self._field(name)
@@ -51,8 +51,8 @@ class _Formatting:
                         "text", f"the conversion {conversion!r} of a format string"
                     )
                 value = ConstantValue(session.text_of(value, _CONVERSIONS[conversion]))
-            parts.append(session.format_of(value, spec))
-        return "".join(parts)
+            texts.append(session.format_of(value, spec))
+        return "".join(texts)
 
     def _field(self, name: str) -> Value:
         session = self.session

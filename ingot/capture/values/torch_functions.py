@@ -41,11 +41,11 @@ from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import GradientQuestions
 from ingot.capture.values.wrap import (
     WRAPPERS,
-    held_in,
+    wrap_as_constant,
     wrap_builtin,
     wrap_function,
-    wrap_held,
     wrap_literal,
+    wrapper_of,
     wraps,
 )
 from ingot.graph.shape_context import INTEGERS, too_large
@@ -96,8 +96,7 @@ class TorchFunction(KnownObject):
         return f"torch function {getattr(self.object, '__name__', self.object)}"
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        found = session.python(getattr, self.object, name)
-        return session.builtin(found)
+        return session.builtin(session.python(getattr, self.object, name))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         result: Value | None = None
@@ -137,8 +136,8 @@ class StateQuery(BuiltinValue):
         self.rule = rule
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        made: Value = self.rule(session, args, kwargs)
-        return made
+        result: Value = self.rule(session, args, kwargs)
+        return result
 
 
 class CompilingAnswer:
@@ -247,11 +246,11 @@ def wrap_python_function(session: Session, object_: Any, source: Source) -> Valu
 
 
 def _guard_names_read(session: Session, function: FunctionType) -> None:
-    for namespace, name, held in _names_read(function):
+    for namespace, name, object_ in _names_read(function):
         if namespace is None:
             session.class_lookup(torch.Tensor, name)
         else:
-            session.guard(GlobalSource(namespace, name), Kind.IDENTITY, held)
+            session.guard(GlobalSource(namespace, name), Kind.IDENTITY, object_)
 
 
 _Name = tuple[dict[str, Any] | None, str, Any]
@@ -263,15 +262,15 @@ def _names_read(function: FunctionType) -> list[_Name]:
     functions that it reads.
 
     Each is a namespace (None: an attribute of tensors), a name, and the object."""
-    found: dict[tuple[int, str], _Name] = {}
+    names: dict[tuple[int, str], _Name] = {}
     left = [function]
     while left:
-        for namespace, name, held in _names_in(left.pop()):
-            if (id(namespace), name) not in found:
-                found[id(namespace), name] = namespace, name, held
-                if isinstance(held, FunctionType) and torch_calls.is_part_of_whole(held):
-                    left.append(held)
-    return list(found.values())
+        for namespace, name, object_ in _names_in(left.pop()):
+            if (id(namespace), name) not in names:
+                names[id(namespace), name] = namespace, name, object_
+                if isinstance(object_, FunctionType) and torch_calls.is_part_of_whole(object_):
+                    left.append(object_)
+    return list(names.values())
 
 
 def _names_in(function: FunctionType) -> Iterator[_Name]:
@@ -289,13 +288,13 @@ def _names_in(function: FunctionType) -> Iterator[_Name]:
             namespace = function.__globals__
         else:
             namespace = vars(module)
-        held = namespace.get(instruction.arg)
-        if isinstance(held, ModuleType):
-            module = held
+        object_ = namespace.get(instruction.arg)
+        if isinstance(object_, ModuleType):
+            module = object_
         else:
             module = None
-        if callable(held) or module is not None:
-            yield namespace, instruction.arg, held
+        if callable(object_) or module is not None:
+            yield namespace, instruction.arg, object_
 
 
 @wraps(BuiltinFunctionType)
@@ -327,14 +326,14 @@ class TorchNamespace(ForeignValue):
     __slots__ = ()
 
     def get_attribute(self, session: Session, name: str) -> Value:
-        found = session.python(getattr, self.object, name)
-        return session.wrap(found, ConstSource(found))
+        attribute = session.python(getattr, self.object, name)
+        return session.wrap(attribute, ConstSource(attribute))
 
 
-wraps(type(VariableFunctions), guards=Kind.IDENTITY)(held_in(TorchNamespace))
+wraps(type(VariableFunctions), guards=Kind.IDENTITY)(wrapper_of(TorchNamespace))
 
 
-wraps(OpOverload, OpOverloadPacket, guards=Kind.IDENTITY)(held_in(TorchFunction))
+wraps(OpOverload, OpOverloadPacket, guards=Kind.IDENTITY)(wrapper_of(TorchFunction))
 
 
 @wraps(torch.Tensor)
@@ -390,7 +389,7 @@ def wrap_int(session: Session, object_: Any, source: Source) -> Value:
 
 
 WRAPPERS.update(dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), wrap_literal))
-WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_held))
+WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_as_constant))
 means_pure(torch.device, torch.finfo, torch.iinfo)
 
 
@@ -452,12 +451,15 @@ def _asks_for_nested(session: Session, args: Arguments, kwargs: Keywords) -> Val
 @means(torch.batch_norm, how=How.OPERATION)
 def _batch_norm(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
     names = "input weight bias running_mean running_var training momentum eps cudnn_enabled".split()
-    given = dict(zip(names, args)) | kwargs
-    if given.keys() != set(names) or type(session.realize(given["momentum"])) is not NumberValue:
+    arguments = dict(zip(names, args)) | kwargs
+    if (
+        arguments.keys() != set(names)
+        or type(session.realize(arguments["momentum"])) is not NumberValue
+    ):
         return None
-    if not session.truth(given.pop("training")):
+    if not session.truth(arguments.pop("training")):
         return None
-    return session.call_builtin(polyfills.batch_norm, *filter(None, map(given.get, names)))
+    return session.call_builtin(polyfills.batch_norm, *filter(None, map(arguments.get, names)))
 
 
 means(native_one_hot, how=How.POLYFILL)(polyfills.one_hot)

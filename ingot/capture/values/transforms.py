@@ -191,9 +191,9 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
         _variables(variables)
         output, aux = _with_aux(func(*args), has_aux)
         outputs, outputs_spec = tree_flatten(output)
-        for part in outputs:
-            if not isinstance(part, torch.Tensor) or not (
-                part.is_floating_point() or part.is_complex()
+        for tensor in outputs:
+            if not isinstance(tensor, torch.Tensor) or not (
+                tensor.is_floating_point() or tensor.is_complex()
             ):
                 refused()
         if not outputs:
@@ -204,11 +204,11 @@ def value_and_vjp(level: Any, func: Any, argnums: Any, has_aux: Any, args: Any) 
     def vjp(cotangents: Any, retain_graph: bool = True, create_graph: Any = None) -> Any:
         if create_graph is None:
             create_graph = torch.is_grad_enabled()
-        given, given_spec = tree_flatten(cotangents)
-        if given_spec != outputs_spec:
+        gradients, gradients_spec = tree_flatten(cotangents)
+        if gradients_spec != outputs_spec:
             refused()
         return tree_unflatten(
-            gradients_of(outputs, leaves, given, retain_graph, create_graph), spec
+            gradients_of(outputs, leaves, gradients, retain_graph, create_graph), spec
         )
 
     if has_aux:
@@ -258,12 +258,12 @@ def _grad_and_value(session: Session, args: Arguments, kwargs: Keywords) -> Valu
 @means(vjp_with_argnums, how=How.UNREALIZED)
 def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, *primals = args
-    given = [
+    arguments = [
         kwargs.get("argnums", NONE),
         kwargs.get("has_aux", ConstantValue(False)),
         TupleValue(primals, tuple),
     ]
-    return _inside_level(session, value_and_vjp, [func, *given])
+    return _inside_level(session, value_and_vjp, [func, *arguments])
 
 
 def jacobian_of_jacobian(func: Any, argnums: Any = 0) -> Any:

@@ -78,8 +78,8 @@ def _guarded(kind: Kind, wrapper: Wrapper) -> Wrapper:
     return wrap
 
 
-def held_in(make: Callable[[Any, Source], Value]) -> Wrapper:
-    """What wraps an object in a value of a class."""
+def wrapper_of(make: Callable[[Any, Source], Value]) -> Wrapper:
+    """The wrapper of objects whose value `make` makes of the object and its source."""
     return lambda session, object_, source: make(object_, source)
 
 
@@ -95,7 +95,7 @@ def wrap_object(session: Session, object_: Any, source: Source) -> Value:
 def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
     # isinstance asks for `__class__`, which may be the user's code
     if issubclass(type(object_), enum.Enum):
-        return wrap_held(session, object_, source)
+        return wrap_as_constant(session, object_, source)
     if type(object_) not in WRAPPERS:
         base = plain_base(type(object_))
         if base not in _PLAIN:
@@ -131,7 +131,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 
 
 @wraps(enum.Enum, CodeType, re.Pattern, re.Match, guards=Kind.IDENTITY)
-def wrap_held(session: Session, object_: Any, source: Source) -> Value:
+def wrap_as_constant(session: Session, object_: Any, source: Source) -> Value:
     if issubclass(type(object_), enum.Enum):
         return EnumValue(object_, source)
     return ConstantValue(object_, source)
@@ -146,11 +146,11 @@ wraps(
     typing.NewType,
     guards=Kind.IDENTITY,
 )(  # type: ignore[attr-defined]
-    held_in(AliasValue)
+    wrapper_of(AliasValue)
 )
 
 
-wraps(staticmethod, classmethod, guards=Kind.IDENTITY)(held_in(MemberValue))
+wraps(staticmethod, classmethod, guards=Kind.IDENTITY)(wrapper_of(MemberValue))
 
 
 @wraps(tuple)
@@ -198,10 +198,10 @@ def wrap_dict(session: Session, object_: Any, source: Source) -> Value:
         return DictObject(type(object_), session, source, object_)
     if not isinstance(source, InstanceDictSource):  # whose type is known
         session.guard(source, Kind.TYPE, type(object_))
-    made = OutsideDict(session, source, object_, type(object_))
+    value = OutsideDict(session, source, object_, type(object_))
     if type(object_) is defaultdict:
-        made.factory = session.wrap_slot(object_, source, "default_factory")
-    return made
+        value.factory = session.wrap_slot(object_, source, "default_factory")
+    return value
 
 
 @wraps(set, frozenset)
@@ -297,22 +297,22 @@ def _method_of(function: Any) -> Any:
     if isinstance(owner, type):
         return _class_method_of(function, owner)
     for cls in type(owner).__mro__:
-        found = vars(cls).get(function.__name__)
+        raw = vars(cls).get(function.__name__)
         if (
-            isinstance(found, (MethodDescriptorType, WrapperDescriptorType))
-            and found.__get__(owner) == function
+            isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
+            and raw.__get__(owner) == function
         ):
-            return found
+            return raw
     return None
 
 
 def _class_method_of(function: Any, owner: type) -> Any:
     """The same of a class method, where capture knows its meaning."""
     for cls in owner.__mro__:
-        found = vars(cls).get(function.__name__)
-        if isinstance(found, ClassMethodDescriptorType) and found.__get__(None, owner) == function:
-            if is_known_in_c(found):
-                return found
+        raw = vars(cls).get(function.__name__)
+        if isinstance(raw, ClassMethodDescriptorType) and raw.__get__(None, owner) == function:
+            if is_known_in_c(raw):
+                return raw
             return None
     return None
 
@@ -324,10 +324,10 @@ def _wrap_bound_builtin(session: Session, object_: Any, method: Any, source: Sou
     return BoundMethod(session.builtin(method), owner, source)
 
 
-wraps(type, guards=Kind.IDENTITY)(held_in(ClassValue))
+wraps(type, guards=Kind.IDENTITY)(wrapper_of(ClassValue))
 
 
-wraps(ModuleType, guards=Kind.IDENTITY)(held_in(ModuleObject))
+wraps(ModuleType, guards=Kind.IDENTITY)(wrapper_of(ModuleObject))
 
 
 @wraps(SimpleNamespace, guards=Kind.TYPE)
@@ -351,21 +351,21 @@ def _keywords_of(getter: Any) -> dict[str, Any]:
 def wrap_super(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, super)
     cls, instance = wrap_slots(session, object_, source, "__thisclass__", "__self__")
-    made = SuperValue(session.known(cls), session.realize(instance))
-    if session.says_its_class(made.instance):
-        made.said = session.known(session.wrap_slot(object_, source, "__self_class__"))
-    made.source = source
-    return made
+    value = SuperValue(session.known(cls), session.realize(instance))
+    if session.says_its_class(value.instance):
+        value.said = session.known(session.wrap_slot(object_, source, "__self_class__"))
+    value.source = source
+    return value
 
 
 @wraps(operator.itemgetter, operator.attrgetter, operator.methodcaller, guards=Kind.TYPE)
 def wrap_getter(session: Session, object_: Any, source: Source) -> Value:
     args = session.realize(session.wrap_derived(_args_of, object_, source))
     kwargs = session.realize(session.wrap_derived(_keywords_of, object_, source))
-    made = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
-    assert isinstance(made, ObjectValue)
-    made.source, made.object = source, object_
-    return made
+    value = session.construct(type(object_), session.unpacked(args), session.entries_of(kwargs))
+    assert isinstance(value, ObjectValue)
+    value.source, value.object = source, object_
+    return value
 
 
 @wraps(CellType, guards=Kind.TYPE)
