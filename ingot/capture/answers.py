@@ -31,16 +31,16 @@ _NUMBERS = frozenset(("item", "__int__", "__index__", "tolist"))
 
 
 class NoTensors(Unsupported):
-    """An operation gives what cannot be told of tensors without data. A Python function may be
-    captured line by line all the same."""
+    """An operation on fake tensors gives a result that real tensors may not give. A Python
+    function may be captured line by line all the same."""
 
 
 def unbelievable(op: str, name: str, result: Any, where: str) -> NoTensors:
-    shown = name
+    label = name
     if op == "call_method":
-        shown = f"Tensor.{name}"
+        label = f"Tensor.{name}"
     sentence = (
-        f"{shown} gives a {type(result).__name__}, which is not known of a tensor during capture"
+        f"{label} gives a {type(result).__name__}, which is not known of a tensor during capture"
     )
     return NoTensors(reason_of("no-tensor", sentence, where))
 

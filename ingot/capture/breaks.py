@@ -240,11 +240,11 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
             names = session.realize(args.pop()).constant()
         step = call_step(len(callee) - 1 + len(args) - len(names), names)
     operands = [*callee, *args]
-    called = getattr(callee[0], "object", None)
-    if isinstance(called, BuiltinFunctionType | type):
-        if len(operands) <= _READS_FRAME.get(called, 0):
+    function = getattr(callee[0], "object", None)
+    if isinstance(function, BuiltinFunctionType | type):
+        if len(operands) <= _READS_FRAME.get(function, 0):
             raise session.unsupported(
-                "caller-variables", f"{called.__name__}() reads the variables of its caller"
+                "caller-variables", f"{function.__name__}() reads the variables of its caller"
             )
     return _Broken(instruction, step, operands, popped)
 
@@ -284,9 +284,9 @@ def _outcomes(chain: Chain, broken: _Broken, continuations: Continuations) -> di
         pushed = _nothing
         if step.keeps:
             pushed = _operands
-        jumped = Outcome(at(instruction.arg, 0, step.keeps), 0, pushed)
-        passed = Outcome(at(behind, 0, 0), 0, _nothing)
-        return {id(step.jumps_if): jumped, id(not step.jumps_if): passed}
+        jump = Outcome(at(instruction.arg, 0, step.keeps), 0, pushed)
+        fall_through = Outcome(at(behind, 0, 0), 0, _nothing)
+        return {id(step.jumps_if): jump, id(not step.jumps_if): fall_through}
     pushed = {0: _nothing, 1: _one}.get(step.results, _several)
     return {_ANY: Outcome(at(behind, 0, step.results), 0, pushed)}
 

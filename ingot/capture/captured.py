@@ -81,9 +81,9 @@ class Captured:
         for symbol, value, where in self.context.shapes.constants():
             size = self.guards.symbols.get(symbol)
             if size in self.marked:
-                needed = where or "where the graph is compiled"
+                place = where or "where the graph is compiled"
                 lines[size.name] = (
-                    f"{size.name} is marked as dynamic, and is always {value}  ({needed})"
+                    f"{size.name} is marked as dynamic, and is always {value}  ({place})"
                 )
         return list(map(lines.__getitem__, sorted(lines)))
 
@@ -116,18 +116,18 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = parameters[: code.co_argcount]
     args = (*bound, *args)
-    passed, further = dict(zip(positional, args)), {}
+    arguments, further = dict(zip(positional, args)), {}
     for keyword, value in kwargs.items():
         if keyword not in parameters[code.co_posonlyargcount :]:
             further[keyword] = value
-        elif keyword in passed:
+        elif keyword in arguments:
             raise TypeError(f"{name}() got multiple values for argument '{keyword}'")
         else:
-            passed[keyword] = value
+            arguments[keyword] = value
     defaults = function.__defaults__ or ()
     values = dict(zip(positional[len(positional) - len(defaults) :], defaults))
     values.update(function.__kwdefaults__ or {})
-    values.update(passed)
+    values.update(arguments)
     surplus = args[code.co_argcount :]
     takes_args, takes_kwargs = code.co_flags & CO_VARARGS, code.co_flags & CO_VARKEYWORDS
     is_surplus = (surplus and not takes_args) or (further and not takes_kwargs)
@@ -216,11 +216,11 @@ def _capture(enter: Enter, request: Request) -> Captured:
         try:
             return _capture_to(attempt, enter, request)
         except Unsupported as reason:
-            following = _attempt_after(attempt, reason, request)
-            if following is None:
+            next_attempt = _attempt_after(attempt, reason, request)
+            if next_attempt is None:
                 raise
             without_frames(reason)
-        attempt = following
+        attempt = next_attempt
 
 
 def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> Attempt | None:

@@ -37,7 +37,7 @@ _SAME = frozenset(
 
 
 class _Unclear(Exception):
-    """A handler does more than can be told, or more than let the error go on."""
+    """A handler does more than let the error go on, or its effect is not known."""
 
 
 def leaves_no_trace(session: Session) -> bool:

@@ -342,10 +342,10 @@ def _storage_differences(
     guard: Guard, slots: Sequence[Any], _: Mapping[Symbol, Quantity]
 ) -> list[str]:
     other, distance = guard.data
-    mine, its = guard.source.load(slots), other.load(slots)  # type: ignore[union-attr]
-    if mine.untyped_storage()._cdata != its.untyped_storage()._cdata:
+    first, second = guard.source.load(slots), other.load(slots)  # type: ignore[union-attr]
+    if first.untyped_storage()._cdata != second.untyped_storage()._cdata:
         return [f"{guard.name} and {other.name} shared a storage, and do not"]
-    now = its.data_ptr() - mine.data_ptr()
+    now = second.data_ptr() - first.data_ptr()
     if now == distance:
         return []
     return [f"{other.name} was {distance} bytes after {guard.name}, is {now}"]

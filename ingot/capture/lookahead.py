@@ -28,13 +28,13 @@ _JUMPS: dict[str, tuple[bool, bool]] = {
 
 
 def only_raises(
-    frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
+    frame: InterpreterFrame, index: int, stack: list[Value], condition: Value, truth: bool
 ) -> bool:
     """Whether an instruction, with these operands, leads to an error alone if a value has a truth.
 
     The error is raised in the frame, or in those that called it once it returns. Other values that
     decide are constants."""
-    return _Way(frame, index, stack, tested, truth).raises()
+    return _Way(frame, index, stack, condition, truth).raises()
 
 
 class _Way:
@@ -42,9 +42,9 @@ class _Way:
     it is known."""
 
     def __init__(
-        self, frame: InterpreterFrame, index: int, stack: list[Value], tested: Value, truth: bool
+        self, frame: InterpreterFrame, index: int, stack: list[Value], condition: Value, truth: bool
     ) -> None:
-        self.tested, self.truth = tested, truth
+        self.condition, self.truth = condition, truth
         self.callers = list(frame.session.frames)
         while self.callers and self.callers.pop() is not frame:
             pass
@@ -104,7 +104,7 @@ class _Way:
         return truth is not None
 
     def truth_of(self, value: Value) -> bool | None:
-        if value is self.tested:
+        if value is self.condition:
             return self.truth
         if type(value) is ConstantValue and value is not _UNKNOWN:
             return bool(value.object)

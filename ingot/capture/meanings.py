@@ -88,10 +88,10 @@ def means(
 
     def state(rule: _F) -> _F:
         meaning = Meaning(how, rule, otherwise)
-        for called in objects:
-            if called in MEANINGS:
-                raise ValueError(f"a second meaning of {called!r}")
-            MEANINGS[called] = meaning
+        for object_ in objects:
+            if object_ in MEANINGS:
+                raise ValueError(f"a second meaning of {object_!r}")
+            MEANINGS[object_] = meaning
         return rule
 
     return state
@@ -99,42 +99,42 @@ def means(
 
 def means_pure(*objects: Any) -> None:
     """States that objects may be called for real when all their arguments are known."""
-    for called in objects:
-        MEANINGS.setdefault(called, _PURE)
+    for object_ in objects:
+        MEANINGS.setdefault(object_, _PURE)
 
 
-def stated(called: Any) -> Meaning | None:
+def stated(object_: Any) -> Meaning | None:
     """The meaning that is stated for an object itself; an unhashable one has none."""
     try:
-        return MEANINGS.get(called)
+        return MEANINGS.get(object_)
     except TypeError:
         return None
 
 
-def meaning_of(called: Any) -> Meaning:
+def meaning_of(object_: Any) -> Meaning:
     """What a call of an object means: the first of these that holds."""
-    if (meaning := stated(called)) is not None:
+    if (meaning := stated(object_)) is not None:
         return meaning
-    if isinstance(called, FunctionType):
-        if (meaning := MEANINGS.get(f"{called.__module__}.{called.__name__}")) is not None:
+    if isinstance(object_, FunctionType):
+        if (meaning := MEANINGS.get(f"{object_.__module__}.{object_.__name__}")) is not None:
             return meaning
-        if (original := torch_calls.wrapped_by_dynamo(called)) is not None:
+        if (original := torch_calls.wrapped_by_dynamo(object_)) is not None:
             return Meaning(How.REPLACED, original)
-        if reason := torch_calls.why_not_captured(called):
+        if reason := torch_calls.why_not_captured(object_):
             return Meaning(How.BREAK, reason)
-        if torch_calls.is_whole(called):
+        if torch_calls.is_whole(object_):
             return _OPERATION
-        return meaning_of_code(called.__code__) or INLINE
-    if isinstance(called, type):
-        if isinstance(called, enum.EnumMeta):
+        return meaning_of_code(object_.__code__) or INLINE
+    if isinstance(object_, type):
+        if isinstance(object_, enum.EnumMeta):
             return _PURE
         return CLASS
-    if torch_calls.is_operation(called):
+    if torch_calls.is_operation(object_):
         return _OPERATION
-    if getattr(called, "__objclass__", None) is not None:
+    if getattr(object_, "__objclass__", None) is not None:
         return _METHOD
-    owner = getattr(called, "__self__", None)
-    if isinstance(owner, type) and called.__name__ == "__new__":
+    owner = getattr(object_, "__self__", None)
+    if isinstance(owner, type) and object_.__name__ == "__new__":
         return _NEW
     if isinstance(owner, type) and owner in _PURE_CLASSES:
         return _PURE
@@ -161,9 +161,9 @@ def meaning_of_construction(cls: type) -> Meaning | None:
 _IN_PLACE_OF_C = frozenset({How.RULE, How.UNREALIZED, How.POLYFILL, How.PURE, How.BINARY})
 
 
-def is_known_in_c(called: Any) -> bool:
+def is_known_in_c(object_: Any) -> bool:
     """Whether capture can call a C function that was found on a class."""
-    if isinstance(called, functools._lru_cache_wrapper):
+    if isinstance(object_, functools._lru_cache_wrapper):
         return True
-    meaning = stated(called)
+    meaning = stated(object_)
     return meaning is not None and meaning.how in _IN_PLACE_OF_C

@@ -24,8 +24,8 @@ FACTORY: Any = vars(defaultdict)["default_factory"]
 def stored(
     key: Any, key_recipe: Recipe, item: Recipe
 ) -> tuple[Callable[..., Any], tuple[Recipe, ...]]:
-    """The call that puts a key and its item into a dict. A hash that the user's code has told is
-    not asked for again."""
+    """The call that puts a key and its item into a dict. A hash that a `__hash__` of the user's
+    gave is not asked for again."""
     known = custom_hash(key)
     if known is None:
         return dict.__setitem__, (key_recipe, item)

@@ -319,16 +319,16 @@ class GraphRecorder:
         tangents."""
         self.modes.reach(self.graph, session.where)
         nodes, tangents = self.nodes_since(begun.before), begun.tangents
-        needed = dict[fx.Node, None]()
+        reads = dict[fx.Node, None]()
         for node in nodes:
-            needed |= dict.fromkeys(node.all_input_nodes)
+            reads |= dict.fromkeys(node.all_input_nodes)
         roots = []
         for result in results:
             roots.append(getattr(result, "fx_node", None))
-        needed |= dict.fromkeys(filter(None, roots))
+        reads |= dict.fromkeys(filter(None, roots))
         inside = set(nodes)
-        kept = [node for node in needed if node not in inside]
-        inputs = kept + [tangent.fx_node for tangent in tangents]
+        outer_nodes = [node for node in reads if node not in inside]
+        inputs = outer_nodes + [tangent.fx_node for tangent in tangents]
         graph, copies = fx.Graph(), dict[Any, Any]({None: None})
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
@@ -339,7 +339,7 @@ class GraphRecorder:
         self.drop_part(session, begun)
         if not all(isinstance(node.meta["val"], FakeTensor) for node in inputs):
             raise session.unsupported("inner-gradients", "a backward that reads what is no tensor")
-        return fx.GraphModule(torch.nn.Module(), graph), kept
+        return fx.GraphModule(torch.nn.Module(), graph), outer_nodes
 
     def drop_part(self, session: Session, begun: Part) -> None:
         """Takes the nodes since `begin_part` out of the graph."""
@@ -360,7 +360,7 @@ class GraphRecorder:
         target: Callable[..., Any],
         inputs: Sequence[TensorValue],
         outputs: Sequence[TensorValue],
-        kept: Sequence[fx.Node],
+        outer_nodes: Sequence[fx.Node],
     ) -> None:
         """Adds a node with a backward of its own, which takes the three: from here on the outputs
         are what it gives."""
@@ -368,12 +368,12 @@ class GraphRecorder:
         fakes = []
         for values in (inputs, outputs):
             fakes.append([v.fake for v in values])
-        fakes.append([node.meta["val"] for node in kept])
+        fakes.append([node.meta["val"] for node in outer_nodes])
         result = self._run(session, "call_function", target, fakes, {})
         nodes = []
         for values in (inputs, outputs):
             nodes.append([v.fx_node for v in values])
-        node = add_call(self.graph, target, (*nodes, list(kept)), session.where, result)
+        node = add_call(self.graph, target, (*nodes, list(outer_nodes)), session.where, result)
         for k, output in enumerate(outputs):
             output.fx_node = self.item(node, k, output.fake)
 

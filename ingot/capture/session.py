@@ -65,7 +65,7 @@ _OF_THE_PROGRAM = (
 
 
 class Stop(Exception):
-    """The instruction where capture was told to end is the next one."""
+    """Capture has reached the instruction before which it is to end."""
 
 
 class Session(Semantics, Reading):
@@ -108,10 +108,10 @@ class Session(Semantics, Reading):
 
     def state(self, kind: type[_T]) -> _T:
         """What a feature keeps for this capture: the one object of a class of its own."""
-        kept: _T | None = self._states.get(kind)
-        if kept is None:
-            kept = self._states[kind] = kind()
-        return kept
+        state: _T | None = self._states.get(kind)
+        if state is None:
+            state = self._states[kind] = kind()
+        return state
 
     # -- frames and places -------------------------------------------------------------------------
 

@@ -246,14 +246,14 @@ def user_function(
     scope: dict[str, Any] = {}
     exec(compile(source, "<ingot step>", "exec"), scope)
     step: FunctionType = scope["make_step"](*helpers.values())
-    shown = step.__code__.replace(
+    step_code = step.__code__.replace(
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,  # which no file may be called: compile() would refuse it
         co_firstlineno=line,
     )
-    function = FunctionType(shown, namespace, code.co_name, None, step.__closure__)
-    _step_codes.add(shown)
+    function = FunctionType(step_code, namespace, code.co_name, None, step.__closure__)
+    _step_codes.add(step_code)
     return function
 
 

@@ -30,8 +30,8 @@ def delete_attr(frame: InterpreterFrame, name: str) -> None:
 
 @handles("LOAD_SUPER_ATTR")
 def load_super_attr(frame: InterpreterFrame, name: str) -> None:
-    called, *args = frame.pop_many(3)
-    frame.push(frame.session.call(called, args, {}).get_attribute(frame.session, name))
+    callee, *args = frame.pop_many(3)
+    frame.push(frame.session.call(callee, args, {}).get_attribute(frame.session, name))
 
 
 @handles("BINARY_SUBSCR")

@@ -104,21 +104,21 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
         if isinstance(manager, ObjectValue):
             raw = session.class_lookup(manager.cls, name)
             if raw is MISSING:
-                raise manager.lost(session, name)
+                raise manager.attribute_error(session, name)
             return manager.bind(session, raw, name)
         return manager.get_attribute(session, name)
     except Raised as raised:
         if not raised.is_a(AttributeError):
             raise
         kind = type_name(manager.python_type())
-        missed = ""
+        hint = ""
         if name == "__exit__":
-            missed = " (missed __exit__ method)"
+            hint = " (missed __exit__ method)"
         if VERSION >= (3, 14):
             raise session.unsupported(
                 "exception", f"{manager.describe()} is no context manager"
             ) from None
-        message = f"'{kind}' object does not support the context manager protocol{missed}"
+        message = f"'{kind}' object does not support the context manager protocol{hint}"
         raise session.raised(TypeError, message) from None
 
 

@@ -28,12 +28,12 @@ def for_iter(frame: InterpreterFrame, behind: int) -> None:
 
 @handles("SEND")
 def send(frame: InterpreterFrame, behind: int) -> None:
-    sent, receiver = frame.pop(), frame.peek()
+    value, receiver = frame.pop(), frame.peek()
     if isinstance(receiver, GeneratorValue):
-        element = receiver.resume(frame.session, sent)
+        element = receiver.resume(frame.session, value)
         result: Value = receiver.result
     else:
-        element, result = _sent_to(frame, receiver, sent)
+        element, result = _sent_to(frame, receiver, value)
     if element is not None:
         frame.push(element)
     else:
@@ -41,12 +41,12 @@ def send(frame: InterpreterFrame, behind: int) -> None:
         frame.index = behind
 
 
-def _sent_to(frame: InterpreterFrame, receiver: Value, sent: Value) -> tuple[Value | None, Value]:
+def _sent_to(frame: InterpreterFrame, receiver: Value, value: Value) -> tuple[Value | None, Value]:
     """The next element of an iterator of another kind, or else its result."""
     session = frame.session
     try:
-        if sent.identity() is not None:
-            return session.call(receiver.get_attribute(session, "send"), [sent], {}), NONE
+        if value.identity() is not None:
+            return session.call(receiver.get_attribute(session, "send"), [value], {}), NONE
         if isinstance(receiver, ObjectValue):
             return receiver.step(session), NONE
         return receiver.next(session), NONE

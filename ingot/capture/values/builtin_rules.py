@@ -185,7 +185,7 @@ def object_getattribute(session: Session, owner: Value, name: Value) -> Value:
         return owner.get_attribute(session, session.known(name))
     value = owner.plain_attribute(session, session.known(name))
     if value is None:
-        raise owner.lost(session, session.known(name))
+        raise owner.attribute_error(session, session.known(name))
     return value
 
 

@@ -35,8 +35,8 @@ def is_plain_key(key: Any) -> bool:
 
 
 def custom_hash(key: Any) -> int | None:
-    """The hash of a key that code of the user's has told. None where it has told none, and where a
-    tuple also holds what hashes by its identity, which may not be made yet."""
+    """The hash of a key that a `__hash__` of the user's gave. None where none was asked, and where
+    a tuple also holds an object that hashes by its identity, which may not be made yet."""
     if isinstance(key, HashedKey):
         return key.number
     if type(key) is not tuple:

@@ -157,11 +157,11 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
 
 def _read_as(options: dict[str, Any]) -> dict[str, Any]:
     """The options of inspect.signature as those of the function behind it."""
-    renamed = {"follow_wrapped": "follow_wrapper_chains"}
+    new_names = {"follow_wrapped": "follow_wrapper_chains"}
     result = {}
     for n, v in options.items():
         if n not in ("globals", "locals", "eval_str"):
-            result[renamed.get(n, n)] = v
+            result[new_names.get(n, n)] = v
     return result
 
 

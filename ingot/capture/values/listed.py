@@ -60,10 +60,10 @@ def _tolist(
     if session.graph.writes or is_functorch_wrapped_tensor(tensor.fake):
         return None
     if tensor.source is None:
-        listed = _computed(session, tensor)
-        if listed is None:
+        numbers = _computed(session, tensor)
+        if numbers is None:
             return None
-        return session.wrap_constant(listed)
+        return session.wrap_constant(numbers)
     if torch.SymInt in map(type, tensor.fake.shape):
         return None
     facts = _facts(tensor.source, session.graph.inputs.value_of(tensor))

@@ -71,10 +71,8 @@ def levels_of(session: Session, what: str) -> list[Level]:
                 "autograd-function",
                 f"{what} inside of a transform of torch.func that differentiates",
             )
-        mapped = CVmapInterpreterPtr(interpreter)
-        levels.append(
-            Level(interpreter.level(), mapped.batchSize(), _RANDOMNESS[mapped.randomness()])
-        )
+        vmap = CVmapInterpreterPtr(interpreter)
+        levels.append(Level(interpreter.level(), vmap.batchSize(), _RANDOMNESS[vmap.randomness()]))
     return levels
 
 

@@ -59,7 +59,7 @@ def _sets_mode(function: Callable[..., Any]) -> Rule:
 
 
 def _refuse_unknown(session: Session, function: Callable[..., Any], args: list[Any]) -> None:
-    """Raises Unsupported for automatic casting that the graph cannot be told of."""
+    """Raises Unsupported for automatic casting that the graph cannot express."""
     if args and type(args[0]) is str and args[0] not in AUTOCAST_DEVICES:
         raise session.unsupported("mode", f"{function.__name__} for the device {args[0]!r}")
     if any(cast.enabled and cast.dtype not in _CASTS for cast in Modes.now().autocast):

@@ -72,7 +72,7 @@ class ModuleValue(ObjectValue):
                     value = value or table_value.entries[name]
             return value
         namespace = instance_dict(self.object) or {}
-        unwritten = []
+        tables = []
         for table in _TABLES:
             entries = namespace.get(table, {})
             written = session.effects.written(entries, name)
@@ -83,8 +83,8 @@ class ModuleValue(ObjectValue):
                     entries[name], ItemSource(AttrSource(self.source, table), name)
                 )
             if written is None:
-                unwritten.append(table)
-        for table in unwritten:
+                tables.append(table)
+        for table in tables:
             session.guard(AttrSource(self.source, table), Kind.ABSENT_KEY, name)
         return None
 
@@ -154,12 +154,12 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     if not isinstance(module, ModuleValue):
         raise session.unsupported("call", f"a call of {module.describe()}")
     _refuse_lazy(session, module)
-    hooked = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
+    names = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
     for name, table in _OF_ALL_MODULES.items():
         if _has_hooks(session, session.wrap(_TORCH[table.key], table)):
-            hooked.append(name)
-    if hooked:
-        of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(hooked)
+            names.append(name)
+    if names:
+        of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(names)
         kind = _HookedCall
         if of_backward and torch.is_grad_enabled():
             kind = _CallInOnePiece

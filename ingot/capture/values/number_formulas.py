@@ -79,8 +79,8 @@ def _attention(
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not training:
         return input
-    kept = 1 - p
-    return input * torch.empty_like(input).bernoulli_(kept).div_(kept)
+    keep_rate = 1 - p
+    return input * torch.empty_like(input).bernoulli_(keep_rate).div_(keep_rate)
 
 
 def _cross_entropy(
@@ -92,12 +92,12 @@ def _cross_entropy(
     logarithms = F.log_softmax(input, classes)
     of_targets = F.nll_loss(logarithms, target, ignore_index=ignore_index, reduction=reduction)
     ignored = target == ignore_index
-    spread = (-logarithms.sum(classes)).masked_fill(ignored, 0.0)
+    smooth = (-logarithms.sum(classes)).masked_fill(ignored, 0.0)
     if reduction == "sum":
-        spread = spread.sum()
+        smooth = smooth.sum()
     elif reduction == "mean":
-        spread = spread.sum() / (~ignored).sum()
-    return (1 - label_smoothing) * of_targets + spread * (label_smoothing / input.shape[classes])
+        smooth = smooth.sum() / (~ignored).sum()
+    return (1 - label_smoothing) * of_targets + smooth * (label_smoothing / input.shape[classes])
 
 
 def _huber_loss(

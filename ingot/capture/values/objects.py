@@ -186,8 +186,8 @@ class ObjectValue(OutsideOrMade):
                     )
                 value = session.call_member(hook, self, ConstantValue(name))
         except Raised as raised:
-            lost = raised.is_a(AttributeError)
-            if not lost or session.class_lookup(self.cls, "__getattr__") is MISSING:
+            is_missing = raised.is_a(AttributeError)
+            if not is_missing or session.class_lookup(self.cls, "__getattr__") is MISSING:
                 raise
             value = None
         return value or self.missing_attribute(session, name)
@@ -217,10 +217,10 @@ class ObjectValue(OutsideOrMade):
         """What `__getattr__` gives, or AttributeError."""
         hook = session.class_lookup(self.cls, "__getattr__")
         if hook is MISSING:
-            raise self.lost(session, name)
+            raise self.attribute_error(session, name)
         return session.call_member(hook, self, ConstantValue(name))
 
-    def lost(self, session: Session, name: str) -> Raised:
+    def attribute_error(self, session: Session, name: str) -> Raised:
         """The error for an attribute that it does not have."""
         return session.raised(
             AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'"
@@ -339,7 +339,7 @@ class ObjectValue(OutsideOrMade):
             except Raised:
                 raise session.raised(AttributeError, name) from None
         elif self.own_attribute(session, name) is None:
-            raise self.lost(session, name)
+            raise self.attribute_error(session, name)
         if self.source is None:
             del (self.members if is_member else self.attributes)[name]
         else:

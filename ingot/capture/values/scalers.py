@@ -42,10 +42,10 @@ def writes_tensors_alone(optimizer: Any, device: Any) -> bool:
         return False
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
-    wrapped = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    if "step" in vars(optimizer) and not wrapped:  # the user's own
+    is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if "step" in vars(optimizer) and not is_scheduled:  # the user's own
         return False
-    if wrapped and not getattr(optimizer, "_opt_called", False):
+    if is_scheduled and not getattr(optimizer, "_opt_called", False):
         return False
     for group in optimizer.param_groups:
         if group.get("differentiable", False):
@@ -88,14 +88,14 @@ def written_by_step(optimizer: Any) -> Any:
 
 def step_where_finite(optimizer: Any, found_inf: Any) -> Any:
     """A step whose writes are undone where a gradient was not finite."""
-    skipped = found_inf.reshape(()) != 0
+    is_skipped = found_inf.reshape(()) != 0
     with torch.no_grad():
-        written = written_by_step(optimizer)
-        before = [t.clone() for t in written]
+        tensors = written_by_step(optimizer)
+        before = [t.clone() for t in tensors]
     result = optimizer.step()
     with torch.no_grad():
-        for t, old in zip(written, before):
-            t.copy_(torch.where(skipped, old, t))
+        for t, old in zip(tensors, before):
+            t.copy_(torch.where(is_skipped, old, t))
     return result
 
 

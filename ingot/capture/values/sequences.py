@@ -430,10 +430,10 @@ class OutsideList(ListValue):
             assert self.source is not None
             session = alive(self._session)
             session.guard(self.source, Kind.LENGTH, list.__len__(self.object))
-            there = session.wrap_items(list.__iter__(self.object), self.source)
+            items = session.wrap_items(list.__iter__(self.object), self.source)
             if self._before is not None:
-                self._before = [*there, *self._before]
-            self._items = there + self._added
+                self._before = [*items, *self._before]
+            self._items = items + self._added
         return self._items
 
     @items.setter
@@ -461,15 +461,15 @@ class OutsideList(ListValue):
         """What makes the list as it was when the change began into what it is now."""
         before, now = self._before or [], self._known_items()
         self._before = None
-        kept, most = 0, min(len(before), len(now))
-        while kept < most and _same_value(before[kept], now[kept]):
-            kept += 1
-        if kept == len(before) == len(now):
+        same, limit = 0, min(len(before), len(now))
+        while same < limit and _same_value(before[same], now[same]):
+            same += 1
+        if same == len(before) == len(now):
             return []
-        if kept == len(before):
-            return [Operation(list.extend, (self, ListValue(now[kept:], list)))]
-        if kept == len(now):
-            return [Operation(list.__delitem__, (self, ConstantValue(slice(kept, None))))]
+        if same == len(before):
+            return [Operation(list.extend, (self, ListValue(now[same:], list)))]
+        if same == len(now):
+            return [Operation(list.__delitem__, (self, ConstantValue(slice(same, None))))]
         if len(before) == len(now):
             results = []
             for i, item in enumerate(now):
@@ -479,7 +479,7 @@ class OutsideList(ListValue):
         return [
             Operation(
                 list.__setitem__,
-                (self, ConstantValue(slice(kept, None)), ListValue(now[kept:], list)),
+                (self, ConstantValue(slice(same, None)), ListValue(now[same:], list)),
             )
         ]
 

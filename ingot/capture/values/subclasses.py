@@ -175,10 +175,10 @@ def refuse_overrides(
         if isinstance(items, list):
             refuse_overrides(session, name, items, {}, in_python)
         if isinstance(arg, BuiltinObject):
-            for asked in _asked_by_torch(arg, name, kwargs, in_python):
-                if arg.overrides(session, asked):
+            for method in _asked_by_torch(arg, name, kwargs, in_python):
+                if arg.overrides(session, method):
                     raise session.unsupported(
-                        "foreign-object", f"{name} may ask {asked} of {arg.describe()}"
+                        "foreign-object", f"{name} may ask {method} of {arg.describe()}"
                     )
 
 

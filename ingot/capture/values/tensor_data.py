@@ -137,8 +137,8 @@ def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, A
     steps = (torch.float64, dtype) if dtype in _FLOATS else (dtype,)
     # the number's own tensor is nobody's to write: it may be that of other calls
     for step in steps:
-        copied: dict[str, Value] = {}
+        options: dict[str, Value] = {}
         if tensor is own and step is dtype:
-            copied["copy"] = ConstantValue(True)
-        tensor = session.call_method("to", tensor, ConstantValue(step), **copied)
+            options["copy"] = ConstantValue(True)
+        tensor = session.call_method("to", tensor, ConstantValue(step), **options)
     return tensor

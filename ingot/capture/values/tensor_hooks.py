@@ -102,7 +102,7 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
     if not _is_function_of_gradient(session, hook, cells):
         raise session.unsupported("tensor-hook", f"{what} that may read more than the gradient")
     questions = session.state(GradientQuestions)
-    asked, acted = questions.count, (recorder.context.draws, recorder.context.effects)
+    count, effects = questions.count, (recorder.context.draws, recorder.context.effects)
 
     def run(tangents: dict[int, TensorValue]) -> list[TensorValue | None]:
         gradient = tangents[id(tensor)]
@@ -126,8 +126,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
         raise session.unsupported("tensor-hook", f"{what}, which raises an error") from None
     if (
         sets_mode(graph)
-        or questions.count != asked
-        or (recorder.context.draws, recorder.context.effects) != acted
+        or questions.count != count
+        or (recorder.context.draws, recorder.context.effects) != effects
     ):
         raise session.unsupported(
             "tensor-hook",
@@ -148,8 +148,8 @@ def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Ke
 def refuse_result(session: Session, tensor: TensorValue) -> None:
     """Breaks the graph where a hook is registered on what becomes a result: hooks from outside come
     behind it."""
-    for hooked, handle in session.state(_Hooks).tensors:
-        if hooked is tensor.fake and handle.node is not None:
+    for fake, handle in session.state(_Hooks).tensors:
+        if fake is tensor.fake and handle.node is not None:
             _break_at(
                 session, handle.step, "a hook on a tensor that is alive at the end of a graph"
             )
@@ -185,8 +185,8 @@ def _is_function_of_gradient(session: Session, hook: Value, cells: list[CellValu
         return True
     if isinstance(hook, PartialValue):
         bound = list(map(session.realize, (*hook.args, *hook.kwargs.values())))
-        alone = hook.source is None and not hook.attributes and all(map(_is_fixed, bound))
-        return alone and _is_function_of_gradient(session, session.realize(hook.function), cells)
+        is_plain = hook.source is None and not hook.attributes and all(map(_is_fixed, bound))
+        return is_plain and _is_function_of_gradient(session, session.realize(hook.function), cells)
     if not isinstance(hook, FunctionValue) or hook.attributes:
         return False
     defaults = list(map(session.realize, (*hook.defaults, *hook.keyword_defaults.values())))

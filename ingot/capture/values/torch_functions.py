@@ -470,9 +470,9 @@ means(amp_update_scale_, how=How.POLYFILL)(polyfills.update_scale)
 @means(lazy_property_and_property, how=How.INSTANCE)
 def _lazy_property(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """What a lazy property of a distribution is in its class, which is asked for its type alone."""
-    wrapped = None
+    function = None
     if args:
-        wrapped = getattr(session.realize(args[0]), "object", None)
-    if not isinstance(wrapped, FunctionType) or kwargs:
+        function = getattr(session.realize(args[0]), "object", None)
+    if not isinstance(function, FunctionType) or kwargs:
         raise session.unsupported("construction", f"a {cls.__name__} is made")
-    return session.wrap_constant(cls(wrapped))
+    return session.wrap_constant(cls(function))

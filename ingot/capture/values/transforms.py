@@ -220,15 +220,15 @@ def gradients_of(
     outputs: Any, inputs: Any, tangents: Any, retain_graph: Any, create_graph: Any
 ) -> Any:
     """Inlined: gradients, zeros where there are none."""
-    chosen = []
+    positions = []
     for k, output in enumerate(outputs):
         if output.requires_grad:
-            chosen.append(k)
-    if not chosen:
+            positions.append(k)
+    if not positions:
         return [torch.zeros_like(t) for t in inputs]
-    heads = [outputs[k] for k in chosen]
+    heads = [outputs[k] for k in positions]
     if tangents is not None:
-        tangents = [tangents[k] for k in chosen]
+        tangents = [tangents[k] for k in positions]
     gradients = torch.autograd.grad(
         heads, inputs, tangents, retain_graph, create_graph, allow_unused=True
     )
